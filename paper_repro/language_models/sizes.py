@@ -293,7 +293,8 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     points = kappas[kappas["at"] == "start"].set_index("model")[["d", "kappa", "low", "high"]]
     names = {"model": "series", "low": "kappa_low", "high": "kappa_high", "mean": "rounds"}
     names |= {"min": "rounds_low", "max": "rounds_high"}
-    figure = size_figure(
+    figure = partial(
+        size_figure,
         curves,
         points.join(settled).reset_index().rename(columns=names),
         series_styles(runs["model"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import pandas as pd
@@ -67,25 +68,29 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     constants = frame[frame["kind"] == "constant"].pivot(index="model", columns="series", values="value")
     d = constants["d"].map("{:,.0f}".format)
     figures = {
-        "theory-dimension": dimension_free(
+        "theory-dimension": partial(
+            dimension_free,
             frames["by-d"],
             frames["by-kappa"],
             frames["simulated"],
             title="What grows with d, and what with κ",
             caption=caption("theory-dimension", run=run, runs=size.runs),
         ),
-        "theory-rounds": speed_ups(
+        "theory-rounds": partial(
+            speed_ups,
             frames["rounds"],
             ends={"P": (SMALL_D, "P = d"), "K": (SMALL_D, "K = d/P")},
             title=f"Rounds to (1/R) Σ_r E‖∇f(x_r)‖² ≤ {EPSILON:g}",
             caption=caption("theory-rounds", d=SMALL_D, noise=LOUD, clients=CLIENTS),
         ),
-        "theory-step-sizes": step_sizes(
+        "theory-step-sizes": partial(
+            step_sizes,
             frames["step-sizes"],
             title="Step sizes of Theorem 1: what binds, and how much is given away",
             caption=caption("theory-step-sizes", d=MAP_D),
         ),
-        "theory-training": training(
+        "theory-training": partial(
+            training,
             trained.assign(panel=trained["model"] + ", d = " + trained["model"].map(d)),
             title="Bounds beside real training",
             caption=caption("theory-training", scale=words, seeds=", ".join(map(str, size.seeds)), margin=MARGIN),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -13,7 +14,7 @@ from scipy import stats
 
 from paper_repro.studies.drawings import edge
 from paper_repro.studies.edge_runs import DIFFERENCES, PAPER_STEP, PROJECTION, Point, at_point, points
-from paper_repro.workflow.builder import made
+from paper_repro.workflow.builder import Drawings, made
 from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.expression import judged
 from paper_repro.workflow.measures import RISEN, diverges
@@ -189,12 +190,13 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     full = made_of(options.longer.rows, options.longer.provenance, SCALES[options.longer.scale]).of(options.longer)
     section = replace(
         full.section,
-        more_figures={f"Made here, scale {options.scale.name}": own.figures["edge"]},
+        more_figures={f"Made here, scale {options.scale.name}": partial(own.figures.__getitem__, "edge")},
         facts={**full.section.facts, **{f"{name}, made here": text for name, text in own.section.facts.items()}},
     )
-    figures = {f"{stem}-{options.longer.scale}": figure for stem, figure in full.figures.items()}
+    figures = {f"{stem}-{options.longer.scale}": partial(full.figures.__getitem__, stem) for stem in full.figures}
+    figures |= {stem: partial(own.figures.__getitem__, stem) for stem in own.figures}
     tables = {f"{stem}-{options.longer.scale}": table for stem, table in full.tables.items()}
-    return Made(section=section, claims=own.claims, figures={**figures, **own.figures}, tables={**tables, **own.tables})
+    return Made(section=section, claims=own.claims, figures=Drawings(figures), tables={**tables, **own.tables})
 
 
 def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: Scale) -> Made:
@@ -224,7 +226,8 @@ def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: 
         if len(own) > 1:
             varied.append(own.assign(knob=symbol, at=own[knob])[["knob", "at", "share", "low", "high"]])
     facts = {"scale": words, "data": str(provenance[0]["data"])}
-    figure = edge(
+    figure = partial(
+        edge,
         steps.assign(series=[f"{row.estimator}, B = {row.batch}" for row in steps.itertuples()]),
         pd.concat(varied),
         along,

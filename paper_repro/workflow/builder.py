@@ -1,8 +1,9 @@
-"""A part from its verdicts, figures and tables: in one way for all parts."""
+"""A part from its verdicts, figures and tables, in one way for all; a figure is drawn when it is first asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -12,13 +13,33 @@ from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.part import Made
 from paper_repro.workflow.report import Section
 
-__all__ = ["made"]
+__all__ = ["Drawings", "made"]
+
+
+class Drawings(Mapping[str, Figure]):
+    """Figures by the stems of their files, so that verdicts need none of them to be drawn."""
+
+    def __init__(self, ways: Mapping[str, Callable[[], Figure]]) -> None:
+        self.ways = {stem: partial(self.__getitem__, stem) for stem in ways}  # the same, as functions
+        self._ways = ways
+        self._drawn: dict[str, Figure] = {}
+
+    def __getitem__(self, stem: str) -> Figure:
+        if stem not in self._drawn:
+            self._drawn[stem] = self._ways[stem]()
+        return self._drawn[stem]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._ways)
+
+    def __len__(self) -> int:
+        return len(self._ways)
 
 
 def made(
     part: str,
     claims: Sequence[ClaimOutcome],
-    figures: Mapping[str, Figure] | None = None,
+    figures: Mapping[str, Callable[[], Figure]] | None = None,
     tables: Mapping[str, pd.DataFrame] | None = None,
     *,
     more: Sequence[str] = (),
@@ -29,13 +50,13 @@ def made(
     Args:
         part: The part.
         claims: The outcomes of its claims.
-        figures: Its figures, by the stems of their files.
-        tables: The same of its tables.
-        more: The headings of those behind the first that the page has.
+        figures: What draws its figures, by the stems of their files.
+        tables: Its tables, likewise.
+        more: The headings of those figures behind the first that the page has.
         section: What else the section has.
     """
-    figures, tables = figures or {}, tables or {}
-    drawn = [*figures.values()]
-    own: dict[str, Any] = {"figure": drawn[0] if drawn else None, "table": tables.get(part), **section}
-    own["more_figures"] = dict(zip(more, drawn[1:], strict=False))
-    return Made(section=Section(id=part, **own), claims=claims, figures=figures, tables=tables)
+    drawings, tables = Drawings(figures or {}), tables or {}
+    ways = [*drawings.ways.values()]
+    own: dict[str, Any] = {"figure": ways[0] if ways else None, "more_figures": dict(zip(more, ways[1:], strict=False))}
+    own |= {"table": tables.get(part), **section}
+    return Made(section=Section(id=part, **own), claims=claims, figures=drawings, tables=tables)

@@ -92,7 +92,7 @@ class Curves:
         self,
         part: str,
         claims: Sequence[ClaimOutcome],
-        figures: Mapping[str, Figure],
+        figures: Mapping[str, Callable[[], Figure]],
         tables: Mapping[str, pd.DataFrame],
         *,
         before: Sequence[str] = (),

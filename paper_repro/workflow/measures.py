@@ -290,12 +290,12 @@ def bands_table(found: pd.DataFrame, by: Sequence[str], runs: pd.DataFrame | Non
     return pd.DataFrame(table)
 
 
-def judged_bands(table: pd.DataFrame, *, testable: bool) -> pd.DataFrame:
+def judged_bands(table: pd.DataFrame, wanted: int, *, testable: bool) -> pd.DataFrame:
     """The rows of ``bands_table`` as claims take them: ``judged`` are DeComFL's, finished and long enough.
 
-    ``testable`` where the runs have the sizes of the authors'.
+    As many are ``wanted`` for the claim to hold, and it is ``testable`` where the runs have the sizes of the authors'.
     """
     if table.empty:
-        return pd.DataFrame(columns=["series", "last round", "testable", "judged"])
+        return pd.DataFrame(columns=["series", "last round", "testable", "judged", "wanted"])
     ours = table["series"].str.contains("DeComFL") & table["finished"]
-    return table.assign(testable=testable, judged=ours & (table["evaluations"] >= limits().common))
+    return table.assign(testable=testable, wanted=wanted, judged=ours & (table["evaluations"] >= limits().common))

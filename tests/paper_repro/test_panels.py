@@ -13,7 +13,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from paper_repro import making
-from paper_repro.commands.hero import hero
+from paper_repro.commands.pictures import hero
 from paper_repro.workflow import recorded
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.scales import SCALES
