@@ -41,22 +41,7 @@ from theory.problems.quadratic import Quadratic, expected
 from theory.problems.spectrum import Spectrum
 from theory.statements.statement import Variant
 
-__all__ = [
-    "CLIENTS",
-    "EPSILON",
-    "KAPPA",
-    "LOUD",
-    "MAP_D",
-    "MARGIN",
-    "REACH",
-    "RUN",
-    "SMALL_D",
-    "SWEEPS",
-    "Row",
-    "grid",
-    "sweep",
-    "training",
-]
+__all__ = ["CLIENTS", "EPSILON", "KAPPA", "LOUD", "MAP_D", "MARGIN", "RUN", "SMALL_D", "SWEEPS", "sweep", "training"]
 
 KAPPA: Final = 10  # held fixed while d grows
 _D_FIXED: Final = 10**6  # held fixed while κ grows

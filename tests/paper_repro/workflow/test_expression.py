@@ -201,4 +201,4 @@ def test_every_verdict_can_come_out_either_way(name: str) -> None:
 
 
 STOPPED = ("fig2.p-over-k", "sizes.same-round", "sizes.larger-later", "sizes.not-by-d")
-"""Lines that what is recorded does not decide, whatever their bounds: ``test_figures`` and ``test_sizes`` have others."""
+"""Lines that recorded rows do not decide, whatever their bounds: ``test_figures`` and ``test_sizes`` have others."""
