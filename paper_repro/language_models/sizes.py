@@ -49,8 +49,8 @@ TASK: Final = "sst2"
 TESTED: Final = 872  # its test examples
 LIMITS: Final = limits("sizes")
 """share of the fall of a run's test loss to its lowest is where it counts as converged; it has to be there in the share
-settled of its rounds, or it was cut off while it fell. A fall is more than scatter times that of the last evaluations (of
-some tens the lowest is lower by two to three by chance), and than the share learnt of the loss at the start.
+settled of its rounds, or it was cut off while it fell. A fall is more than scatter times that of the last evaluations
+(of some tens the lowest is lower by two to three by chance), and than the share learnt of the loss at the start.
 """
 LAST: Final = 0.2
 """The last share of the evaluations: their mean accuracy is a run's result, their scatter the measure of a fall."""

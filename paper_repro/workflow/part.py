@@ -100,7 +100,7 @@ class Made:
 
     section: Section  # the section of the page
     claims: Sequence[ClaimOutcome]  # the outcomes of its claims
-    figures: Mapping[str, Figure] = field(default_factory=dict)  # {stem of the file: figure}
+    figures: Mapping[str, Callable[[], Figure]] = field(default_factory=dict)  # {stem of the file: what draws it}
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # {stem of the file: frame}
 
     def of(self, kept: Rows) -> Made:
@@ -196,9 +196,9 @@ def drawn(
         write_atomically(out / file, content)
         written[file] = hashlib.sha256(content).hexdigest()
 
-    for stem, figure in made.figures.items():
+    for stem, draw in made.figures.items():
         for kind in kinds:
-            write(f"figures/{stem}.{kind}", rendered(figure, kind, metadata=label(stem, source, kind)))
+            write(f"figures/{stem}.{kind}", rendered(draw(), kind, metadata=label(stem, source, kind)))
     for stem, table in made.tables.items():
         write(f"tables/{stem}.csv", table.to_csv(index=False).encode())
     # The figures of the page are kept as SVG text, so that a page needs no figure drawn.

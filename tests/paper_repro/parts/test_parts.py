@@ -207,7 +207,7 @@ def test_figure_3_is_drawn_of_the_runs_that_there_are_and_names_those_under_way(
     if left_out in ("DeComFL", "FedAvg"):
         assert found["fig3.twenty-times"] == found["fig3.not-by-d"] == "not tested at this scale"
     assert found["fig3.saving"] == "not tested at this scale"
-    colours = {line.get_label(): line.get_color() for line in made.figures["fig3"].axes[0].get_lines()}
+    colours = {line.get_label(): line.get_color() for line in made.figures["fig3"]().axes[0].get_lines()}
     assert colours.get("DeComFL", "#0072B2") == "#0072B2"
     assert left_out not in colours
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from paper_repro.studies import edge
-from paper_repro.studies.edge_runs import PROJECTION, Point, at_point, points
+from paper_repro.studies.edge_runs import USUAL, at_point, points
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.scales import SCALES
 
@@ -51,7 +51,7 @@ def test_the_rule_of_coming_apart(losses: list[float], diverged: bool, apart: bo
 
 def test_shares_have_wilsons_intervals() -> None:
     numbers = dict.fromkeys(("best_accuracy", "at_turn", "push_at_turn", "limit", "admitted"), 1.0)
-    point = {**vars(Point(PROJECTION, 256)), "fallen": False, **numbers}
+    point = {**USUAL, "batch": 256, "fallen": False, **numbers}
     found = edge.shares(pd.DataFrame([{**point, "apart": seed < 2} for seed in range(8)])).iloc[0]
     assert (found["runs"], found["apart"], found["share"]) == (8, 2, 0.25)
     assert (found["low"], found["high"]) == pytest.approx((0.0715, 0.5907), abs=1e-4)
@@ -68,7 +68,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[pd.DataFrame, list[d
     for point in points(TINY):
         work = at_point(TINY, point, 0)
         frame, provenance = work.run(folder / work.key(), lambda _: None)
-        assert frame.diverged.all() == frame.diverged.any() == (point.factor > 1)
+        assert frame.diverged.all() == frame.diverged.any() == (point["factor"] > 1)
         frames.append(frame.assign(**work.labels))
         facts.append(provenance)
     return pd.concat(frames, ignore_index=True), facts, folder
@@ -86,4 +86,4 @@ def test_the_part_is_made_of_runs(
     assert verdicts.pop("edge.covered") == "holds"  # one run is enough for it
     assert set(verdicts.values()) == {"not tested at this scale"}
     assert part.tables["edge"]["share"].tolist() == [0.0, 1.0, 0.0]
-    assert part.section.figure() is part.figures["edge"]
+    assert part.section.figure is part.figures["edge"]
