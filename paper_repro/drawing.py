@@ -186,9 +186,9 @@ def drawn(
         write_atomically(out / file, content)
         written[file] = hashlib.sha256(content).hexdigest()
 
-    for stem, figure in made.figures.items():
+    for stem, draw in made.figures.items():
         for kind in kinds:
-            write(f"figures/{stem}.{kind}", rendered(figure, kind, metadata=label(stem, source, kind)))
+            write(f"figures/{stem}.{kind}", rendered(draw(), kind, metadata=label(stem, source, kind)))
     for stem, table in made.tables.items():
         write(f"tables/{stem}.csv", table.to_csv(index=False).encode())
     # The figures of the page are kept as SVG text, so that a page needs no figure drawn.

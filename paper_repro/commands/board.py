@@ -123,7 +123,7 @@ def page() -> tuple[str, bytes]:
         told = "; ".join(f"{label} {value:.4g}" for label, value in row["measured"].items())
         measured = f" Measured: {told}." if told else ""
         text.append(f"**{row['verdict']}**: {row['claim']} {row['source']}. {row['rule']}{measured}")
-    return "\n\n".join(text) + "\n", rendered(made.figures["board-all"], dpi=100)
+    return "\n\n".join(text) + "\n", rendered(made.figures["board-all"](), dpi=100)
 
 
 def _markdown(table: pd.DataFrame) -> str:

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Any, Final
 
@@ -455,13 +456,15 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         printed=cells.printed_accuracy,
     )
     figures = {
-        "llm": accuracies(
+        "llm": partial(
+            accuracies,
             points,
             styles,
             title="Accuracy after fine-tuning, and before",
             caption=caption("llm", scale=words),
         ),
-        "llm-costs": round_costs(
+        "llm-costs": partial(
+            round_costs,
             costs,
             {FEDZO: (0.0, 8 * SAMPLED / M), P5: (60.0, 0.0), P10: (120.0, 0.0)},
             styles,

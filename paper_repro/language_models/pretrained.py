@@ -13,6 +13,7 @@ import importlib.util
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -194,7 +195,8 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         minutes=rebuilt["seconds"] / 60,
         **{name: rebuilt[name] for name in ("rounds", "equal", "clients")},
     )
-    figure = comparison(
+    figure = partial(
+        comparison,
         [
             _panel(rows, "round", "rounds", "accuracy against rounds"),
             _panel(rows, "sent_kB", "kB that a client and the server exchanged", "accuracy against communication"),

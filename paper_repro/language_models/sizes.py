@@ -46,16 +46,12 @@ from theory.notation.setting import effective_factor
 TASK: Final = "sst2"
 TESTED: Final = 872  # its test examples
 LIMITS: Final = limits("sizes")
-SHARE: Final[float] = LIMITS.share
-"""The share of the fall of a run's test loss to its lowest at which a run counts as converged."""
-SETTLED: Final[float] = LIMITS.settled
-"""The share of its rounds within which a run must be there: a later one was cut off while it fell."""
+"""share of the fall of a run's test loss to its lowest is where it counts as converged; it has to be there in the share
+settled of its rounds, or it was cut off while it fell. A fall is more than scatter times that of the last evaluations
+(of some tens the lowest is lower by two to three by chance), and than the share learnt of the loss at the start.
+"""
 LAST: Final = 0.2
 """The last share of the evaluations: their mean accuracy is a run's result, their scatter the measure of a fall."""
-LEAST: Final[float] = LIMITS.scatter
-"""The least fall, in their scatter. The lowest of some tens of evaluations is lower by two to three by chance."""
-LEARNT: Final[float] = LIMITS.learnt
-"""The least fall, as a share of the loss at the start, that says that something was learnt."""
 CONFIDENCE: Final = 0.95
 START, END = "kappa-start.csv", "kappa-end.csv"
 CHUNK: Final = 32
@@ -174,12 +170,12 @@ def run_table(rows: pd.DataFrame, size: Sizes) -> pd.DataFrame:
 
     Returns:
         Columns model, d, eta, seed; loss_start (round 0) and loss_lowest; fell, whether the difference is more than
-        ``LEAST`` times the scatter of the last evaluations and ``LEARNT`` of the start; learnt, whether besides the
-        accuracy ends ``TOLERANCE`` standard errors of a difference above where it began, as it does not where a run
-        collapses to one answer; rounds, the first at which the test loss has done ``SHARE`` of its fall, between
-        evaluations by a straight line, NaN unless it learnt; settled, whether that was within ``SETTLED`` of the run;
-        accuracy_start (zero-shot), calibrated_start and accuracy_end (mean over the last evaluations); accuracy_rounds,
-        the first evaluation within a standard error of that end; wire_bytes a client.
+        ``LIMITS.scatter`` times the scatter of the last evaluations and ``LIMITS.learnt`` of the start; learnt, whether
+        besides the accuracy ends ``TOLERANCE`` standard errors of a difference above where it began, as it does not
+        where a run collapses to one answer; rounds, the first at which the test loss has done ``LIMITS.share`` of its
+        fall, between evaluations by a straight line, NaN unless it learnt; settled, whether that was within
+        ``LIMITS.settled`` of the run; accuracy_start (zero-shot), calibrated_start and accuracy_end (mean over the last
+        evaluations); accuracy_rounds, the first evaluation within a standard error of that end; wire_bytes a client.
     """
     evaluations = rows[rows["what"] == "evaluation"].sort_values(["d", "model", "seed", "round"])
     return pd.DataFrame([_run_row(run, size) for _, run in evaluations.groupby(["model", "seed"], sort=False)])
@@ -188,13 +184,13 @@ def run_table(rows: pd.DataFrame, size: Sizes) -> pd.DataFrame:
 def _run_row(run: pd.DataFrame, size: Sizes) -> dict[str, Any]:
     first, last = run.iloc[0], run.tail(max(2, round(LAST * len(run))))
     start, lowest = float(first["test_loss"]), float(run["test_loss"].min())
-    least = max(LEAST * float(last["test_loss"].std(ddof=1)), LEARNT * start)
+    least = max(LIMITS.scatter * float(last["test_loss"].std(ddof=1)), LIMITS.learnt * start)
     fell = not first["diverged"] and start - lowest > least
     accuracy, examples = float(last["test_accuracy"].mean()), size.test_examples or TESTED
     began = float(first[["test_accuracy", "calibrated_accuracy"]].max())
     margin = TOLERANCE * math.hypot(binomial_error(accuracy, examples), binomial_error(began, examples))
     learnt = fell and accuracy - began > margin
-    rounds = _first_below(run["round"].to_numpy(), run["test_loss"].to_numpy(), start - SHARE * (start - lowest))
+    rounds = _first_below(run["round"].to_numpy(), run["test_loss"].to_numpy(), start - LIMITS.share * (start - lowest))
     error = math.sqrt(accuracy * (1 - accuracy) / examples)
     there = run[run["test_accuracy"] >= accuracy - error]
     return {
@@ -207,7 +203,7 @@ def _run_row(run: pd.DataFrame, size: Sizes) -> dict[str, Any]:
         "fell": fell,
         "learnt": learnt,
         "rounds": rounds if learnt else math.nan,
-        "settled": learnt and rounds <= SETTLED * float(run["round"].iloc[-1]),
+        "settled": learnt and rounds <= LIMITS.settled * float(run["round"].iloc[-1]),
         "accuracy_start": float(first["test_accuracy"]),
         "calibrated_start": float(first["calibrated_accuracy"]),
         "accuracy_end": accuracy,
@@ -246,12 +242,10 @@ def slope(runs: pd.DataFrame) -> pd.DataFrame:
 
 def claims(rows: pd.DataFrame, size: Sizes, words: str) -> list[ClaimOutcome]:
     """The claims about the scale figure; not tested where there are no rows."""
-    runs = (
-        run_table(rows, size)
-        if len(rows)
-        else pd.DataFrame(columns=["model", "d", "rounds", "settled", "accuracy_end"])
-    )
-    kappas = kappa_table(rows) if len(rows) else pd.DataFrame(columns=["at", "d", "kappa", "low", "high"])
+    runs = pd.DataFrame(columns=["model", "d", "rounds", "settled", "accuracy_end"])
+    kappas = pd.DataFrame(columns=["at", "d", "kappa", "low", "high"])
+    if len(rows):
+        runs, kappas = run_table(rows, size), kappa_table(rows)
     by_model = runs.groupby("model", sort=False)
     rounds = by_model["rounds"].apply(lambda own: own.mean(skipna=False)).round()  # evaluated now and then
     # The error is that of the test examples, which runs share.
@@ -287,19 +281,20 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     start = evaluations.groupby(["model", "seed"])["test_loss"].transform("first")
     curves = evaluations.assign(series=evaluations["model"], relative_loss=evaluations["test_loss"] / start)
     # One point a model: rounds of the runs that settled, κ at the start.
-    settled = runs[runs["settled"]].groupby("model")["rounds"].agg(["mean", "min", "max"])
+    settled = runs[runs["settled"]].groupby("model")["rounds"]
     points = kappas[kappas["at"] == "start"].set_index("model")[["d", "kappa", "low", "high"]]
-    names = {"model": "series", "low": "kappa_low", "high": "kappa_high", "mean": "rounds"}
-    names |= {"min": "rounds_low", "max": "rounds_high"}
-    figure = size_figure(
+    points = points.rename(columns={"low": "kappa_low", "high": "kappa_high"})
+    points = points.join(settled.agg(rounds="mean", rounds_low="min", rounds_high="max")).rename_axis("series")
+    figure = partial(
+        size_figure,
         curves,
-        points.join(settled).reset_index().rename(columns=names),
+        points.reset_index(),
         series_styles(runs["model"]),
-        share=SHARE,
+        share=LIMITS.share,
         title="DeComFL on SST-2 with language models of several sizes",
         caption=caption("sizes", scale=words, data=provenance[0]["data"].split("; ")[0]),
     )
-    here = {**vars(LIMITS), **vars(size), "share_of_fall": SHARE, "last": LAST, "confidence": CONFIDENCE}
+    here = {**vars(LIMITS), **vars(size), "share_of_fall": LIMITS.share, "last": LAST, "confidence": CONFIDENCE}
     by_rule, by_authors, *others = notes("sizes", **here)
     # One row a model: means over seeds.
     means = runs.drop(columns="seed").groupby(["model", "d"], sort=False).mean()

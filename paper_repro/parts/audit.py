@@ -15,7 +15,6 @@ from decomfl_lab.runs.told import Progress
 from paper_repro.workflow.builder import made
 from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict
 from paper_repro.workflow.expression import judged
-from paper_repro.workflow.measures import verdict_of
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.report import TONES, Folded, notes
 from paper_repro.workflow.runs import Report, Result, Work
@@ -97,7 +96,7 @@ def claims(rows: pd.DataFrame) -> list[ClaimOutcome]:
     wrong = any(counts[status] for status in STATUSES if TONES[status] in ("no", "depends"))
     measured = {status: counts[status] for status in STATUSES}
     words = f"{len(own)} statements, {int(again.sum())} of them said again elsewhere in the paper"
-    everything = ClaimOutcome("audit.all", verdict_of(not wrong), measured, words)
+    everything = ClaimOutcome("audit.all", "does not hold" if wrong else "holds", measured, words)
     return judged("audit", "", {}, [everything, *map(_outcome, own[own["kind"].isin(_JUDGED)].to_dict("records"))])
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -57,11 +58,12 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     # The paper's own two panels; then by the other countings, and with the settings of other readings.
     kinds = [(count, readings[0]) for count in sorted(COUNTS, key=lambda count: count != options.count)]
     kinds += [(options.count, reading) for reading in readings[1:]]
-    figures: dict[str, Figure] = {}
+    figures: dict[str, Callable[[], Figure]] = {}
     for count, reading in kinds:
         own = replace(curves, rows=rows[rows.reading == reading], lines=lines[lines.reading == reading])
         stem = "fig2" + f"-{count}" * (count != options.count) + f"-{reading}" * (reading != readings[0])
-        figures[stem] = comparison(
+        figures[stem] = partial(
+            comparison,
             *panels(curves, authors, [(count, reading, name) for name in PANELS], scale),
             across=len(PANELS),
             title="Figure 2: what K, P and FedAvg cost in communication",
@@ -76,7 +78,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
             of_each = [compared(own, authors, CURVE[1:]) for _, own in read.groupby("method")]
             bands = bands_table(pd.concat(of_each), CURVE[1:], rows[rows.reading == reading])
             tables[f"fig2-bands-{reading}"] = bands
-            frames[BANDS[reading]] = judged_bands(bands, testable=scale.name == "full")
+            frames[BANDS[reading]] = judged_bands(bands, 6, testable=scale.name == "full")
     headings = [f"The same, {COUNT_LABELS[count]}" for count, reading in kinds[1:] if reading == readings[0]]
     headings += [f"With the settings of {SETTINGS[reading]} ({reading})" for reading in readings[1:]]
     return curves.made(

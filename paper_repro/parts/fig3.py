@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any, Final
@@ -151,7 +151,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
             caption=curves.caption("fig3", provenance, options),
         )
 
-    figures = {("fig3" if count == options.count else f"fig3-{count}"): drawn(count) for count in COUNTS}
+    figures = {("fig3" if count == options.count else f"fig3-{count}"): partial(drawn, count) for count in COUNTS}
     level = highest_level(run for _, run in lines.groupby("series"))
     elsewhere = [] if data == "fashion-mnist" else [OTHER_DATA]
     tables = {"fig3": reaching_table(lines, level), "fig3-estimators": curves.agreement}
@@ -161,7 +161,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         frames["logs"] = authors.dropna(subset="test_accuracy")
         again = authors[authors.series == TOP_K].assign(series=BY_VALUE)  # one log, beside both ways of Top-k
         tables["fig3-bands"] = bands_table(compared(lines, pd.concat([authors, again]), CURVE), CURVE, rows)
-        frames["bands"] = judged_bands(tables["fig3-bands"], testable=testable)
+        frames["bands"] = judged_bands(tables["fig3-bands"], 1, testable=testable)
         frames["settings"] = settings_told(lines, authors, LOGS_OF).assign(testable=testable)
     outcomes = claims(rows, f"{words}; {data}", frames)
     return curves.made("fig3", outcomes, figures, tables, before=elsewhere, settings=settings_table(scale, data))

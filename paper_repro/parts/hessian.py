@@ -199,7 +199,8 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     words = options.scale.words("hessian", named=False, d=d)
     curves = rows[rows["kind"] == "curve"]
     widths = table.set_index("step")["bandwidth"]
-    figure = training_spectra(
+    figure = partial(
+        training_spectra,
         curves.assign(bandwidth=curves["step"].map(widths)),
         rows[rows["kind"] == "single"],
         numbers[numbers["name"].isin(KAPPAS)].rename(columns={"name": "kappa"}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,8 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     largest = table[table.d == table.d.max()].dropna(subset="models")
     names = largest.what.str.partition(":")[0]
     alike = [" and ".join(own) for _, own in names.groupby(largest.models.round(2)) if len(own) > 1]
-    figure = comparison(
+    figure = partial(
+        comparison,
         [
             Panel(
                 frame=table.dropna(subset="models").assign(series=table.what, seed=0),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -84,7 +85,8 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         kept = kept[kept.series.isin(finite.series) & np.isfinite(kept.test_loss)]
         longer = settled(_counted(kept, SCALES[options.longer.scale].projection), ["series"])
     told = {"scale": words, "data": provenance[0]["data"], "missing": missing}
-    figure = comparison(
+    figure = partial(
+        comparison,
         [
             by_communication(
                 finite,

@@ -5,22 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import pandas as pd
 
 from figures.theory import FLAT_FROM, dimension_free, speed_ups, step_sizes, training
 from paper_repro.parts import sweeps
-from paper_repro.parts.sweeps import (
-    CLIENTS,
-    EPSILON,
-    LOUD,
-    MAP_D,
-    MARGIN,
-    RUN,
-    SMALL_D,
-    SWEEPS,
-)
 from paper_repro.workflow.builder import made
 from paper_repro.workflow.claims import CLAIMS, ClaimOutcome
 from paper_repro.workflow.expression import evaluated, judged
@@ -44,7 +35,7 @@ def jobs(options: Options) -> list[Work]:
     """The sweeps of each figure, and the training of each model."""
     size = options.scale.theory
     return [
-        *(sweeps.sweep(name, size) for name in SWEEPS),
+        *(sweeps.sweep(name, size) for name in sweeps.SWEEPS),
         *(sweeps.training(size, model) for model in size.models),
     ]
 
@@ -54,7 +45,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     size = options.scale.theory
     frames = {str(name): frame.dropna(axis=1, how="all") for name, frame in rows.groupby("sweep", sort=False)}
     words = f"{options.scale.words(named=False)}"
-    run = ", ".join(f"{name} = {value}" for name, value in RUN.items() if name != "distribution")
+    run = ", ".join(f"{name} = {value}" for name, value in sweeps.RUN.items() if name != "distribution")
     # The measured averages (mean and range over seeds) and the bounds, a panel a model.
     frame = frames["training"]
     runs = frame[frame["kind"] == "run"].groupby(["model", "round"])["value"]
@@ -65,28 +56,34 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     constants = frame[frame["kind"] == "constant"].pivot(index="model", columns="series", values="value")
     d = constants["d"].map("{:,.0f}".format)
     figures = {
-        "theory-dimension": dimension_free(
+        "theory-dimension": partial(
+            dimension_free,
             frames["by-d"],
             frames["by-kappa"],
             frames["simulated"],
             title="What grows with d, and what with κ",
             caption=caption("theory-dimension", run=run, runs=size.runs),
         ),
-        "theory-rounds": speed_ups(
+        "theory-rounds": partial(
+            speed_ups,
             frames["rounds"],
-            ends={"P": (SMALL_D, "P = d"), "K": (SMALL_D, "K = d/P")},
-            title=f"Rounds to (1/R) Σ_r E‖∇f(x_r)‖² ≤ {EPSILON:g}",
-            caption=caption("theory-rounds", d=SMALL_D, noise=LOUD, clients=CLIENTS),
+            ends={"P": (sweeps.SMALL_D, "P = d"), "K": (sweeps.SMALL_D, "K = d/P")},
+            title=f"Rounds to (1/R) Σ_r E‖∇f(x_r)‖² ≤ {sweeps.EPSILON:g}",
+            caption=caption("theory-rounds", d=sweeps.SMALL_D, noise=sweeps.LOUD, clients=sweeps.CLIENTS),
         ),
-        "theory-step-sizes": step_sizes(
+        "theory-step-sizes": partial(
+            step_sizes,
             frames["step-sizes"],
             title="Step sizes of Theorem 1: what binds, and how much is given away",
-            caption=caption("theory-step-sizes", d=MAP_D),
+            caption=caption("theory-step-sizes", d=sweeps.MAP_D),
         ),
-        "theory-training": training(
+        "theory-training": partial(
+            training,
             trained.assign(panel=trained["model"] + ", d = " + trained["model"].map(d)),
             title="Bounds beside real training",
-            caption=caption("theory-training", scale=words, seeds=", ".join(map(str, size.seeds)), margin=MARGIN),
+            caption=caption(
+                "theory-training", scale=words, seeds=", ".join(map(str, size.seeds)), margin=sweeps.MARGIN
+            ),
         ),
     }
     shown = constants[_CONSTANTS].rename_axis(columns=None).rename(columns=LETTERS).reset_index()

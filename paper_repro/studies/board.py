@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -134,13 +135,16 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     last = everything[-1]
     title = "What the target takes"
     figures = {
-        "board": ranking(
+        "board": partial(
+            ranking,
             frame[frame["problem"] == last],
             styles,
             title=title,
             caption=caption("board", race=size.races[last], **{**told, "data": data.split("; ")[-1]}),
         ),
-        "board-all": races(frame, styles, title=f"{title}, problem by problem", caption=caption("board-all", **told)),
+        "board-all": partial(
+            races, frame, styles, title=f"{title}, problem by problem", caption=caption("board-all", **told)
+        ),
     }
     table = summary(rows)
     left_out = [f"{problem} is left out: {why}." for problem, why in absent(size).items() if problem not in everything]

@@ -55,19 +55,8 @@ TOP, STEP, HIGHEST, FLOOR = 0, 2, 12, -32
 PATIENCE: Final = 10  # the share of the rounds after which a run that has got worse is given up is one in so many
 WORSE: Final = 1.05
 """A run has got worse when its test loss is above this many times that of its start: less may be noise."""
-RULE: Final = (
-    "One rule chooses η for every method and problem, on seeds that the table does not have: η = 1, 10^-0.5, 0.1, ... "
-    "down until two values below the best are worse (up while the best is the first), then a quarter of a decade on "
-    "both sides of it. The best reaches the target in the fewest rounds, summed over the seeds, and where none does "
-    "has the lowest loss at the end. A run is given up when after a tenth of its rounds the test loss is more than 5 % "
-    "above that of the start, and ended where it can no longer be the best."
-)
-FOLLOWS: Final = {
-    "records": "yes: its directions and steps are functions of the seed and the records",
-    "models": "no need: scalars go up, and the model comes down every round",
-    "vectors": "no: what a client sends is made of gradients or directions that only it has",
-    "nobody": "no: one agent, whom nobody follows",
-}
+RULE: Final[str] = BOARD["rule"]
+FOLLOWS: Final[Mapping[str, str]] = BOARD["follows"]
 """What a client has the global model from, and with that whether the method is replayable and why."""
 _KEPT: Final = 80  # evaluations of a run that are kept at most, with the last: enough for a curve
 

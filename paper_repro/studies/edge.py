@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -12,7 +13,7 @@ import pandas as pd
 from scipy import stats
 
 from paper_repro.studies.drawings import edge
-from paper_repro.studies.edge_runs import DIFFERENCES, PAPER_STEP, PROJECTION, Point, at_point, points
+from paper_repro.studies.edge_runs import DIFFERENCES, PAPER_STEP, POINT, PROJECTION, USUAL, at_point, points
 from paper_repro.workflow.builder import made
 from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.expression import judged
@@ -29,7 +30,6 @@ from theory.problems.spectrum import Spectrum
 D: Final = 28_938
 FALLEN: Final = 0.1  # an accuracy so far below its own best one has fallen
 TINY: Final = 1e-12  # the number that takes the place of ‖∇f‖² where its unbiased estimate is not above 0
-_POINT: Final = ["estimator", "batch", "factor", "P", "K", "beta"]
 
 
 def jobs(options: Options) -> list[Work]:
@@ -88,14 +88,14 @@ def outcomes(rows: pd.DataFrame) -> pd.DataFrame:
     allowed up to the turn; ``warned`` is whether S was above 1 while accuracy was not yet ``FALLEN`` below its best.
     """
     found = []
-    for _, run in rows.groupby([*_POINT, "seed"], sort=False):
+    for _, run in rows.groupby([*POINT, "seed"], sort=False):
         own = run.sort_values("round").reset_index(drop=True)
         turn = int(np.nanargmin(own["test_loss"].to_numpy()))
         best = own["test_accuracy"].cummax()
         above = own["load"] >= 1.0
         found.append(
             {
-                **own[[*_POINT, "seed"]].iloc[0],
+                **own[[*POINT, "seed"]].iloc[0],
                 "apart": diverges(own),
                 "fallen": bool(own["diverged"].any() or best.iloc[-1] - own["test_accuracy"].iloc[-1] > FALLEN),
                 "turn": int(own["round"][turn] * own["K"][turn]),
@@ -118,33 +118,24 @@ def shares(found: pd.DataFrame) -> pd.DataFrame:
 
     Source: Wilson 1927.
     """
-    table = []
-    for _, own in found.groupby(_POINT, sort=False):
-        apart, runs = int(own["apart"].sum()), len(own)
-        interval = stats.binomtest(apart, runs).proportion_ci(0.95, method="wilson")
-        table.append(
-            {
-                **own[_POINT].iloc[0],
-                "h": float(own["factor"].iloc[0]) * PAPER_STEP,
-                "runs": runs,
-                "apart": apart,
-                "share": apart / runs,
-                "low": max(0.0, interval.low),
-                "high": min(1.0, interval.high),
-                "fallen": int(own["fallen"].sum()),
-                "best accuracy": float(own["best_accuracy"].mean()),
-                "S at the turn": float(own["at_turn"].median()),
-                "T at the turn": float(own["push_at_turn"].median()),
-                "largest stable step": float(own["limit"].median()),
-                "Theorem 2 admits": float(own["admitted"].median()),
-            }
-        )
-    return pd.DataFrame(table)
+    groups = found.groupby(POINT, sort=False)
+    table = groups.agg(runs=("apart", "size"), apart=("apart", "sum"))
+    counts = table[["apart", "runs"]].to_numpy().tolist()
+    ends = [stats.binomtest(apart, runs).proportion_ci(0.95, method="wilson") for apart, runs in counts]
+    table["share"] = table["apart"] / table["runs"]
+    table["low"], table["high"] = [max(0.0, each.low) for each in ends], [min(1.0, each.high) for each in ends]
+    table["fallen"] = groups["fallen"].sum()
+    table["best accuracy"] = groups["best_accuracy"].agg(lambda own: own.mean())  # pandas' own adds up otherwise
+    medians = {"at_turn": "S at the turn", "push_at_turn": "T at the turn"}
+    medians |= {"limit": "largest stable step", "admitted": "Theorem 2 admits"}
+    table = table.join(groups[[*medians]].median().rename(columns=medians)).reset_index()
+    table.insert(len(POINT), "h", table["factor"] * PAPER_STEP)
+    return table
 
 
 def _paired(found: pd.DataFrame, one: Mapping[str, Any], other: Mapping[str, Any]) -> pd.DataFrame:
     """Whether runs diverged, one beside the other on the same seeds and in all else alike: columns one, other."""
-    columns = [name for name in [*_POINT, "seed"] if name not in one]
+    columns = [name for name in [*POINT, "seed"] if name not in one]
 
     def of(which: Mapping[str, Any]) -> pd.Series[bool]:
         kept = found[np.logical_and.reduce([found[name] == value for name, value in which.items()])]
@@ -190,7 +181,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         more_figures={f"Made here, scale {options.scale.name}": own.figures["edge"]},
         facts={**full.section.facts, **{f"{name}, made here": text for name, text in own.section.facts.items()}},
     )
-    figures = {f"{stem}-{options.longer.scale}": figure for stem, figure in full.figures.items()}
+    figures = {f"{stem}-{options.longer.scale}": draw for stem, draw in full.figures.items()}
     tables = {f"{stem}-{options.longer.scale}": table for stem, table in full.tables.items()}
     return Made(section=section, claims=own.claims, figures={**figures, **own.figures}, tables={**tables, **own.tables})
 
@@ -204,16 +195,16 @@ def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: 
     found = outcomes(rows)
     table = shares(found)
     factors = found[found["estimator"] == PROJECTION].groupby("batch")["factor"].nunique()
-    base = Point(PROJECTION, int(factors[factors == factors.max()].index.max()))  # so far, where runs are missing
+    base = {**USUAL, "batch": int(factors[factors == factors.max()].index.max())}  # so far, where runs are missing
     usual = found[_on_line(found, "factor", base) & (found["factor"] == 1.0)].dropna(subset=["limit"])
     bands = {"Theorem 2 admits, by the curvature met": "admitted", "stable in mean square, by the same": "limit"}
     limits = {name: (usual[at].min(), usual[at].max()) for name, at in bands.items() if len(usual)}
     line = rows[_on_line(rows, "factor", base)]
     along = line.assign(
         run=[f"{row.factor:g} {row.seed}" for row in line.itertuples()], step=line["round"] * line["K"]
-    ).merge(found[[*_POINT, "seed", "apart"]], on=[*_POINT, "seed"])
+    ).merge(found[[*POINT, "seed", "apart"]], on=[*POINT, "seed"])
     # The points that differ in η/(1 − β), estimator and B alone, a series each of the two; but for the line in B.
-    steps = table[(table["P"] == base.P) & (table["K"] == base.K) & (table["beta"] == base.beta)]
+    steps = table[np.logical_and.reduce([table[name] == base[name] for name in ("P", "K", "beta")])]
     steps = steps[steps["batch"].isin([size.batch_size, size.small_batch])]
     # The lines in B, P, K and β that have more than one point.
     varied = [pd.DataFrame(columns=["knob", "at", "share", "low", "high"])]
@@ -222,13 +213,14 @@ def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: 
         if len(own) > 1:
             varied.append(own.assign(knob=symbol, at=own[knob])[["knob", "at", "share", "low", "high"]])
     facts = {"scale": words, "data": str(provenance[0]["data"])}
-    figure = edge(
+    figure = partial(
+        edge,
         steps.assign(series=[f"{row.estimator}, B = {row.batch}" for row in steps.itertuples()]),
         pd.concat(varied),
         along,
         limits=limits,
         title="The edge of stability: Figure 2's setting, and around it",
-        caption=caption("edge", **facts, d=D, risen=RISEN, step=PAPER_STEP, B=base.batch, examples=size.examples),
+        caption=caption("edge", **facts, d=D, risen=RISEN, step=PAPER_STEP, B=base["batch"], examples=size.examples),
     )
     return made(
         "edge",
@@ -240,10 +232,10 @@ def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: 
     )
 
 
-def _on_line(found: pd.DataFrame, knob: str, base: Point) -> pd.Series[bool]:
+def _on_line(found: pd.DataFrame, knob: str, base: Mapping[str, Any]) -> pd.Series[bool]:
     """Whether each row differs from the base in nothing but the knob."""
-    others = [name for name in _POINT if name != knob]
-    same: pd.Series[bool] = np.logical_and.reduce([found[name] == getattr(base, name) for name in others])
+    others = [name for name in POINT if name != knob]
+    same: pd.Series[bool] = np.logical_and.reduce([found[name] == base[name] for name in others])
     return same
 
 
@@ -268,10 +260,10 @@ def _notes(found: pd.DataFrame, size: Sizes) -> list[str]:
 def claims(found: pd.DataFrame, words: str) -> list[ClaimOutcome]:
     """What the paper says of stability, and what the corrected theory says."""
     most = int(found["batch"].max())
-    directions = found[_on_line(found, "P", Point(PROJECTION, most))]
+    directions = found[_on_line(found, "P", {**USUAL, "batch": most})]
     frames = {
         "": found,
-        "usual": found[_on_line(found, "batch", Point(PROJECTION, 0)) & (found["batch"] == most)],
+        "usual": found[_on_line(found, "batch", USUAL) & (found["batch"] == most)],
         "pairs": more_stable(found),
         "directions": directions,
         "fisher": by_directions(directions),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -35,40 +34,36 @@ from paper_repro.workflow.scales import Sizes
 PAPER_STEP: Final = 0.01  # η/(1 − β) of Figure 2 as plotted: η = 0.001, β = 0.9
 PROJECTION, DIFFERENCES = "projection", "finite differences"
 _METHODS: Final = {PROJECTION: "decomfl-projection", DIFFERENCES: "decomfl"}
+Point = Mapping[str, Any]
 _TEST_IMAGES, _HESSIAN_IMAGES = 5, 7  # purposes of ``fixed_choice``; 5 is what ``train`` evaluates on
 _SEED: Final = 0
 
 
-@dataclass(frozen=True, order=True)
-class Point:
-    """A setting of the sweep."""
-
-    estimator: str  # ``PROJECTION`` or ``DIFFERENCES``
-    batch: int  # B
-    factor: float = 1.0  # η/(1 − β) in multiples of ``PAPER_STEP``
-    P: int = 20  # directions a step
-    K: int = 1  # local steps a round
-    beta: float = 0.9  # momentum β, as torch has it
+POINT: Final = ["estimator", "batch", "factor", "P", "K", "beta"]
+"""A point's settings: estimator (of ``_METHODS``), B, η/(1 − β) in multiples of ``PAPER_STEP``, P, K, momentum β."""
+USUAL: Final[Point] = {name: series.PATTERNS["edge"].values[name] for name in POINT if name != "batch"}
+"""Those of Figure 2, but for B, which a scale says."""
 
 
 def points(size: Sizes) -> list[Point]:
     """The lines through Figure 2's setting: in η/(1 − β), B, P, K and β; and in η/(1 − β) with a smaller batch."""
-    found = [values for row in series.ROWS["edge"] for values in series.values_of(row, vars(size))]
-    return list(dict.fromkeys(Point(**{own.name: values[own.name] for own in fields(Point)}) for values in found))
+    rows = [values for row in series.ROWS["edge"] for values in series.values_of(row, vars(size))]
+    found = [{name: values[name] for name in POINT} for values in rows]
+    return [point for n, point in enumerate(found) if point not in found[:n]]
 
 
 def at_point(size: Sizes, point: Point, seed: int) -> Work:
     """A run at one point with one seed; it has a result however it ends."""
     config = configuration(size, point, seed)
     title = (
-        f"edge of stability: {point.estimator}, B={point.batch}, {point.factor:g} times Figure 2's step, P={point.P}, "
-        f"K={point.K}, β={point.beta:g}, seed {seed}"
-    )
+        "edge of stability: {estimator}, B={batch}, {factor:g} times Figure 2's step, P={P}, K={K}, β={beta:g}, "
+        "seed {seed}"
+    ).format(**point, seed=seed)
     return Work(
         title=title,
         function=_measured,
         arguments={"config": config, "examples": size.examples, "products": size.products},
-        labels={**asdict(point), "seed": seed},
+        labels={**point, "seed": seed},
         data=partial(digest_of, config),
         layers=("hessian",),
         # A product is worth about twelve passes.
@@ -78,15 +73,16 @@ def at_point(size: Sizes, point: Point, seed: int) -> Work:
 
 def configuration(size: Sizes, at: Point, seed: int) -> TrainConfig:
     """The run: Figure 2's settings as plotted, but for those of the point; ``steps`` local steps in all."""
+    rounds = size.steps // at["K"]
     config = series.configuration(
         series.PATTERNS["edge"],
-        {**vars(size), **vars(at)},
-        rounds=size.steps // at.K,
-        eval_every=max(1, size.steps // at.K // size.measurements),
-        lr=(1 - at.beta) * (at.factor * PAPER_STEP),
+        {**vars(size), **at},
+        rounds=rounds,
+        eval_every=max(1, rounds // size.measurements),
+        lr=(1 - at["beta"]) * (at["factor"] * PAPER_STEP),
         seed=seed,
     )
-    return config.but(_METHODS[at.estimator])
+    return config.but(_METHODS[at["estimator"]])
 
 
 def _measured(folder: Path, report: Report, config: TrainConfig, examples: int, products: int) -> Result:  # noqa: ARG001

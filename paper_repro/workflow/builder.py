@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import pandas as pd
@@ -16,7 +17,7 @@ from paper_repro.workflow.report import Section
 def made(
     part: str,
     claims: Sequence[ClaimOutcome],
-    figures: Mapping[str, Figure] | None = None,
+    figures: Mapping[str, Callable[[], Figure]] | None = None,
     tables: Mapping[str, pd.DataFrame] | None = None,
     *,
     more: Sequence[str] = (),
@@ -27,13 +28,14 @@ def made(
     Args:
         part: The part.
         claims: The outcomes of its claims.
-        figures: Its figures, by the stems of their files.
-        tables: The same of its tables.
-        more: The headings of those behind the first that the page has.
+        figures: What draws its figures, by the stems of their files.
+        tables: Its tables, likewise.
+        more: The headings of those figures behind the first that the page has.
         section: What else the section has.
     """
-    figures, tables = figures or {}, tables or {}
-    drawn = [*figures.values()]
-    own: dict[str, Any] = {"figure": drawn[0] if drawn else None, "table": tables.get(part), **section}
-    own["more_figures"] = dict(zip(more, drawn[1:], strict=False))
+    # Verdicts need no figure: it is drawn when it is first asked for, and once.
+    figures, tables = {stem: cache(draw) for stem, draw in (figures or {}).items()}, tables or {}
+    ways = [*figures.values()]
+    own: dict[str, Any] = {"figure": ways[0] if ways else None, "more_figures": dict(zip(more, ways[1:], strict=False))}
+    own |= {"table": tables.get(part), **section}
     return Made(section=Section(id=part, **own), claims=claims, figures=figures, tables=tables)

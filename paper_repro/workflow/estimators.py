@@ -68,6 +68,12 @@ class Curves:
 
     def caption(self, stem: str, provenance: Sequence[Mapping[str, Any]], options: Options, **more: str) -> str:
         """The text under a figure of these curves: that of ``report.toml``, with what they are of."""
+        # How far the estimators lie apart, beside what else tells dots from lines, the seeds.
+        found, gap = gaps(self.rows, self.by), ""
+        if len(found):
+            means = " (a line may be the mean of several)" if self.rows.seed.nunique() > 1 else ""
+            largest = f"{100 * found.gap.max():.2f} points of accuracy"
+            gap = f"At equal seeds{means} dots and lines differ by at most {largest}."
         return caption(
             stem,
             data=provenance[0]["data"],
@@ -76,7 +82,7 @@ class Curves:
             estimators=caption(
                 "projection-lines" if "projection" in set(self.lines.estimator) else "differences-lines"
             ),
-            gaps=words(self.rows, self.by),
+            gaps=gap,
             missing=self.missing,
             thin=options.thin,
             **more,
@@ -90,7 +96,7 @@ class Curves:
         self,
         part: str,
         claims: Sequence[ClaimOutcome],
-        figures: Mapping[str, Figure],
+        figures: Mapping[str, Callable[[], Figure]],
         tables: Mapping[str, pd.DataFrame],
         *,
         before: Sequence[str] = (),
@@ -130,15 +136,6 @@ def gaps(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     error = np.sqrt(2 * p * (1 - p) / both.examples)
     gap = (both.test_accuracy - both.test_accuracy_projection).abs()
     return both.assign(gap=gap, within=gap <= TOLERANCE * error)
-
-
-def words(rows: pd.DataFrame, by: Sequence[str]) -> str:
-    """The words of a caption: how far the estimators lie apart, beside what else tells dots from lines, the seeds."""
-    found = gaps(rows, by)
-    if found.empty:
-        return ""
-    seeds = " (a line may be the mean of several)" if rows.seed.nunique() > 1 else ""
-    return f"At equal seeds{seeds} dots and lines differ by at most {100 * found.gap.max():.2f} points of accuracy."
 
 
 def gaps_table(found: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:

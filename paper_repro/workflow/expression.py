@@ -42,9 +42,6 @@ from paper_repro.workflow.measures import (
     scalars_to_reach,
 )
 
-_Fields = Mapping[str, Any]
-
-
 # --- numbers, and how sure they are -----------------------------------------------------------------------------------
 
 
@@ -127,11 +124,6 @@ def _signs(rule: str, readings: Iterable[Reading], bound: float, errors: float =
         else:
             found.append(True if holds(ends[surely], bound) else None if holds(ends[possibly], bound) else False)
     return found
-
-
-def ordered(values: Sequence[Reading]) -> Verdict:
-    """Whether each number is above the one before, by more than ``TOLERANCE`` standard errors of the difference."""
-    return _verdict(_signs("above", (high - low for low, high in pairwise(values)), 0.0))
 
 
 # --- measures ---------------------------------------------------------------------------------------------------------

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
 
 from figures.curves import Count
-from paper_repro.workflow.claims import UNTESTED, Verdict, limits
+from paper_repro.workflow.claims import limits
 from paper_repro.workflow.runs import is_whole
 
 CHECKED: Final = "check"
@@ -85,11 +85,6 @@ def unready(rows: pd.DataFrame, by: Sequence[str]) -> str:
     return " ".join(f"{what}: {'; '.join(runs)}." for what, runs in told.items() if runs)
 
 
-def numbers(measured: Mapping[str, float | None]) -> dict[str, float | None]:
-    """The numbers without those that are NaN because a series is missing."""
-    return {name: value for name, value in measured.items() if value is None or np.isfinite(value)}
-
-
 def lines_of(rows: pd.DataFrame) -> pd.DataFrame:
     """The rows without those of runs that are there to check others."""
     return rows[~rows[CHECKED].eq(True)] if CHECKED in rows else rows
@@ -155,11 +150,6 @@ def _mean_and_error(values: Sequence[float], rows: pd.DataFrame) -> tuple[float,
     if len(values) > 1:
         return float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(len(values)))
     return values[0], binomial_error(values[0], int(rows.examples.min()) if "examples" in rows else 1000)
-
-
-def verdict_of(holds: bool, *, tested: bool = True) -> Verdict:
-    """The verdict of a statement that holds or not, where it could be tested at all."""
-    return UNTESTED if not tested else "holds" if holds else "does not hold"
 
 
 def binomial_error(accuracy: float, examples: int) -> float:
@@ -261,12 +251,12 @@ def bands_table(found: pd.DataFrame, by: Sequence[str], runs: pd.DataFrame | Non
     return pd.DataFrame(table)
 
 
-def judged_bands(table: pd.DataFrame, *, testable: bool) -> pd.DataFrame:
+def judged_bands(table: pd.DataFrame, wanted: int, *, testable: bool) -> pd.DataFrame:
     """The rows of ``bands_table`` as claims take them: ``judged`` are DeComFL's, finished and long enough.
 
-    ``testable`` where the runs have the sizes of the authors'.
+    As many are ``wanted`` for the claim to hold, and it is ``testable`` where the runs have the sizes of the authors'.
     """
     if table.empty:
-        return pd.DataFrame(columns=["series", "last round", "testable", "judged"])
+        return pd.DataFrame(columns=["series", "last round", "testable", "judged", "wanted"])
     ours = table["series"].str.contains("DeComFL") & table["finished"]
-    return table.assign(testable=testable, judged=ours & (table["evaluations"] >= limits().common))
+    return table.assign(testable=testable, wanted=wanted, judged=ours & (table["evaluations"] >= limits().common))

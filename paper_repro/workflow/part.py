@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -72,7 +72,7 @@ class Made:
 
     section: Section  # the section of the page
     claims: Sequence[ClaimOutcome]  # the outcomes of its claims
-    figures: Mapping[str, Figure] = field(default_factory=dict)  # {stem of the file: figure}
+    figures: Mapping[str, Callable[[], Figure]] = field(default_factory=dict)  # {stem of the file: what draws it}
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)  # {stem of the file: frame}
 
     def of(self, kept: Rows) -> Made:

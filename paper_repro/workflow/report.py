@@ -7,7 +7,7 @@ import os
 import re
 import tomllib
 from collections import ChainMap, Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -114,7 +114,8 @@ class Section:
 
     id: str  # the part; an anchor in the page: a letter, then letters, digits, "_" and "-"; unique in a report
     title: str = ""  # heading, as "Figure 2: accuracy by communication"; by default that of the part of this id
-    figure: Figure | None = None  # the figure; None for a section that is a table only
+    # the figure, or what draws it; None for a section that is a table only
+    figure: Figure | Callable[[], Figure] | None = None
     # one row for each setting, with what was run here beside what the paper and its logs used
     settings: pd.DataFrame = field(default_factory=pd.DataFrame)
     notes: Sequence[str] = ()  # paragraphs of plain text: how scalars were counted, what was left out
@@ -122,7 +123,7 @@ class Section:
     # name -> text for this section: number of runs, seeds, time taken
     facts: Mapping[str, str] = field(default_factory=dict)
     # heading -> figure: further figures, below the first
-    more_figures: Mapping[str, Figure] = field(default_factory=dict)
+    more_figures: Mapping[str, Figure | Callable[[], Figure]] = field(default_factory=dict)
     formulas: Mapping[str, str] = field(default_factory=dict)  # heading -> MathML of what the section is about
     folded: Sequence[Folded] = ()  # statements with their verdicts, counted and listed
     scale: str = ""  # the scale of its runs, in a word
@@ -314,11 +315,11 @@ def page_section(section: Section) -> dict[str, Any]:
     }
 
 
-def _picture(figure: Figure | None, name: str) -> dict[str, Any] | None:
+def _picture(figure: Figure | Callable[[], Figure] | None, name: str) -> dict[str, Any] | None:
     """The drawings of a figure, and the widths that a page needs to set them as the figure does."""
     if figure is None:
         return None
-    found = picture(figure, name)
+    found = picture(figure if isinstance(figure, Figure) else figure(), name)
     return {**asdict(found), "svgs": found.svgs, "width": max(sum(each.width for each in row) for row in found.rows)}
 
 

@@ -56,7 +56,7 @@ def _joined(row: Mapping[str, Any], patterns: Mapping[str, Mapping[str, Any]]) -
 
 
 _DATA: Final[dict[str, Any]] = from_toml(tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")))
-BOARD: Final[dict[str, dict[str, Any]]] = _DATA.pop("board")
+BOARD: Final[dict[str, Any]] = _DATA.pop("board")
 """The board, whose lines have a search for η instead of series: what its methods have in common, variants, problems."""
 BOARD["problems"] = {name: _joined(own, BOARD["problems"]) for name, own in BOARD["problems"].items()}
 _PATTERNS: Final = _DATA.pop("patterns")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from paper_repro.commands import hero, pictures
+from paper_repro.commands import pictures
 from paper_repro.workflow import recorded
 from tests.docs import browser
 from tests.docs.blocks import ROOT
@@ -24,14 +24,12 @@ def told(path: Path) -> tuple[str | None, str | None]:
 
 
 def wanted(stem: str) -> tuple[str | None, str | None]:
-    """What a picture has to say; the one of the README has a digest of its own."""
-    if stem == "figure-2":
-        return None, hero.made_of()
+    """What a picture has to say."""
     if stem == "rebuild":
         return browser.picture_of()["Title"], browser.picture_of()["Source"]
     if stem in WITHOUT_ROWS:
         return WITHOUT_ROWS[stem]
-    part = pictures.PICTURES[stem]
+    part = "fig2" if stem == pictures.HERO else pictures.PICTURES[stem]
     kept = recorded.largest(part)
     return stem, "" if kept is None else kept.source(part)
 
@@ -40,7 +38,6 @@ def wanted(stem: str) -> tuple[str | None, str | None]:
 def test_a_picture_is_what_its_name_says_of_the_recorded_rows(stem: str) -> None:
     again = f"python -m paper_repro.commands.pictures docs {stem} draws it anew"
     again = "python -m tests.docs.browser docs/rebuild.png takes it anew" if stem == "rebuild" else again
-    again = "python -m paper_repro.commands.hero docs/figure-2.png" if stem == "figure-2" else again
     assert told(DOCS / f"{stem}.png") == wanted(stem), again
 
 
@@ -49,13 +46,9 @@ def test_one_picture_in_place_of_another_is_noticed(tmp_path: Path) -> None:
     assert told(tmp_path / "fig3.png") != wanted("fig3")
 
 
-def test_other_rows_make_pictures_old(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "fig2-full.csv.gz").write_bytes(b"other rows")
-    with monkeypatch.context() as other:
-        other.setattr(hero.recorded, "RESULTS", tmp_path)
-        assert told(DOCS / "figure-2.png") != wanted("figure-2")
+def test_other_rows_make_pictures_old(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = recorded.largest("fig2")
     assert kept is not None
     monkeypatch.setattr(recorded, "largest", lambda _: kept)
     monkeypatch.setattr(type(kept), "source", lambda *_: "fig2-full.csv.gz, sha256 other")
-    assert told(DOCS / "fig2.png") != wanted("fig2")
+    assert all(told(DOCS / f"{stem}.png") != wanted(stem) for stem in ("fig2", pictures.HERO))

@@ -34,7 +34,9 @@ def maker(calls: list[int]) -> Callable[[], Made]:
         figure.subplots().plot([0, 1])
         table = pd.DataFrame({"n": [1, 2], "accuracy": [0.5, float("nan")], "text": ["a", None]})
         own = section(table=table, facts={"runs": "2"})
-        return Made(section=own, claims=[claim(measured={"x": None})], figures={"f": figure}, tables={"t": table})
+        return Made(
+            section=own, claims=[claim(measured={"x": None})], figures={"f": lambda: figure}, tables={"t": table}
+        )
 
     return make
 

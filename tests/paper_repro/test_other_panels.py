@@ -79,7 +79,7 @@ def test_the_memory_figure_shows_its_rows() -> None:
     names = [ROLES[role].what for role in frame.role]
     own = frame.assign(series=names, seed=0, measured=frame.peak_bytes / (4 * frame.d))
     columns = {"parameters d": "d", "peak memory in models": "measured"}
-    assert wrong_in(made_of.figures["memory"].axes[0], {"curves": own}, by="d", columns=columns) == []
+    assert wrong_in(made_of.figures["memory"]().axes[0], {"curves": own}, by="d", columns=columns) == []
 
 
 def test_the_figure_of_smollm2_shows_its_rows() -> None:
@@ -87,7 +87,7 @@ def test_the_figure_of_smollm2_shows_its_rows() -> None:
     clients = recorded.largest("smollm2").provenance[0]["settings"]["clients"]  # type: ignore[union-attr]
     frame = frame.assign(kB=frame.wire_bytes / clients / 1000)
     columns = {"rounds": "round", "kB that a client and the server exchanged": "kB"}
-    for ax in made_of.figures["smollm2"].axes:
+    for ax in made_of.figures["smollm2"]().axes:
         curves = [frame[[columns[ax.get_xlabel()], f"{name}_accuracy"]].to_numpy() for name in ("test", "calibrated")]
         starts = [np.column_stack([own[[0, -1], 0], own[[0, 0], 1]]) for own in curves]
         assert ax.get_ylabel() == "test accuracy"
@@ -100,7 +100,7 @@ def test_the_scale_figure_shows_its_rows() -> None:
     start = own[own["round"] == 0].set_index(["model", "seed"]).test_loss
     share = own.test_loss / start.reindex(pd.MultiIndex.from_frame(own[["model", "seed"]])).to_numpy()
     own = own.assign(series=own.model, share=share)
-    panels = named(made_of.figures["sizes"])
+    panels = named(made_of.figures["sizes"]())
     for title, column in (("test accuracy", "test_accuracy"), ("test loss, of that before training", "share")):
         panels[title].set_ylabel(title)  # here the title says what the axis has
         columns = {"rounds completed": "round", title: column}
@@ -162,7 +162,7 @@ def wrong_spectra(figure: Any, frame: pd.DataFrame) -> list[str]:
 
 def test_the_hessian_figure_shows_its_rows() -> None:
     found, frame = drawn("hessian")
-    assert wrong_spectra(found.figures["hessian"], frame) == []
+    assert wrong_spectra(found.figures["hessian"](), frame) == []
 
 
 # --- theory -----------------------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def test_the_hessian_figure_shows_its_rows() -> None:
 
 def theory(name: str) -> tuple[Any, pd.DataFrame]:
     found, frame = drawn("theory")
-    return found.figures[f"theory-{name}"], frame
+    return found.figures[f"theory-{name}"](), frame
 
 
 def wrong_bounds(figure: Any, frame: pd.DataFrame) -> list[str]:
@@ -288,7 +288,7 @@ def test_the_figure_of_fine_tuning_shows_its_cells() -> None:
     cells = others.cells(frame)
     plain = cells["row"].str.removesuffix("+LoRA") == "OPT-125M"
     cells["title"] = cells.task.map(others.TITLES) + np.where(plain, "", " (" + cells.model + ")")
-    figure, printed = found.figures["llm"], others.printed_cells()
+    figure, printed = found.figures["llm"](), others.printed_cells()
     styles = {name: style.color.lower() for name, style in method_styles(list(FULL)).items()}
     styles |= {P5: OKABE_ITO[5].lower()}
     names = [text.get_text() for text in figure.axes[0].get_yticklabels()]
@@ -328,7 +328,7 @@ def test_the_figure_of_fine_tuning_shows_its_cells() -> None:
 def test_the_figure_of_costs_shows_its_cells() -> None:
     found, frame = drawn("llm")
     cells = others.cells(frame)
-    (ax,) = found.figures["llm-costs"].axes
+    (ax,) = found.figures["llm-costs"]().axes
     assert (ax.get_xlabel(), ax.get_ylabel()) == ("trained parameters d", "bytes a client and round")
     fedzo = frame[(frame.series == "FedZO") & (frame["round"] > 0)].groupby("row").last()
     d = fedzo.gradient_scalars / (4 * fedzo["round"])
@@ -399,7 +399,7 @@ def wrong_board(figure: Any, frame: pd.DataFrame) -> list[str]:
 
 def test_the_board_shows_its_rows() -> None:
     frame = rows("board", "default")
-    figures = made("board", "default").figures
+    figures = {stem: draw() for stem, draw in made("board", "default").figures.items()}
     assert [wrong_board(figures[stem], frame) for stem in ("board-all", "board")] == [[], []]
     assert [len(figures[stem].axes) for stem in ("board-all", "board")] == [4 * frame.problem.nunique(), 1]
 
@@ -407,7 +407,7 @@ def test_the_board_shows_its_rows() -> None:
 def test_the_figure_of_the_edge_shows_its_rows() -> None:
     found, frame = drawn("edge")
     runs = others.edge_runs(frame)
-    figure = found.figures["edge"]
+    figure = found.figures["edge"]()
     panels = named(figure)
     usual = runs[(runs.P == 20) & (runs.K == 1) & (runs.beta == 0.9)]
     # The point around which the knobs are turned: the batch at which the step was turned most.
@@ -512,7 +512,7 @@ def test_what_is_drawn_otherwise_is_noticed(
     for place in places:
         module, _, name = place.rpartition(".")
         monkeypatch.setattr(place, planted(getattr(import_module(module), name)))
-    figure, frame = made(part, kept.scale, mixed=part in MIXED).figures[stem], rows(part, kept.scale)
+    figure, frame = made(part, kept.scale, mixed=part in MIXED).figures[stem](), rows(part, kept.scale)
     readers = {"hessian": wrong_spectra, "theory": wrong_bounds, "board": wrong_board}
     found = readers[part](figure, frame) if part in readers else wrong_curves(figure, part)
     assert re.search(told, "\n".join(found))

@@ -11,7 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from paper_repro import contents
-from paper_repro.commands.hero import hero
+from paper_repro.commands.pictures import hero
 from paper_repro.workflow import recorded
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.scales import SCALES
@@ -74,14 +74,14 @@ def wrong_curves(figure: Figure, part: str, reading: str = "as-plotted", *, thin
 )
 def test_curves_show_their_rows_beside_the_thinned_logs(part: str, stem: str) -> None:
     reading = "as-written" if stem.endswith("-as-written") else "as-plotted"
-    assert wrong_curves(drawn(part).figures[stem], part, reading) == []
+    assert wrong_curves(drawn(part).figures[stem](), part, reading) == []
 
 
 @LOGS
 @pytest.mark.parametrize(("part", "count"), [("fig2", "wire"), ("fig3", "table1")])
 def test_curves_show_the_whole_logs_of_a_folder(part: str, count: str) -> None:
     found = made(part, authors=Path(os.environ["DECOMFL_REFERENCE"]), count=count)
-    assert wrong_curves(found.figures[part], part, thin=False) == []
+    assert wrong_curves(found.figures[part](), part, thin=False) == []
 
 
 def test_the_picture_of_the_readme_shows_the_same_by_both_countings() -> None:
@@ -94,7 +94,7 @@ def test_the_picture_of_the_readme_shows_the_same_by_both_countings() -> None:
 
 
 def test_thin_lines_are_the_rows_of_the_larger_scale() -> None:
-    figure = made("topk", "default", longer=recorded.load("topk", "full")).figures["topk"]
+    figure = made("topk", "default", longer=recorded.load("topk", "full")).figures["topk"]()
     longer = images.counted_3(kept(lines(rows("topk", "full")), "series"))
     frame = rows("topk", "default")
     kinds = {name: kept(frame[frame.check == check], "series") for name, check in (("curves", False), ("checks", True))}
@@ -104,7 +104,7 @@ def test_thin_lines_are_the_rows_of_the_larger_scale() -> None:
 
 
 def test_the_projection_figure_shows_its_rows() -> None:
-    left, right = drawn("projection").figures["projection"].axes
+    left, right = drawn("projection").figures["projection"]().axes
     frame = rows("projection", "full")
     finite = frame[np.isfinite(frame.test_loss)]
     assert wrong_in(left, {"curves": kept(finite, "series")}) == []
@@ -124,7 +124,7 @@ def test_the_numbers_of_a_caption_are_those_of_the_rows(part: str) -> None:
     keys = [name for name in ("reading", "panel", "series", "seed", "round") if name in frame]
     both = frame[frame.check].merge(frame[~frame.check], on=keys)
     gap = 100 * (both.test_accuracy_x - both.test_accuracy_y).abs().max()
-    text = caption_of(drawn(part).figures[part])
+    text = caption_of(drawn(part).figures[part]())
     assert f"dots and lines differ by at most {gap:.2f} points of accuracy" in text
     lost = lines(frame)[lambda t: t.diverged].groupby(["series", "seed"])["round"].max()
     assert [key for key, r in lost.items() if f"seed {key[1]}, after round {r:,}" not in text] == []

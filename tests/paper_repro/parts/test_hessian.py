@@ -1,13 +1,11 @@
-"""The figure of Hessian eigenvalues: numbers of dense matrices, and every verdict can come out either way."""
+"""The figure of Hessian eigenvalues: its numbers are those of dense matrices."""
 
 import dataclasses
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
@@ -17,8 +15,6 @@ from hessian.named import untrained
 from hessian.spectrum.density import SpectralDensity, spectral_density
 from paper_repro.parts import hessian
 from paper_repro.parts.hessian import _density, _spectra
-from paper_repro.workflow.claims import ClaimOutcome
-from paper_repro.workflow.expression import judged
 from paper_repro.workflow.scales import SCALES
 
 TINY = SCALES["smoke"].hessian.but(
@@ -32,25 +28,6 @@ TINY = SCALES["smoke"].hessian.but(
     gauss_newton=8,
 )
 SMALL_CHECK = partial(_density, model="logistic", steps=50, examples=100, products=20, probes=2)
-D = 10_000.0
-
-
-def numbers(values: Mapping[str, tuple[float, ...]], width: float = 0.1) -> pd.DataFrame:
-    """Rows of estimates at steps 0, 50 and 300, with intervals of ± width of the value."""
-    rows = [
-        {"step": step, "name": name, "value": v, "low": v - width * abs(v), "high": v + width * abs(v)}
-        for name, row in {**values, "d": (D, D, D)}.items()
-        for step, v in zip((0, 50, 300), row, strict=True)
-    ]
-    return pd.DataFrame(rows).assign(kind="estimate")
-
-
-def kappas(*row: float) -> dict[str, tuple[float, ...]]:
-    return dict.fromkeys(("signed", "positive", "absolute", "gauss-newton"), row)
-
-
-def outcomes(frame: pd.DataFrame) -> list[ClaimOutcome]:
-    return judged("hessian", "made up", {"": frame[frame.step > 0]})
 
 
 def test_the_numbers_are_those_of_the_dense_hessian_at_every_step(

@@ -12,9 +12,9 @@ import pytest
 
 from decomfl_lab.cli.main import main
 from paper_repro.drawing import ingredients, told_changed
-from paper_repro.parts import audit, fig2, fig3, hessian, projection, sweeps, table1, topk
+from paper_repro.parts import audit, fig2, fig3, hessian, sweeps, table1
 from paper_repro.sources import kept_beside
-from paper_repro.workflow.claims import UNKNOWN, ClaimOutcome
+from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.recorded import Rows
 from paper_repro.workflow.reference import fig2_reference, fig3_reference
@@ -60,45 +60,6 @@ def fashion(*, ours: float, theirs: float, top_k: float, cost: float, rising: in
         curve("FedAvg+Top-k 10 %", to(top_k, 4), 1.4e5, method="fedavg-topk", uplink=0.2, top_k=0.1),
     ]
     return fig3.add_countings(pd.concat(rows, ignore_index=True), SCALES["full"])
-
-
-def top_ks(finals: Sequence[float], costs: Sequence[float]) -> pd.DataFrame:
-    rows = [fashion(ours=0.75, theirs=0.9, top_k=0.5, cost=250.0)]
-    rows[0] = rows[0][rows[0].series.isin(["DeComFL", "FedAvg"])]
-    for fraction, final, cost in zip(topk.FRACTIONS, finals, costs, strict=True):
-        values = [*np.linspace(0.1, final, 5), final]
-        name = fig3.top_k_name(fraction)
-        rows.append(curve(name, values, cost, method="fedavg-topk", uplink=2 * fraction, top_k=fraction))
-    return fig3.add_countings(pd.concat(rows, ignore_index=True), SCALES["full"])
-
-
-def test_smaller_k_degrades_or_not_or_nobody_can_say() -> None:
-    def degrades(rows: pd.DataFrame) -> str:
-        return verdicts(topk.claims(rows, "made up"))["topk.degrades"]
-
-    costs = (1.4e5, 1.3e5, 1.2e5)
-    assert degrades(top_ks((0.8, 0.7, 0.55), costs)) == "holds"
-    assert degrades(top_ks((0.89, 0.88, 0.90), costs)) == UNKNOWN
-    for slight, verdict in ((0.898, UNKNOWN), (0.86, "not tested at this scale")):  # FedAvg ends at 0.9
-        assert degrades(top_ks((0.9, 0.9, slight), costs)) == verdict
-    rows = top_ks((0.8, 0.7, 0.55), costs)
-    for name in ("FedAvg", fig3.top_k_name(topk.FRACTIONS[-1])):
-        assert degrades(rows.assign(finished=rows.series != name)) == "not tested at this scale"
-
-
-def projections(ours: Sequence[float], theirs: Sequence[float]) -> pd.DataFrame:
-    rows = []
-    for name, finals in ((projection.ZO, ours), (projection.PROJECTION, theirs)):
-        for n, final in enumerate(finals):
-            rows.append(curve(name, [0.1, final, final], 100.0, estimator=name, eta=0.001 * (n + 1)))
-    return pd.concat(rows, ignore_index=True)
-
-
-def test_a_run_that_diverged_counts_as_chance() -> None:
-    rows = projections((0.8, 0.7), (0.8, 0.7))
-    rows.loc[rows.series.eq(projection.ZO) & rows.eta.eq(0.002), "diverged"] = True
-    final = projection.final_by_rate(rows)
-    assert final[final.diverged].test_accuracy.tolist() == [projection.CHANCE]
 
 
 def table1_rows() -> pd.DataFrame:
@@ -245,7 +206,7 @@ def test_figure_3_is_drawn_of_the_runs_that_there_are_and_names_those_under_way(
     if left_out in ("DeComFL", "FedAvg"):
         assert found["fig3.twenty-times"] == found["fig3.not-by-d"] == "not tested at this scale"
     assert found["fig3.saving"] == "not tested at this scale"
-    colours = {line.get_label(): line.get_color() for line in made.figures["fig3"].axes[0].get_lines()}
+    colours = {line.get_label(): line.get_color() for line in made.figures["fig3"]().axes[0].get_lines()}
     assert colours.get("DeComFL", "#0072B2") == "#0072B2"
     assert left_out not in colours
 
@@ -286,9 +247,11 @@ def test_a_changed_setting_is_that_of_the_parts_that_use_it() -> None:
 
 
 def test_verdicts_of_changed_settings_say_so_and_do_not_count() -> None:
-    rows = test_hessian.numbers({"near zero": (0.2, 0.9, 0.99), **test_hessian.kappas(500, 20, 10)})
-    made = Made(section=Section(id="hessian"), claims=test_hessian.outcomes(rows))
-    assert {each.verdict for each in made.claims} & {"holds", "does not hold"}
+    outcomes = [
+        ClaimOutcome("hessian.majority-zero", "does not hold", {"share": 0.2}, "made up"),
+        ClaimOutcome("hessian.low-rank", "holds", {"d": 10_000}, "made up"),
+    ]
+    made = Made(section=Section(id="hessian"), claims=outcomes)
     changed = told_changed(made, "hessian.model = mlp instead of resnet20")
     assert {each.verdict for each in changed.claims} == {"not tested at this scale"}
     for old, new in zip(made.claims, changed.claims, strict=True):

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,6 +13,8 @@ from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.runs.told import Progress
 from paper_repro.parts import audit, sweeps
 from paper_repro.parts.sweeps import KAPPA, SWEEPS
+from paper_repro.workflow.claims import CLAIMS
+from paper_repro.workflow.expression import evaluated
 from paper_repro.workflow.scales import SCALES
 from theory import Setting, statement
 from theory.findings.finding import Cause, Entry, EntryResult, Evidence, EvidenceCheck, Kind, Status, gather
@@ -57,6 +60,22 @@ def test_maps_cover_every_corner() -> None:
     assert row["stated"] == statement("theorem-1", "stated").step_sizes(setting).largest
     assert row["binding"] == "drift"
     assert row["limit"] == pytest.approx(2 / 10_002)
+
+
+# --- verdicts ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ratio", "admitted", "verdict"),
+    [(0.1, True, "holds"), (1.1, True, "does not hold"), (0.1, False, "not tested at this scale")],
+)
+def test_training_keeps_the_stated_bound_or_not_where_it_admits_the_rate(
+    ratio: float, admitted: bool, verdict: str
+) -> None:
+    row = {"round": 1, "stated": ratio, "corrected": ratio, "admitted": admitted}
+    frame = pd.DataFrame([row | dict.fromkeys(("L", "kappa", "sigma", "sigma_G", "eta"), 1.0)])
+    own = replace(CLAIMS["theory.trained-*"], id="theory.trained-mlp")
+    assert evaluated(own, {"trained": frame}).verdict == verdict
 
 
 # --- training ---------------------------------------------------------------------------------------------------------

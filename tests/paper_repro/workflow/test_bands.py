@@ -51,8 +51,8 @@ def test_each_verdict_can_come_out_either_way() -> None:
     def found(first: list[float], **more: object) -> pd.DataFrame:
         return bands_table(compared(curve([*first, *first[-1:] * 7], seed=0, **more), authors, BY), BY)
 
-    def verdict(bands: pd.DataFrame, *, claim: str = "fig3.band", testable: bool = True) -> str:
-        return evaluated(CLAIMS[claim], {"bands": judged_bands(bands, testable=testable)}).verdict
+    def verdict(bands: pd.DataFrame, wanted: int = 1, *, testable: bool = True) -> str:
+        return evaluated(CLAIMS["fig3.band"], {"bands": judged_bands(bands, wanted, testable=testable)}).verdict
 
     one, other = found([0.55, 0.82, 0.90]), found([0.55, 0.82, 0.80])
     assert verdict(one) == "holds"
@@ -61,4 +61,4 @@ def test_each_verdict_can_come_out_either_way() -> None:
     nothing = found([0.5, 0.5, 0.5], series="other")
     for undecided in (one[:0], other.assign(finished=False), nothing, one.assign(evaluations=9)):
         assert verdict(undecided) == "not tested at this scale"
-    assert verdict(one, testable=False) == verdict(one, claim="fig2.band") == "not tested at this scale"  # of six
+    assert verdict(one, testable=False) == verdict(one, 2) == "not tested at this scale"
