@@ -20,6 +20,7 @@ import hessian
 import paper_repro
 import theory
 from decomfl_lab.files import write_atomically
+from decomfl_lab.processes import Processes
 from decomfl_lab.runs.progress import RunBars
 from decomfl_lab.runs.provenance import code_version
 from figures.style import rc
@@ -29,7 +30,6 @@ from paper_repro.workflow import recorded
 from paper_repro.workflow.claims import SCALE_NAMES, UNTESTED, ClaimOutcome, decided
 from paper_repro.workflow.health import decided_by_health, ill_words
 from paper_repro.workflow.part import Made, Options
-from paper_repro.workflow.processes import Processes
 from paper_repro.workflow.recorded import Rows, facts_of
 from paper_repro.workflow.reference import curves_file
 from paper_repro.workflow.report import page_section

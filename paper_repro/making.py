@@ -10,6 +10,7 @@ from pathlib import Path
 
 from decomfl_lab.files import held, write_atomically
 from decomfl_lab.interrupts import telling
+from decomfl_lab.processes import Processes
 from paper_repro.drawing import KINDS, DrawnPart, all_drawn
 from paper_repro.live import Overlay, run_live
 from paper_repro.request import Request
@@ -17,7 +18,6 @@ from paper_repro.sources import computed_parts, recorded_parts
 from paper_repro.workflow import recorded
 from paper_repro.workflow.answer import answer
 from paper_repro.workflow.claims import ClaimOutcome, claim, outcomes_json, recorded_outcomes
-from paper_repro.workflow.processes import Processes
 from paper_repro.workflow.recorded import Rows, facts_of
 from paper_repro.workflow.report import RECORDED, Section, closing, page_section, render_report
 from paper_repro.workflow.runs import run_all

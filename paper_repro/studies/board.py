@@ -12,9 +12,9 @@ import pandas as pd
 
 from decomfl_lab.errors import require
 from decomfl_lab.methods.registry import METHODS
+from figures.studies import line_styles, races, ranking
 from paper_repro.studies import board_runs
 from paper_repro.studies.board_runs import FOLLOWS, LINES, RULE, absent
-from paper_repro.studies.drawings import line_styles, races, ranking
 from paper_repro.workflow.builder import made
 from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.expression import judged

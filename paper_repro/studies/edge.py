@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from paper_repro.studies.drawings import edge
+from figures.studies import edge
 from paper_repro.studies.edge_runs import DIFFERENCES, PAPER_STEP, POINT, PROJECTION, USUAL, at_point, points
 from paper_repro.workflow.builder import made
 from paper_repro.workflow.claims import ClaimOutcome

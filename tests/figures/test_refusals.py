@@ -7,8 +7,8 @@ import pandas as pd
 
 from figures import spectra, theory
 from figures.finetuning import accuracies, round_costs
+from figures.studies import edge
 from figures.style import method_styles
-from paper_repro.studies.drawings import edge
 from tests.refusals import refuses
 
 STYLES = method_styles(["FedAvg", "MeZO", "DeComFL"])

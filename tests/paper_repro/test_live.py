@@ -7,11 +7,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from decomfl_lab.processes import Processes
 from decomfl_lab.runs.config import TrainConfig
 from paper_repro.drawing import DrawnPart
 from paper_repro.live import Agreement, agreement, beginning, overlay
 from paper_repro.workflow.claims import ClaimOutcome
-from paper_repro.workflow.processes import Processes
 from paper_repro.workflow.recorded import Rows
 from paper_repro.workflow.runs import Job, run_all
 

@@ -483,7 +483,7 @@ TEST_LOSS = {"train_loss": {"y": "test_loss", "reference": None}}
 COUNTING = {"wire_scalars": {"x": "table1_scalars"}}
 PANEL = ["paper_repro.parts.fig3.Panel", "figures.comparison.Panel"]
 SETTLED = ["paper_repro.workflow.estimators.settled"]
-AXES = ["paper_repro.studies.drawings.AXES"]
+AXES = ["figures.studies.AXES"]
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ WALK = {
 }
 QUICK = ("bench", "train", "pool")
 POOL = """
-from paper_repro.workflow.processes import Processes
+from decomfl_lab.processes import Processes
 import math
 calls = iter([(n, math.sqrt, (n * n,)) for n in range(4)])
 if __name__ == "__main__":

@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 import torch
 
+from decomfl_lab.processes import Processes
 from decomfl_lab.runs import finetuning
 from decomfl_lab.runs.config import read_config
 from decomfl_lab.runs.evaluation import fixed_choice
 from paper_repro.language_models import sizes
 from paper_repro.language_models.sizes import claims, configuration, of_model, run_table
-from paper_repro.workflow.processes import Processes
 from paper_repro.workflow.runs import run_all
 from paper_repro.workflow.scales import SCALES
 from tests.decomfl_lab.language.toy import toy_sst2
