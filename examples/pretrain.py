@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from decomfl_lab.language.corpus import load_corpus
+from decomfl_lab.runs.pretraining import pretrain
 from decomfl_lab.runs.told import Progress
-from paper_repro.pretraining.corpus import load_corpus
-from paper_repro.pretraining.family import pretrain
 from paper_repro.workflow.scales import SCALES
 
 

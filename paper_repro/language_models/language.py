@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from decomfl_lab.language.corpus import load_corpus
 from decomfl_lab.language.opt import SIZES
+from decomfl_lab.runs.pretraining import PretrainConfig, pretrain
 from decomfl_lab.runs.provenance import read_provenance
-from paper_repro.pretraining.corpus import load_corpus
-from paper_repro.pretraining.family import PretrainConfig, pretrain
 from paper_repro.workflow.runs import Report, Result, Work, tokens_cost
 from paper_repro.workflow.seals import file_digest
 

@@ -13,12 +13,12 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
+from decomfl_lab.language.corpus import BATCH as LINES
 from decomfl_lab.language.tasks import TASKS
 from decomfl_lab.protocol.wire import SCALAR_BYTES
 from figures.finetuning import accuracies, round_costs
 from figures.style import OKABE_ITO, method_styles
 from paper_repro.language_models.language import pretraining
-from paper_repro.pretraining.corpus import BATCH as LINES
 from paper_repro.workflow import manifest, recorded
 from paper_repro.workflow.builder import made
 from paper_repro.workflow.claims import ClaimOutcome

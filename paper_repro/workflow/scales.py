@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, Self
 
 from decomfl_lab.errors import require, require_choice
-from paper_repro.pretraining.family import PretrainConfig
+from decomfl_lab.runs.pretraining import PretrainConfig
 from paper_repro.workflow.claims import PARTS, SCALE_NAMES
 from paper_repro.workflow.series import BOARD, from_toml
 from theory.notation.printed import EXAMPLES

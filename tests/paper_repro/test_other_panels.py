@@ -17,7 +17,6 @@ from figures import theory as bounds
 from figures.style import OKABE_ITO, method_styles
 from paper_repro.language_models.llm import FULL, P5
 from paper_repro.parts.memory import ROLES
-from paper_repro.parts.sweeps import SMALL_D
 from paper_repro.workflow import recorded
 from paper_repro.workflow.part import Made
 from paper_repro.workflow.scales import SCALES
@@ -25,6 +24,7 @@ from tests.paper_repro.recomputed import others
 from tests.paper_repro.recomputed.axes import bands_of, lines_of, named, wrong_in
 from tests.paper_repro.recomputed.common import rows
 from tests.paper_repro.test_panels import made, wrong_curves
+from theory.bounds.sweeps import SMALL_D
 from theory.notation.printed import LORA_PARAMETERS, PARAMETERS, ROUNDS
 
 MIXED = ("theory", "hessian")

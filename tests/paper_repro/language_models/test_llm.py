@@ -10,13 +10,13 @@ import pytest
 
 from decomfl_lab.cli.main import main
 from decomfl_lab.language import tasks
+from decomfl_lab.language.corpus import Corpus
 from decomfl_lab.language.tasks import TASKS, TaskData
 from decomfl_lab.runs import finetuning
+from decomfl_lab.runs import pretraining as family
+from decomfl_lab.runs.pretraining import PretrainConfig
 from paper_repro.language_models import language, llm
 from paper_repro.language_models.llm import FEDZO, P10, claims, in_print, results
-from paper_repro.pretraining import family
-from paper_repro.pretraining.corpus import Corpus
-from paper_repro.pretraining.family import PretrainConfig
 from paper_repro.workflow import data, recorded
 from paper_repro.workflow.claims import ClaimOutcome, decided
 from paper_repro.workflow.scales import SCALES, TaskTuning

@@ -12,7 +12,7 @@ import pytest
 
 from decomfl_lab.cli.main import main
 from paper_repro.drawing import ingredients, told_changed
-from paper_repro.parts import audit, fig2, fig3, hessian, sweeps, table1
+from paper_repro.parts import audit, fig2, fig3, hessian, table1
 from paper_repro.sources import kept_beside
 from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.part import Made, Options
@@ -22,6 +22,7 @@ from paper_repro.workflow.report import Section
 from paper_repro.workflow.scales import SCALES, changed
 from tests.paper_repro.parts import test_hessian, test_theory
 from tests.refusals import refuses
+from theory.bounds import sweeps
 
 
 def options(scale: str = "full", **changes: Any) -> Options:

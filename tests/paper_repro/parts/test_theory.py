@@ -11,12 +11,14 @@ import pytest
 
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.runs.told import Progress
-from paper_repro.parts import audit, sweeps
-from paper_repro.parts.sweeps import KAPPA, SWEEPS
+from paper_repro.parts import audit
+from paper_repro.parts.theory import _beside_bounds, _config
 from paper_repro.workflow.claims import CLAIMS
 from paper_repro.workflow.expression import evaluated
 from paper_repro.workflow.scales import SCALES
 from theory import Setting, statement
+from theory.bounds.sweeps import KAPPA, SWEEPS
+from theory.checks.landscape import Landscape
 from theory.findings.finding import Cause, Entry, EntryResult, Evidence, EvidenceCheck, Kind, Status, gather
 
 TINY = SCALES["smoke"].theory.but(
@@ -81,15 +83,15 @@ def test_training_keeps_the_stated_bound_or_not_where_it_admits_the_rate(
 # --- training ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_constants_of_a_trained_model_are_those_of_its_losses(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_constants_of_a_beside_bounds_model_are_those_of_its_losses(monkeypatch: pytest.MonkeyPatch) -> None:
     """On one client, with one batch of all data, there is no noise and no dissimilarity; logistic H ⪰ 0 has a bound."""
-    config = sweeps._config("logistic", 4)
-    one = sweeps._Landscape(sweeps.replace(config, clients=1, sampled=1, batch_size=2000), load_dataset("digits"))
+    config = _config("logistic", 4)
+    one = Landscape(replace(config, clients=1, sampled=1, batch_size=2000), load_dataset("digits"))
     setting = one.constants([one.federation.x])
     assert (setting.sigma, setting.sigma_G, setting.M) == (pytest.approx(0, abs=1e-6), pytest.approx(0, abs=1e-6), 1)
     largest = max(float(own.inputs.flatten(1).square().sum(1).max()) + 1 for own in one.objectives)
     assert 0 < setting.L <= largest / 2  # ‖∇²‖ ≤ ‖(a, 1)‖²/2 for cross-entropy of a linear model
-    many = sweeps._Landscape(config, load_dataset("digits"))
+    many = Landscape(config, load_dataset("digits"))
     several = many.constants([many.federation.x])
     assert several.sigma > 0.1
     assert several.sigma_G > 0.1
@@ -99,13 +101,13 @@ def test_the_constants_of_a_trained_model_are_those_of_its_losses(monkeypatch: p
 
 def test_training_is_measured_as_the_mean_of_squared_gradients_so_far(tmp_path: Path) -> None:
     seen: list[Progress] = []
-    rows, facts = sweeps._trained(tmp_path, seen.append, TINY, "logistic")
+    rows, facts = _beside_bounds(tmp_path, seen.append, TINY, "logistic")
     assert facts["data"].startswith("scikit-learn's 8×8 digits")
     assert [at.round for at in seen] == list(range(1, 13))  # a pilot run and two seeds
     runs = rows[rows["kind"] == "run"].pivot(index="round", columns="seed", values="value")
     assert runs.shape == (4, 2)
-    config = sweeps._config("logistic", 4)
-    start = sweeps._Landscape(sweeps.replace(config, seed=1), load_dataset("digits"))
+    config = _config("logistic", 4)
+    start = Landscape(replace(config, seed=1), load_dataset("digits"))
     assert runs.loc[1, 1] == pytest.approx(float((start.whole.gradient(start.federation.x) ** 2).sum()))
     constants = rows[rows["kind"] == "constant"].set_index("series")["value"]
     bounds = rows[rows["series"] == "Theorem 2, corrected"].set_index("round")

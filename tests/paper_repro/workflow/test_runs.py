@@ -15,14 +15,14 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from decomfl_lab import InputError, TrainConfig
+from decomfl_lab import InputError, TrainConfig, processes
 from decomfl_lab.interrupts import Interrupted
 from decomfl_lab.processes import Processes
 from decomfl_lab.runs import course, provenance
 from decomfl_lab.runs import kept as of_run
 from decomfl_lab.runs.progress import left_words
 from decomfl_lab.runs.told import Progress
-from paper_repro.workflow import processes, runs
+from paper_repro.workflow import runs
 from paper_repro.workflow.runs import RESULT_FILE, SO_FAR, Job, Report, Result, Work, finished, run_all
 
 RUNS = 4

@@ -12,7 +12,7 @@ from decomfl_lab.runs.config import TrainConfig
 from paper_repro.contents import PARTS
 from paper_repro.language_models import llm, pretrained, sizes
 from paper_repro.parts import fig2, fig3
-from paper_repro.parts.sweeps import _config
+from paper_repro.parts.theory import _config
 from paper_repro.workflow.data import TaskFacts, data_set
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.runs import Job

@@ -37,6 +37,7 @@ from decomfl_lab.errors import (
 )
 from decomfl_lab.files import held, write_atomically
 from decomfl_lab.interrupts import Interrupted, postponed, telling
+from decomfl_lab.language.corpus import Verdicts, load_corpus, train_vocabulary
 from decomfl_lab.language.extra import llm_library
 from decomfl_lab.language.opt import SIZES, SPECIAL, build_opt
 from decomfl_lab.models.registry import num_parameters
@@ -44,7 +45,6 @@ from decomfl_lab.runs.folder import PROVENANCE_FILE
 from decomfl_lab.runs.provenance import code_version
 from decomfl_lab.runs.run import CHECKPOINT_SECONDS
 from decomfl_lab.runs.told import Progress
-from paper_repro.pretraining.corpus import Verdicts, load_corpus, train_vocabulary
 
 CHECKPOINT_FILE = "pretraining.safetensors"
 CONFIG_FILE = "config.json"

@@ -12,12 +12,13 @@ import pytest
 import torch
 
 from decomfl_lab.errors import DivergedError, InputError
+from decomfl_lab.language import corpus
+from decomfl_lab.language.corpus import Corpus, Verdicts, load_corpus, train_vocabulary
 from decomfl_lab.language.opt import SIZES, SPECIAL, Size, build_opt
 from decomfl_lab.models.registry import num_parameters
+from decomfl_lab.runs import pretraining as family
+from decomfl_lab.runs.pretraining import PretrainConfig, pretrain
 from decomfl_lab.runs.told import Progress
-from paper_repro.pretraining import corpus, family
-from paper_repro.pretraining.corpus import Corpus, Verdicts, load_corpus, train_vocabulary
-from paper_repro.pretraining.family import PretrainConfig, pretrain
 from tests.refusals import refuses
 
 tokenizers = pytest.importorskip("tokenizers")

@@ -1,1 +1,0 @@
-"""Small OPT models from nothing but text, which stand in for the hub's."""

@@ -1,0 +1,81 @@
+"""The constants that the theorems have, of a federation that is really trained, measured at points."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from functools import cached_property, partial
+from typing import Final, cast
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from decomfl_lab.datasets.images import Dataset
+from decomfl_lab.federations.in_process import DeComFLFederation
+from decomfl_lab.objectives.objective import ModuleObjective
+from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.prepared import build_federation
+from hessian.kappa.effective_rank import effective_rank
+from hessian.operators.curvature import HessianOperator
+from hessian.operators.mean_loss import MeanLoss
+from hessian.spectrum.density import spectral_density
+from theory.notation.setting import Setting
+
+_SEED: Final = 0
+
+
+class Landscape:
+    """The losses of a federation's clients, and the constants that the theorems have, measured at points."""
+
+    BATCHES: Final = 8
+
+    def __init__(self, config: TrainConfig, dataset: Dataset) -> None:
+        federation, module, _ = build_federation(config, dataset)
+        self.config = config
+        self.federation = cast(DeComFLFederation, federation)
+        self.objectives = [cast(ModuleObjective, client.objective) for client in self.federation.clients]
+        self._loss = partial(MeanLoss, copy.deepcopy(module), cross_entropy)  # clients take theirs apart
+        data = [(own.inputs, own.targets) for own in self.objectives]
+        self.whole = self._loss(data, weights=[1.0] * len(data))  # f = (1/M) Σ f_i
+
+    @cached_property
+    def _batches(self) -> list[list[MeanLoss]]:
+        """The losses of each client's first mini-batches."""
+        return [[self._loss([own.batch(step)]) for step in range(self.BATCHES)] for own in self.objectives]
+
+    def constants(self, points: Sequence[Tensor]) -> Setting:
+        """The largest of every constant over the points. What lies between them is not seen.
+
+        L: λ_max of the Hessians of mini-batches; κ: tr(∇²f)₊/L; σ²: mean squared distance of a mini-batch's gradient
+        from its client's; σ_G: largest distance of a client's gradient from ∇f; D: f(x_0), as f ≥ 0.
+        """
+        found = pd.DataFrame([self._at(x) for x in points]).max()
+        L, config = float(found["L"]), self.config
+        return Setting(
+            d=self.whole.d, L=L, kappa=max(1.0, float(found["trace"]) / L), sigma=float(found["sigma"]),
+            sigma_G=float(found["sigma_G"]), D=self.whole(points[0]), m=config.sampled, M=config.clients,
+            P=config.perturbations, R=config.rounds, distribution=config.distribution,
+        )  # fmt: skip
+
+    def _at(self, x: Tensor) -> dict[str, float]:
+        whole = spectral_density(HessianOperator(self.whole, x), products=40, seed=_SEED)
+        positive = whole.expectation(lambda values: np.maximum(values, 0.0))
+        gradients = [
+            self.whole.piece_gradient(x.detach().clone().requires_grad_(), piece) for piece in self.whole.pieces
+        ]
+        mean = torch.stack(gradients).mean(0)
+        smooth, noise = whole.lambda_max, 0.0
+        for batches, gradient in zip(self._batches, gradients, strict=True):
+            deviations = [float(((batch.gradient(x) - gradient) ** 2).sum()) for batch in batches]
+            noise = max(noise, float(np.mean(deviations)))
+            smooth = max(smooth, effective_rank(HessianOperator(batches[0], x), products=8, seed=_SEED).norm)
+        return {
+            "L": smooth,
+            "trace": whole.d * positive.value,
+            "sigma": math.sqrt(noise),
+            "sigma_G": max(float((gradient - mean).norm()) for gradient in gradients),
+        }
