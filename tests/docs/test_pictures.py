@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from paper_repro.commands import pictures
+from docs import pictures
 from paper_repro.workflow import recorded
 from tests.docs import browser
 from tests.docs.blocks import ROOT
@@ -36,7 +36,7 @@ def wanted(stem: str) -> tuple[str | None, str | None]:
 
 @pytest.mark.parametrize("stem", sorted(path.stem for path in DOCS.glob("*.png") if path.name not in MADE))
 def test_a_picture_is_what_its_name_says_of_the_recorded_rows(stem: str) -> None:
-    again = f"python -m paper_repro.commands.pictures docs {stem} draws it anew"
+    again = f"python -m docs.pictures docs {stem} draws it anew"
     again = "python -m tests.docs.browser docs/rebuild.png takes it anew" if stem == "rebuild" else again
     assert told(DOCS / f"{stem}.png") == wanted(stem), again
 

@@ -15,7 +15,7 @@ import pytest
 
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.runs.conformance import write_conformance
-from paper_repro.commands.page import record, script
+from docs.rebuild_page import record, script
 from tests.docs import browser
 from tests.docs.blocks import ROOT
 from tests.docs.browser import PAGE, Browser, rebuilt

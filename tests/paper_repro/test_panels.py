@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
+from docs.pictures import hero
 from paper_repro import contents
-from paper_repro.commands.pictures import hero
 from paper_repro.workflow import recorded
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.scales import SCALES

@@ -1,7 +1,7 @@
 """The recorded run of the page that rebuilds a model (docs/_static/rebuild), from a run's folder.
 
 decomfl train --data mnist --model cnn-mnist ... --out RUN
-python -m paper_repro.commands.page RUN docs/_static/rebuild
+python -m docs.rebuild_page RUN docs/_static/rebuild
 
 It writes mnist.dcl, the log; mnist.json, how the run was made and its accuracies; and mnist.js, both in a form that a
 page opened from the disk can read.

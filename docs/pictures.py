@@ -1,6 +1,6 @@
 """The pictures of docs/ that show recorded rows; each says in its metadata what it shows, and of which rows.
 
-python -m paper_repro.commands.pictures docs
+python -m docs.pictures docs
 """
 
 from __future__ import annotations
