@@ -19,7 +19,7 @@ import figures
 import hessian
 import paper_repro
 import theory
-from decomfl_lab.files import write_atomically
+from decomfl_lab.files import file_digest, read_sealed, write_atomically, write_sealed
 from decomfl_lab.processes import Processes
 from decomfl_lab.runs.progress import RunBars
 from decomfl_lab.runs.provenance import code_version
@@ -34,7 +34,6 @@ from paper_repro.workflow.recorded import Rows, facts_of
 from paper_repro.workflow.reference import curves_file
 from paper_repro.workflow.report import page_section
 from paper_repro.workflow.scales import SCALES
-from paper_repro.workflow.seals import file_digest, read_sealed, write_sealed
 
 FOLDER: Final = "drawn"
 KINDS: Final = ("png", "pdf")  # of the files of a figure

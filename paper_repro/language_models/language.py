@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pandas as pd
 
+from decomfl_lab.files import file_digest
 from decomfl_lab.language.corpus import load_corpus
 from decomfl_lab.language.opt import SIZES
 from decomfl_lab.runs.pretraining import PretrainConfig, pretrain
 from decomfl_lab.runs.provenance import read_provenance
 from paper_repro.workflow.runs import Report, Result, Work, tokens_cost
-from paper_repro.workflow.seals import file_digest
 
 
 def pretraining(config: PretrainConfig) -> Work:

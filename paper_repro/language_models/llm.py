@@ -20,12 +20,11 @@ from figures.finetuning import accuracies, round_costs
 from figures.style import OKABE_ITO, method_styles
 from paper_repro.language_models.language import pretraining
 from paper_repro.workflow import manifest, recorded
-from paper_repro.workflow.builder import made
 from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.data import missing, task_facts
 from paper_repro.workflow.expression import judged
 from paper_repro.workflow.measures import binomial_error
-from paper_repro.workflow.part import Made, Options
+from paper_repro.workflow.part import Made, Options, made
 from paper_repro.workflow.report import amount, caption, notes, settings
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.scales import SCALES, TASK_ROWS, Scale, TaskTuning

@@ -37,10 +37,9 @@ from hessian.named import TrainedModel
 from hessian.operators.curvature import GaussNewtonOperator
 from hessian.operators.options import CurvatureOptions
 from paper_repro.workflow import manifest, recorded
-from paper_repro.workflow.builder import made
 from paper_repro.workflow.data import missing
 from paper_repro.workflow.measures import binomial_error
-from paper_repro.workflow.part import Made, Options
+from paper_repro.workflow.part import Made, Options, made
 from paper_repro.workflow.report import notes
 from paper_repro.workflow.report import settings as settings_beside
 from paper_repro.workflow.runs import Job, Report, Result

@@ -32,12 +32,11 @@ from hessian.operators.curvature import GaussNewtonOperator
 from hessian.operators.options import CurvatureOptions
 from paper_repro.language_models.language import pretraining
 from paper_repro.workflow import series
-from paper_repro.workflow.builder import made
 from paper_repro.workflow.claims import ClaimOutcome, limits
 from paper_repro.workflow.data import digest_of, missing
 from paper_repro.workflow.expression import judged
 from paper_repro.workflow.measures import TOLERANCE, binomial_error
-from paper_repro.workflow.part import Made, Options
+from paper_repro.workflow.part import Made, Options, made
 from paper_repro.workflow.report import caption, notes, settings
 from paper_repro.workflow.runs import Job, Report, Result, Work
 from paper_repro.workflow.scales import Scale, Sizes

@@ -12,10 +12,9 @@ import pandas as pd
 
 import theory
 from decomfl_lab.runs.told import Progress
-from paper_repro.workflow.builder import made
 from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict
 from paper_repro.workflow.expression import judged
-from paper_repro.workflow.part import Made, Options
+from paper_repro.workflow.part import Made, Options, made
 from paper_repro.workflow.report import TONES, Folded, notes
 from paper_repro.workflow.runs import Report, Result, Work
 from theory.findings.finding import STATUSES, EntryResult, gather

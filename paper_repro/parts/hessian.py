@@ -27,11 +27,10 @@ from hessian.named import TrainedModel, trained_here, untrained
 from hessian.operators.curvature import GaussNewtonOperator, HessianOperator
 from hessian.operators.options import CurvatureOptions
 from hessian.spectrum.density import density_frame, spectral_density
-from paper_repro.workflow.builder import made
 from paper_repro.workflow.claims import limits
 from paper_repro.workflow.data import data_set, digest_named
 from paper_repro.workflow.expression import judged
-from paper_repro.workflow.part import Made, Options
+from paper_repro.workflow.part import Made, Options, made
 from paper_repro.workflow.report import caption, notes
 from paper_repro.workflow.runs import Report, Result, Work
 from paper_repro.workflow.scales import Sizes

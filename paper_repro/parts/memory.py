@@ -14,9 +14,8 @@ from decomfl_lab.runs.memory import ROLES, memory_table
 from decomfl_lab.runs.told import Progress
 from figures.comparison import Panel, comparison
 from figures.style import series_styles
-from paper_repro.workflow.builder import made
 from paper_repro.workflow.expression import judged
-from paper_repro.workflow.part import Made, Options
+from paper_repro.workflow.part import Made, Options, made
 from paper_repro.workflow.report import notes
 from paper_repro.workflow.runs import Report, Result, Work
 

@@ -11,11 +11,10 @@ import pandas as pd
 
 from figures.comparison import Panel, by_communication, comparison
 from figures.style import OKABE_ITO, LineStyle
-from paper_repro.workflow.builder import made
 from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.expression import judged
 from paper_repro.workflow.measures import RISEN, diverges, final_accuracy, settled, unready
-from paper_repro.workflow.part import Made, Options
+from paper_repro.workflow.part import Made, Options, made
 from paper_repro.workflow.reference import countings
 from paper_repro.workflow.report import caption, notes
 from paper_repro.workflow.runs import Job

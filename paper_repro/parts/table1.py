@@ -10,10 +10,9 @@ import pandas as pd
 
 from decomfl_lab.errors import plural, require
 from paper_repro.workflow import estimators
-from paper_repro.workflow.builder import made
 from paper_repro.workflow.expression import judged
 from paper_repro.workflow.measures import CHECKED, highest_level, lines_of, scalars_to_reach, unready
-from paper_repro.workflow.part import Made, Options
+from paper_repro.workflow.part import Made, Options, made
 from paper_repro.workflow.reference import D, countings
 from paper_repro.workflow.report import notes
 from paper_repro.workflow.runs import Job

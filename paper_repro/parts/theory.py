@@ -19,11 +19,10 @@ from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.provenance import provenance
 from decomfl_lab.runs.told import Progress
 from figures.theory import FLAT_FROM, dimension_free, speed_ups, step_sizes, training
-from paper_repro.workflow.builder import made
 from paper_repro.workflow.claims import CLAIMS, ClaimOutcome
 from paper_repro.workflow.data import digest_named
 from paper_repro.workflow.expression import evaluated, judged
-from paper_repro.workflow.part import Made, Options
+from paper_repro.workflow.part import Made, Options, made
 from paper_repro.workflow.report import caption, notes
 from paper_repro.workflow.runs import Report, Result, Work
 from paper_repro.workflow.scales import Sizes

@@ -15,11 +15,10 @@ from decomfl_lab.methods.registry import METHODS
 from figures.studies import line_styles, races, ranking
 from paper_repro.studies import board_runs
 from paper_repro.studies.board_runs import FOLLOWS, LINES, RULE, absent
-from paper_repro.workflow.builder import made
 from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.expression import judged
 from paper_repro.workflow.measures import TOLERANCE
-from paper_repro.workflow.part import Made, Options
+from paper_repro.workflow.part import Made, Options, made
 from paper_repro.workflow.report import amount, caption, notes
 from paper_repro.workflow.runs import Work
 from paper_repro.workflow.scales import Sizes

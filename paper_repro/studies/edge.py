@@ -14,11 +14,10 @@ from scipy import stats
 
 from figures.studies import edge
 from paper_repro.studies.edge_runs import DIFFERENCES, PAPER_STEP, POINT, PROJECTION, USUAL, at_point, points
-from paper_repro.workflow.builder import made
 from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.expression import judged
 from paper_repro.workflow.measures import RISEN, diverges
-from paper_repro.workflow.part import Made, Options
+from paper_repro.workflow.part import Made, Options, made
 from paper_repro.workflow.report import caption, notes
 from paper_repro.workflow.runs import Work
 from paper_repro.workflow.scales import SCALES, Scale, Sizes

@@ -10,10 +10,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from paper_repro.workflow import builder
 from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.measures import CHECKED, TOLERANCE, lines_of, settled, unready
-from paper_repro.workflow.part import Made, Options
+from paper_repro.workflow.part import Made, Options, made
 from paper_repro.workflow.report import caption, notes
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.scales import SCALES, Scale
@@ -103,12 +102,12 @@ class Curves:
         facts: Mapping[str, str] | None = None,
         **section: Any,
     ) -> Made:
-        """The part of these curves, see ``builder.made``: its notes are below those ``before``, its rows are a table.
+        """The part of these curves, see ``part.made``: its notes are below those ``before``, its rows are a table.
 
         ``facts`` are told of its runs, beside the time that they took.
         """
         seconds = self.rows.groupby([*self.by, CHECKED, "seed"]).seconds.max().sum()
-        return builder.made(
+        return made(
             part,
             claims,
             figures,

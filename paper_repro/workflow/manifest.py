@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from decomfl_lab.errors import InputError, require
-from decomfl_lab.files import write_atomically
-from paper_repro.workflow.seals import file_digest
+from decomfl_lab.files import file_digest, write_atomically
 
 FILE: Final = "SHA256SUMS"
 _UNLISTED: Final = (FILE, "README.md")

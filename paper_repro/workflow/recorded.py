@@ -20,13 +20,12 @@ from typing import Any, Final
 import pandas as pd
 
 from decomfl_lab.errors import InputError
-from decomfl_lab.files import write_atomically
+from decomfl_lab.files import file_digest, write_atomically
 from decomfl_lab.runs.provenance import code_version
 from paper_repro.workflow import manifest
 from paper_repro.workflow.claims import PARTS, RECORDED, SCALE_NAMES, ClaimOutcome, claim
 from paper_repro.workflow.measures import lines_of
 from paper_repro.workflow.runs import SO_FAR, is_whole, so_far_words
-from paper_repro.workflow.seals import file_digest
 
 RESULTS = Path(__file__).parents[1] / "results"
 _CURVE: Final = ("reading", "panel", "series", "estimator")  # columns that name a curve, of which a part has some

@@ -19,7 +19,7 @@ import torch
 
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.errors import DivergedError, InputError
-from decomfl_lab.files import HeldError, held
+from decomfl_lab.files import HeldError, file_digest, held, read_sealed, write_sealed
 from decomfl_lab.interrupts import Interrupted, postponed, telling
 from decomfl_lab.language.opt import SIZES, Size
 from decomfl_lab.processes import POLL_SECONDS, Call, Processes, tell
@@ -32,7 +32,6 @@ from decomfl_lab.runs.provenance import code_version, read_provenance
 from decomfl_lab.runs.run import train
 from decomfl_lab.runs.told import Progress
 from paper_repro.workflow.data import digest_of, tokens_of
-from paper_repro.workflow.seals import file_digest, read_sealed, write_sealed
 
 Result = tuple[pd.DataFrame, dict[str, Any]]  # rows and provenance
 Report = Callable[[Progress], None]  # what shows how far a work is
