@@ -19,8 +19,9 @@ from decomfl_lab.runs.provenance import provenance
 from paper_repro import making
 from paper_repro.workflow import claims, health, recorded
 from paper_repro.workflow.claims import UNHEALTHY, ClaimOutcome
+from paper_repro.workflow.expression import evaluated
 from paper_repro.workflow.health import complaint, decided_by_health, ill_words
-from paper_repro.workflow.measures import band, bands_table, compared
+from paper_repro.workflow.measures import bands_table, compared, judged_bands
 from paper_repro.workflow.recorded import Rows
 from tests.paper_repro.parts import test_parts
 
@@ -171,12 +172,17 @@ def test_a_seed_that_is_left_out_counts_unless_the_rule_says_what_becomes_of_it(
     assert held(by_k.assign(reading="as-plotted", panel="local-updates"), "fig2.local-updates").verdict == "holds"
 
 
+def band(table: pd.DataFrame) -> str:
+    """The verdict on curves beside the authors'."""
+    return evaluated(claims.CLAIMS["fig3.band"], {"bands": judged_bands(table, 1, testable=True)}).verdict
+
+
 def test_a_band_of_which_a_seed_diverged_does_not_hold() -> None:
     def verdict(*lost: pd.DataFrame) -> str:
         ours = run(falling(), "DeComFL").assign(examples=10_000)
         authors = ours.assign(test_accuracy=0.9)
         table = bands_table(compared(ours, authors, ["series"]), ["series"], pd.concat([ours, *lost]))
-        return band("fig3.band", table, "made up", testable=True).verdict
+        return band(table)
 
     assert verdict() == "holds"
     assert verdict(run(falling(5), "DeComFL", seed=1, diverged=True)) == "does not hold"
@@ -187,7 +193,7 @@ def test_nine_common_evaluations_decide_nothing(common: int, verdict: str) -> No
     assert held(two(run(falling(common)))).verdict == verdict
     ours, theirs = (run(falling(), "DeComFL").assign(examples=10_000)[:n] for n in (100, common))
     table = bands_table(compared(ours, theirs, ["series"]), ["series"], ours)
-    assert band("fig3.band", table, "made up", testable=True).verdict == verdict
+    assert band(table) == ("holds" if verdict == "holds" else claims.UNTESTED)
 
 
 def test_evaluations_behind_the_end_of_the_other_series_are_not_common() -> None:
