@@ -1,4 +1,4 @@
-"""Work on language models: a small OPT model pretrained from text, and runs that fine-tune it to a task."""
+"""What parts on language models share: a small OPT model pretrained from text, and κ of a task's prompts."""
 
 from __future__ import annotations
 
@@ -7,12 +7,19 @@ from functools import lru_cache
 from pathlib import Path
 
 import pandas as pd
+from torch import Tensor, nn
 
+from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.files import file_digest
 from decomfl_lab.language.corpus import load_corpus
 from decomfl_lab.language.opt import SIZES
 from decomfl_lab.runs.pretraining import PretrainConfig, pretrain
 from decomfl_lab.runs.provenance import read_provenance
+from hessian.kappa.effective_rank import effective_rank
+from hessian.named import TrainedModel
+from hessian.operators.curvature import GaussNewtonOperator
+from hessian.operators.mean_loss import MeanLoss
+from hessian.operators.options import CurvatureOptions
 from paper_repro.workflow.runs import Report, Result, Work, tokens_cost
 
 
@@ -32,6 +39,22 @@ def _pretrained(folder: Path, report: Report, config: PretrainConfig) -> Result:
     files = (path for path in sorted(folder.iterdir()) if path.is_file() and not path.name.startswith("."))
     facts["files"] = {path.name: file_digest(path) for path in files}
     return pd.DataFrame(facts["evaluations"]).assign(size=config.size, d=facts["d"]), facts
+
+
+def prompts_loss(module: nn.Module, dataset: Dataset, *, chunk: int, examples: int) -> MeanLoss:
+    """The mean loss of some training prompts, from the model that a run begins with."""
+    begins = TrainedModel(
+        module=module, dataset=dataset, calibration=dataset.train_images[:0], name="begins", history="as pretrained"
+    )
+    (objective,) = begins.mean_loss(CurvatureOptions(chunk=chunk), examples=examples)
+    return objective
+
+
+def kappa_of(objective: MeanLoss, x: Tensor, products: int) -> dict[str, float]:
+    """κ = tr(G)/‖G‖₂ of the Gauss-Newton matrix at x with its 95 % interval, and λ_max."""
+    found = effective_rank(GaussNewtonOperator(objective, x), products=products, confidence=0.95, seed=0)
+    low, high = found.interval
+    return {"kappa": found.kappa, "low": low, "high": high, "lambda_max": found.lambda_max}
 
 
 def _corpus() -> str:

@@ -32,10 +32,7 @@ from decomfl_lab.runs.prepared import build_federation
 from decomfl_lab.runs.provenance import read_provenance
 from figures.comparison import Panel, comparison
 from figures.style import OKABE_ITO, LineStyle
-from hessian.kappa.effective_rank import effective_rank
-from hessian.named import TrainedModel
-from hessian.operators.curvature import GaussNewtonOperator
-from hessian.operators.options import CurvatureOptions
+from paper_repro.language_models.language import kappa_of, prompts_loss
 from paper_repro.workflow import manifest, recorded
 from paper_repro.workflow.data import missing
 from paper_repro.workflow.measures import binomial_error
@@ -134,20 +131,14 @@ def kappas(config: TrainConfig, dataset: Dataset, saved: Saved) -> list[dict[str
     federation, module, layout = build_federation(config, dataset)
     rolling = cast(DeComFLFederation, federation).observer.clone()
     layout.bind(module, rolling.x.clone())
-    model = TrainedModel(
-        module=module, dataset=dataset, calibration=dataset.train_images[:0], name=NAME, history="as pretrained"
-    )
-    (objective,) = model.mean_loss(CurvatureOptions(chunk=8), examples=EXAMPLES)
+    objective = prompts_loss(module, dataset, chunk=8, examples=EXAMPLES)
     federation.load(saved)
     records = cast(DeComFLFederation, federation).server.history.since(0)
     del federation  # and its clients' models
     rows = []
     for r in sorted({*(at for at in KAPPA_AT if at < len(records)), len(records)}):
         rolling.catch_up(records[:r])
-        operator = GaussNewtonOperator(objective, rolling.x.clone())
-        found = effective_rank(operator, products=PRODUCTS, seed=0)
-        low, high = found.interval
-        rows.append({"round": r, "kappa": found.kappa, "low": low, "high": high, "lambda_max": found.lambda_max})
+        rows.append({"round": r, **kappa_of(objective, rolling.x.clone(), PRODUCTS)})
     return rows
 
 

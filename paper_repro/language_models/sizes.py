@@ -26,11 +26,7 @@ from decomfl_lab.runs.run import load_run, train
 from decomfl_lab.runs.told import Progress
 from figures.sizes import size_figure
 from figures.style import series_styles
-from hessian.kappa.effective_rank import effective_rank
-from hessian.named import TrainedModel
-from hessian.operators.curvature import GaussNewtonOperator
-from hessian.operators.options import CurvatureOptions
-from paper_repro.language_models.language import pretraining
+from paper_repro.language_models.language import kappa_of, pretraining, prompts_loss
 from paper_repro.workflow import series
 from paper_repro.workflow.claims import ClaimOutcome, limits
 from paper_repro.workflow.data import digest_of, missing
@@ -111,25 +107,13 @@ def _runs_and_kappas(folder: Path, report: Report, size: Sizes, model: str, job:
     """
     job = job.placed(folder.parent)
     dataset = job.dataset()
-    # The mean loss of some training prompts, from the model that the runs begin with.
-    begins = TrainedModel(
-        module=task_module(job.config, dataset),
-        dataset=dataset,
-        calibration=dataset.train_images[:0],
-        name=model,
-        history="as pretrained",
-    )
-    (objective,) = begins.mean_loss(CurvatureOptions(chunk=CHUNK), examples=size.examples)
+    objective = prompts_loss(task_module(job.config, dataset), dataset, chunk=CHUNK, examples=size.examples)
 
     def kappa(name: str, x: Callable[[], Tensor]) -> dict[str, float]:
         """κ and what goes with it at an x, from the file of this name, which is written first if it is missing."""
         path = folder / name
         if not path.exists():
-            found = effective_rank(
-                GaussNewtonOperator(objective, x()), products=size.products, confidence=CONFIDENCE, seed=0
-            )
-            low, high = found.interval
-            row = {"d": found.d, "kappa": found.kappa, "low": low, "high": high, "lambda_max": found.lambda_max}
+            row = {"d": objective.d, **kappa_of(objective, x(), size.products)}
             write_atomically(path, pd.DataFrame([row]).to_csv(index=False))
         return {str(key): float(value) for key, value in pd.read_csv(path).iloc[0].items()}
 

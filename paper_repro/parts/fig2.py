@@ -164,5 +164,6 @@ def claims(rows: pd.DataFrame, scale: Scale, of_logs: Mapping[str, pd.DataFrame]
         words += f"; {missing[0].lower()}{missing[1:-1]}"
     frames = dict(of_logs or {})
     if plotted.empty:  # all other claims are about these runs
-        return [replace(evaluated(TEXT, frames), scale=words)] if TEXT.line["of"] in frames else []
-    return judged("fig2", words, {"": own, **estimators.frames(plotted, CURVE[1:]), **frames})
+        return [replace(evaluated(TEXT, frames), scale=scale.words("fig2"))] if TEXT.line["of"] in frames else []
+    frames = {"": own, **estimators.frames(plotted, CURVE[1:]), **frames}
+    return judged("fig2", words, frames, scales={TEXT.line["of"]: scale.words("fig2")})

@@ -11,7 +11,6 @@ import pandas as pd
 
 from figures.comparison import Panel, by_communication, comparison
 from figures.style import OKABE_ITO, LineStyle
-from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.expression import judged
 from paper_repro.workflow.measures import RISEN, diverges, final_accuracy, settled, unready
 from paper_repro.workflow.part import Made, Options, made
@@ -109,28 +108,23 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         title="Zeroth-order scalars and projected gradients, ⟨∇f, z⟩",
         caption=caption("projection", **told, seed=size.seeds[0], risen=RISEN, chance=CHANCE),
     )
+    # Bytes sent up to every round that both evaluated, seed by seed.
+    cost = equal[~equal.diverged.astype(bool)].pivot_table(
+        index=["eta", "seed", "round"], columns="estimator", values="wire_bytes"
+    )
+    both = cost.reindex(columns=list(_METHODS)).dropna()
+    frames = {
+        "final": final.assign(examples=equal.examples.min()),
+        "cost": both.assign(apart=(both[ZO] - both[PROJECTION]).abs()),
+    }
     means = final.pivot_table(index="eta", columns="series", values="test_accuracy")
     table = means.reindex(columns=list(_METHODS)).sort_index()
     return made(
         "projection",
-        claims(equal, final, f"{words}; at equal rounds. {missing}".strip()),
+        judged("projection", f"{words}; at equal rounds. {missing}".strip(), frames),
         {"projection": figure},
         {"projection": final, "projection-curves": rows},
         notes=[*filter(None, [missing]), *notes("projection")],
         table=table.reset_index(),
         facts={"training time": f"{rows.groupby(['series', 'seed']).seconds.max().sum() / 60:.1f} core-minutes"},
     )
-
-
-def claims(rows: pd.DataFrame, final: pd.DataFrame, words: str) -> list[ClaimOutcome]:
-    """The claims about the projection figure."""
-    # Bytes sent up to every round that both evaluated, seed by seed.
-    cost = rows[~rows.diverged.astype(bool)].pivot_table(
-        index=["eta", "seed", "round"], columns="estimator", values="wire_bytes"
-    )
-    both = cost.reindex(columns=list(_METHODS)).dropna()
-    frames = {
-        "final": final.assign(examples=rows.examples.min()),
-        "cost": both.assign(apart=(both[ZO] - both[PROJECTION]).abs()),
-    }
-    return judged("projection", words, frames)

@@ -83,8 +83,8 @@ def test_the_seeds_that_diverged_are_told_with_their_last_rounds() -> None:
 @LOGS
 def test_the_sentences_about_the_authors_band_have_the_numbers_of_the_rows() -> None:
     frame = rows("fig2", "full")
-    found = {name: images.band_of_figure_2(frame, name) for name in ("as-plotted", "as-written")}
-    inside = {name: [share for share, *_ in judged] for name, (_, judged) in found.items()}
+    bands = {name: images.bands_2(frame, name) for name in ("as-plotted", "as-written")}
+    inside = {name: own[own.judged]["share inside"] for name, own in bands.items()}
     ours, theirs = images.figure_3(rows("fig3", "full")), images.authors_3()
     means = {who: mean_accuracy(own[own.series == "DeComFL"]) for who, own in (("ours", ours), ("theirs", theirs))}
     both = pd.concat(means, axis=1).dropna()

@@ -11,6 +11,7 @@ import pytest
 from decomfl_lab.cli.main import main
 from decomfl_lab.language import tasks
 from decomfl_lab.language.corpus import Corpus
+from decomfl_lab.language.opt import Size
 from decomfl_lab.language.tasks import TASKS, TaskData
 from decomfl_lab.runs import finetuning
 from decomfl_lab.runs import pretraining as family
@@ -154,7 +155,7 @@ def test_the_command_pretrains_a_model_and_makes_the_part(
         )
     for module in (tasks, finetuning):
         monkeypatch.setattr(module, "load_task", _examples)
-    monkeypatch.setitem(family.SIZES, "tiny", family.Size(16, 1, 2, 16))
+    monkeypatch.setitem(family.SIZES, "tiny", Size(16, 1, 2, 16))
     own = PretrainConfig(size="tiny", vocabulary=300, steps=4, batch=2)
     monkeypatch.setitem(SCALES, "smoke", SCALES["smoke"].but(pretrained={"tiny": own}))
     rounds = TaskTuning(4, 1e-3, 4)

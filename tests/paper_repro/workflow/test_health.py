@@ -14,7 +14,7 @@ from scipy.signal import lfilter
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import InputError
 from decomfl_lab.runs.provenance import provenance
-from paper_repro.drawing import finished
+from paper_repro import making
 from paper_repro.workflow import claims, health, recorded
 from paper_repro.workflow.claims import UNHEALTHY, ClaimOutcome
 from paper_repro.workflow.expression import evaluated
@@ -170,15 +170,17 @@ def test_a_seed_that_is_left_out_counts_unless_the_rule_says_what_becomes_of_it(
     assert held(by_k.assign(reading="as-plotted", panel="local-updates"), "fig2.local-updates").verdict == "holds"
 
 
-def banded(table: pd.DataFrame) -> str:
-    return evaluated(claims.CLAIMS["fig3.band"], {"bands": judged_bands(table, testable=True)}).verdict
+def band(table: pd.DataFrame) -> str:
+    """The verdict on curves beside the authors'."""
+    return evaluated(claims.CLAIMS["fig3.band"], {"bands": judged_bands(table, 1, testable=True)}).verdict
 
 
 def test_a_band_of_which_a_seed_diverged_does_not_hold() -> None:
     def verdict(*lost: pd.DataFrame) -> str:
         ours = run(falling(), "DeComFL").assign(examples=10_000)
         authors = ours.assign(test_accuracy=0.9)
-        return banded(bands_table(compared(ours, authors, ["series"]), ["series"], pd.concat([ours, *lost])))
+        table = bands_table(compared(ours, authors, ["series"]), ["series"], pd.concat([ours, *lost]))
+        return band(table)
 
     assert verdict() == "holds"
     assert verdict(run(falling(5), "DeComFL", seed=1, diverged=True)) == "does not hold"
@@ -189,7 +191,7 @@ def test_nine_common_evaluations_decide_nothing(common: int, verdict: str) -> No
     assert held(two(run(falling(common)))).verdict == verdict
     ours, theirs = (run(falling(), "DeComFL").assign(examples=10_000)[:n] for n in (100, common))
     table = bands_table(compared(ours, theirs, ["series"]), ["series"], ours)
-    assert banded(table) == (verdict if verdict == "holds" else claims.UNTESTED)
+    assert band(table) == ("holds" if verdict == "holds" else claims.UNTESTED)
 
 
 def test_evaluations_behind_the_end_of_the_other_series_are_not_common() -> None:
@@ -260,10 +262,10 @@ def test_a_report_says_which_run_is_ill_and_decides_nothing_by_it() -> None:
     rows.loc[sick, "train_loss"] = np.where(rows.loc[sick, "round"] < 20, 0.3, 0.5)
     facts = [{**provenance(load_dataset("digits")), "code": "7"}]
     asked = test_parts.options("full")
-    made = finished("fig3", Rows("full", rows, facts), asked, None)
+    made = making._part("fig3", Rows("full", rows, facts), asked)
     told = {outcome.id: outcome.verdict for outcome in made.claims}
     assert {told[f"fig3.{name}"] for name in ("twenty-times", "saving", "slower", "not-by-d")} == {UNHEALTHY}
     assert made.section.notes[0].startswith("Did not train: FedAvg, seed 0: its training loss fell to 0.3 and rises to")
-    healthy = finished("fig3", Rows("full", rows.assign(train_loss=0.3), facts), asked, None)
+    healthy = making._part("fig3", Rows("full", rows.assign(train_loss=0.3), facts), asked)
     assert {outcome.verdict for outcome in healthy.claims if outcome.id != "fig3.estimators"} == {"holds"}
     assert not any(note.startswith("Did not train") for note in healthy.section.notes)
