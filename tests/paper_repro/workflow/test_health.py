@@ -14,7 +14,7 @@ from scipy.signal import lfilter
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import InputError
 from decomfl_lab.runs.provenance import provenance
-from paper_repro import making
+from paper_repro.drawing import finished
 from paper_repro.workflow import claims, health, recorded
 from paper_repro.workflow.claims import UNHEALTHY, ClaimOutcome
 from paper_repro.workflow.expression import evaluated
@@ -262,10 +262,10 @@ def test_a_report_says_which_run_is_ill_and_decides_nothing_by_it() -> None:
     rows.loc[sick, "train_loss"] = np.where(rows.loc[sick, "round"] < 20, 0.3, 0.5)
     facts = [{**provenance(load_dataset("digits")), "code": "7"}]
     asked = test_parts.options("full")
-    made = making._part("fig3", Rows("full", rows, facts), asked)
+    made = finished("fig3", Rows("full", rows, facts), asked, None)
     told = {outcome.id: outcome.verdict for outcome in made.claims}
     assert {told[f"fig3.{name}"] for name in ("twenty-times", "saving", "slower", "not-by-d")} == {UNHEALTHY}
     assert made.section.notes[0].startswith("Did not train: FedAvg, seed 0: its training loss fell to 0.3 and rises to")
-    healthy = making._part("fig3", Rows("full", rows.assign(train_loss=0.3), facts), asked)
+    healthy = finished("fig3", Rows("full", rows.assign(train_loss=0.3), facts), asked, None)
     assert {outcome.verdict for outcome in healthy.claims if outcome.id != "fig3.estimators"} == {"holds"}
     assert not any(note.startswith("Did not train") for note in healthy.section.notes)
