@@ -246,7 +246,7 @@ def test_a_bound_of_ones_own_that_makes_no_sense_is_refused(wrong: dict[str, Any
     replace(MINE, **wrong)
 
 
-def _sgd(losses: Losses, x: Any, v: Any, z: Any, setting: Setting) -> Any:
+def sgd(losses: Losses, x: Any, v: Any, z: Any, setting: Setting) -> Any:
     return x - setting.eta * losses.gradient(x), v  # type: ignore[operator]
 
 
@@ -265,7 +265,7 @@ def _tight(factor: float, step: Step = decomfl) -> Statement:
 
 
 @given(
-    st.sampled_from([(_sgd, "simulation"), (_central, "simulation"), (decomfl, "exact"), (decomfl, "simulation")]),
+    st.sampled_from([(sgd, "simulation"), (_central, "simulation"), (decomfl, "exact"), (decomfl, "simulation")]),
     *[st.floats(0.1, 10)] * 2, st.integers(1, 30), st.integers(1, 60), st.integers(1, 4), st.integers(2, 50),
 )  # fmt: skip
 @settings(max_examples=150, deadline=None)
@@ -273,7 +273,7 @@ def test_a_bound_that_is_attained_holds_and_one_lower_by_a_billionth_fails(
     way: tuple[Step, Any], D: float, L: float, n: int, R: int, m: int, runs: int
 ) -> None:
     step, source = way
-    problem = Bowl(Quadratic.of(Spectrum(values=(L,), counts=(n if step is _sgd else 1,)), D=D), m)
+    problem = Bowl(Quadratic.of(Spectrum(values=(L,), counts=(n if step is sgd else 1,)), D=D), m)
     holds = [
         check(_tight(factor, step), problem, source=source, runs=runs, m=m, R=R).holds for factor in (1.0, 1.0 - 1e-9)
     ]

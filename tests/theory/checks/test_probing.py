@@ -8,10 +8,10 @@ import pytest
 
 import theory
 from decomfl_lab.errors import InputError
+from tests.theory.checks.test_checking import MIXED
 from theory import Logistic, Problem, Quadratic, Spectrum, Waves, statement
 from theory.problems.problem import Bowl, Floats, Integers
 
-MIXED = Quadratic.of(Spectrum((2.0, 1.0, 0.0), (1, 3, 1)), sigma=0.5, sigma_G=0.5, start=(1, 1, 0))
 OURS = [
     Bowl(MIXED, 4),
     Logistic.random(M=3, examples=6, n=3),

@@ -1,7 +1,6 @@
 """Worst cases: known ones are found, wrong constants are refuted by an instance that can be repeated."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,9 +9,9 @@ from hypothesis import strategies as st
 
 import theory
 from decomfl_lab.errors import InputError
-from tests.theory.checks.test_checking import planted
+from tests.theory.checks.test_checking import planted, sgd
 from tests.thorough import sampled
-from theory import Losses, Piecewise, Setting, Statement, statement, tightness
+from theory import Piecewise, Statement, statement, tightness
 from theory.checks.worst_case import FAMILIES
 from theory.notation import symbols as s
 
@@ -119,14 +118,10 @@ def test_an_impossible_piecewise_problem_is_refused_by_name(wrong: dict[str, flo
         Piecewise(**{"at": 1.0, **wrong})  # type: ignore[arg-type]
 
 
-def _sgd(losses: Losses, x: Any, v: Any, z: Any, setting: Setting) -> Any:
-    return x - setting.eta * losses.gradient(x), v  # type: ignore[operator]
-
-
 @pytest.mark.parametrize(("factor", "holds"), [(2.0, True), (1.0, False)])
 def test_a_step_of_ones_own_is_searched_in_short_runs_and_says_how_far_it_is(factor: float, holds: bool) -> None:
     terms = {"start": factor * s.D / (s.R * s.eta), "noise": s.L * s.eta * s.sigma**2 / s.m}
-    own = {"eta": {"descent": 1 / s.L}, "step": _sgd, "single_step": True, "without": ("sigma_G", "mu")}
+    own = {"eta": {"descent": 1 / s.L}, "step": sgd, "single_step": True, "without": ("sigma_G", "mu")}
     told: list[tuple[str, int, int, float]] = []
     mine = Statement("mine", terms=terms, **own)  # type: ignore[arg-type]
     found = tightness(mine, ("quadratics",), effort=3, first=True, watch=lambda *at: told.append(at))

@@ -8,13 +8,13 @@ import pytest
 
 import theory
 from decomfl_lab.errors import InputError
+from tests.theory.checks.test_checking import MIXED
 from tests.thorough import sampled
 from theory import F, Left, Losses, Quadratic, Spectrum, UnitError, X
 from theory.checks.simulate import simulate
 from theory.notation import symbols as s
 
 NU = theory.symbol("nu", F / X**2)
-MIXED = Quadratic.of(Spectrum((2.0, 1.0, 0.0), (1, 3, 1)), sigma=0.5, sigma_G=0.5, start=(1, 1, 0))
 RUN = MIXED.setting(eta=0.02, m=2, M=3, P=2, K=2, R=6, mu=0.1)
 
 # With f strongly convex and no noise: E f(x_{r+1}) ≤ f(x_r) − (η/2)‖∇f(x_r)‖² for η ≤ 1/(Lρ), and ‖∇f‖² ≥ 2ν(f − f*).
