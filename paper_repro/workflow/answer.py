@@ -70,16 +70,16 @@ def _filled(raw: Mapping[str, Any], entries: Mapping[str, Entry], recorded: Mapp
         whose, number, *form = map(str.strip, what.split("|"))
         if kind == "run":
             require(whose in recorded, "measurement of the answer", "be recorded", whose)
-            numbers, source = recorded[whose]["measured"], recorded[whose]["recorded"].split(";")[0]
+            numbers = recorded[whose]["measured"]
+            sources.append(recorded[whose]["recorded"].split(";")[0])
         else:
             # The first evidence on the entry whose name begins so.
             label, _, name = whose.partition(" ")
             evidence = _known(entries, label).evidence.values()
             checks = [check for own in evidence for check in own if check.name.startswith(name)]
             require(bool(checks), "check of the answer", f"be one on {label}", name)
-            numbers, source = checks[0].gather().numbers, ""
+            numbers = checks[0].gather().numbers
         require(number in numbers, f"number of {whose}", f"be one of {', '.join(numbers)}", number)
-        sources.append(source)
         told = form[0] if form else ""
         if told.startswith("1/"):  # a ratio the other way round
             return format(1 / numbers[number], told.removeprefix("1/"))
