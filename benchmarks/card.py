@@ -8,8 +8,6 @@ not done in time has a row, too, and the next one begins.
     python -m benchmarks.card --out device.json --device cpu     the same at small sizes, to try the script
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys

@@ -1,7 +1,5 @@
 """What a benchmark was run on: the command, the machine, how busy others kept it, and when."""
 
-from __future__ import annotations
-
 import inspect
 import os
 import platform

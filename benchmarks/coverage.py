@@ -3,8 +3,6 @@
 All eigenvalues of the matrices are known, so the truth is exact, and a thousand runs take a minute.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise

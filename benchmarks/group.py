@@ -1,7 +1,5 @@
 """``decomfl bench``: how fast and how good, measured on this machine in one run."""
 
-from __future__ import annotations
-
 from importlib.metadata import EntryPoint
 
 from benchmarks.circumstances import begin

@@ -1,7 +1,5 @@
 """``decomfl bench llm-round``: how fast is a round that fine-tunes a language model, and what memory does it need?"""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """``decomfl bench page``: the recorded benchmarks as a page of Markdown."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """``decomfl bench round``: how fast are the passes of a round? Every engine against the usual way, in one run."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

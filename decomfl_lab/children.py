@@ -4,8 +4,6 @@
 place of Python's own. A user's modules are found there all the same, after all others (``plugins.named``).
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

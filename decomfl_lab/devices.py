@@ -1,7 +1,5 @@
 """Devices: where the vectors of the model's size are kept and computed with."""
 
-from __future__ import annotations
-
 import math
 import os
 import platform

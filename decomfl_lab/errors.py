@@ -1,7 +1,5 @@
 """Errors that name the argument, the rule and the value."""
 
-from __future__ import annotations
-
 import difflib
 import inspect
 import math

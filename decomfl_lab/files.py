@@ -1,7 +1,5 @@
 """Files that are either whole or absent, or sealed, and folders that one process at a time writes to."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib

@@ -1,7 +1,5 @@
 """Ctrl-C and SIGTERM: where work may be stopped, and what is said of what is kept."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Callable, Iterator

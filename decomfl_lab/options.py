@@ -9,8 +9,6 @@
 fields, so that options which belong together are written once.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

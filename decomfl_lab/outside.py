@@ -5,8 +5,6 @@ the exception: they have their rules in ``runs.config``, and are a table of plai
 know are left alone, as a later version may have written them.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """Values as JSON has them, which has neither NaN nor infinity: what ``--json`` prints, of every command."""
 
-from __future__ import annotations
-
 import json
 import math
 import sys

@@ -1,7 +1,5 @@
 """What lies beside the modules that use it: tables as TOML, and texts."""
 
-from __future__ import annotations
-
 import tomllib
 from importlib.resources import files
 from typing import Any

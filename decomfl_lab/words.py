@@ -1,7 +1,5 @@
 """The paper's symbols, and other libraries' words, for options, and what they are called here."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from decomfl_lab.errors import InputError, require_choice

@@ -1,7 +1,5 @@
 """Methods or settings side by side: any quantity against any other, a panel each, one legend for all."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, cast

@@ -1,7 +1,5 @@
 """A curve with its band: the mean over seeds, beside the same curve from other runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 

@@ -1,7 +1,5 @@
 """Fine-tuning in pictures: accuracies of every method on every task, and what a round sends against d."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, cast
 

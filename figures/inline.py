@@ -1,7 +1,5 @@
 """A figure as elements of a page: a drawing for each panel, so that a narrow page can set them one below the other."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Iterable, Iterator

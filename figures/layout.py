@@ -1,7 +1,5 @@
 """What figures share: heading, room for the plots, caption under them; and how frames are checked."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Collection, Iterable, Sequence
 from typing import cast

@@ -1,7 +1,5 @@
 """Curves of several runs, told apart by what differs between them."""
 
-from __future__ import annotations
-
 import textwrap
 
 import matplotlib

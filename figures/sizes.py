@@ -1,7 +1,5 @@
 """Models of several sizes trained alike: their curves, and the rounds that they need against d and against κ."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final, cast
 

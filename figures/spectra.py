@@ -1,7 +1,5 @@
 """Eigenvalues of a Hessian along training: their density, the outer ones, and every κ."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import cast

@@ -1,7 +1,5 @@
 """The drawings of the studies: races of methods, and how many runs diverge at the edge of stability."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """Theory against truth: bounds beside what is measured, speed-ups, step sizes, and a model that was really trained."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 

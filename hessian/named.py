@@ -4,8 +4,6 @@ A user's own model, data and loss are named as ``module:function`` (see ``decomf
 with the lab's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path

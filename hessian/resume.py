@@ -1,7 +1,5 @@
 """Runs that stop and go on to the same bits."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from pathlib import Path

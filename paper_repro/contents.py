@@ -1,7 +1,5 @@
 """The parts of the report: by name, in their order, and what is to be known of some."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from paper_repro.language_models import llm, pretrained, sizes

@@ -1,7 +1,5 @@
 """Parts drawn into the folder of a report, with their verdicts; none again while nothing that it is made of changed."""
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json

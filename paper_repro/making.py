@@ -1,7 +1,5 @@
 """What ``decomfl paper`` does: every figure and table, the verdicts and the report."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections.abc import Mapping, Sequence

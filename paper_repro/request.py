@@ -1,7 +1,5 @@
 """What is asked of ``decomfl paper``, checked: nothing of a request is refused once a report is begun."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Where the rows of the parts come from: what is kept with the code, or what is computed here."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

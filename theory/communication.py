@@ -1,7 +1,5 @@
 """What is communicated: closed forms for the bytes really sent, and the countings of the paper and its plots."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final

@@ -1,7 +1,5 @@
 """Measuring seconds, and measuring in a process of its own."""
 
-from __future__ import annotations
-
 import json
 import math
 import subprocess

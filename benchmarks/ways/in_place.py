@@ -1,7 +1,5 @@
 """The usual way, MeZO's and that of the authors' code: z by torch's ``randn``, and x moved in place."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A round that fine-tunes a language model, in every way that it can be done, and the memory that it needs."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable, Sequence

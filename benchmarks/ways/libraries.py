@@ -6,8 +6,6 @@ Gauss-Newton matrix's trace is a finite sum over examples and classes (``gauss_n
 Lanczos value.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import itertools

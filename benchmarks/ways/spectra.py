@@ -3,8 +3,6 @@
 Probes and start vectors are Gaussian, so the basis of eigenvectors does not matter.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any

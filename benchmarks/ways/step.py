@@ -1,7 +1,5 @@
 """One local step of all sampled clients on random images, by any engine, by the usual way and in float64."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Commands that are made from a dataclass of options and a function of it."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
@@ -71,7 +69,7 @@ def command(run: Callable[[Any], None]) -> OptionsCommand:
     The function's name is the command's, and its docstring the help.
     """
     (given,) = inspect.signature(run).parameters
-    kind = run.__globals__[run.__annotations__[given]]
+    kind = get_type_hints(run)[given]
     return OptionsCommand(run, kind, name=run.__name__.strip("_").replace("_", "-"))
 
 

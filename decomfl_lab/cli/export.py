@@ -1,7 +1,5 @@
 """``decomfl export``: the trained model, for other programs."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What the layers above contribute by entry points, so that this one need not know them."""
 
-from __future__ import annotations
-
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Groups of commands that entry points name: a command is loaded when it is run, or to list it with its help."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import EntryPoint
 from typing import Any

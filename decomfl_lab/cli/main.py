@@ -1,7 +1,5 @@
 """The command ``decomfl``: it gathers the layers' sub-commands; bad input is one line and exit code 2."""
 
-from __future__ import annotations
-
 import errno
 import io
 import logging

@@ -1,7 +1,5 @@
 """``decomfl noise``: bits of the perturbation stream, to compare with an implementation in another language."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Numbers as people type them."""
 
-from __future__ import annotations
-
 
 def integer(text: str) -> int:
     """1206590, 1_206_590 or 1e6; ValueError for what is no integer."""

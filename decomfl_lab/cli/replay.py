@@ -1,7 +1,5 @@
 """``decomfl replay``: a run's model again from its log, on any machine, without the data."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from dataclasses import dataclass

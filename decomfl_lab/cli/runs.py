@@ -1,7 +1,5 @@
 """``decomfl runs``: the runs in folders, side by side."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Sequence

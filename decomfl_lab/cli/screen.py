@@ -1,7 +1,5 @@
 """What a command says of itself: help that fits a screen, names that complete, a hint for another library's words."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from functools import partial

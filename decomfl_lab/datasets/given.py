@@ -1,7 +1,5 @@
 """What a user may give as data, for training and for curvature alike: examples, as batches (inputs, targets)."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import random

@@ -1,7 +1,5 @@
 """A user's own data: clients with examples of their own, or examples that a split deals out."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Sequence

@@ -14,8 +14,6 @@ even out the sizes by moving random examples from large clients to small ones, w
 here sizes and shares are settled together, as ``split`` says.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

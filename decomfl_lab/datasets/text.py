@@ -1,7 +1,5 @@
 """Text as data: the bytes of a corpus, cut into sequences whose targets are the bytes that follow."""
 
-from __future__ import annotations
-
 import platform
 from pydoc_data.topics import topics
 

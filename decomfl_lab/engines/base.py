@@ -1,7 +1,5 @@
 """What an engine is: points on a line, samples of losses, and one point after another."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol

@@ -1,7 +1,5 @@
 """A point a thread."""
 
-from __future__ import annotations
-
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """An engine on probation: its losses and gradients of a user's own model are compared with the plain way."""
 
-from __future__ import annotations
-
 import copy
 import logging
 from collections.abc import Callable, Iterator, Sequence

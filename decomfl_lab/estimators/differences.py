@@ -4,8 +4,6 @@ An estimator names all the points x + c·z_p of a local step at once and combine
 whoever evaluates them is free in order, grouping and threads (``decomfl_lab.engines``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol

@@ -1,7 +1,5 @@
 """Whether differences of losses are more than the rounding of a loss: a run says so once where they are not."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Sequence

@@ -27,8 +27,6 @@ Rademacher z gives t_1 only: Var q = 2(t_2 − Σ h_jj²), and nothing here know
 The last inequality is also a test: t_2² > t_1 t_3 proves that H is indefinite.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """A federation whose clients are elsewhere: in other processes, or on other machines."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterable

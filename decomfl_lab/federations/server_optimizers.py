@@ -1,7 +1,5 @@
 """What a server does with the mean of its clients' models: take it, or take a step of its own along the update."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -6,8 +6,6 @@
 Frozen parameters are no part of x: whoever has the model that it began with needs the records and nothing else.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -12,8 +12,6 @@ A model is data, whoever names it: code of its own, kernels that it names and pi
 refused. A name of the hub that is not in the cache is downloaded.
 """
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import logging

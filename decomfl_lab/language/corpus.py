@@ -12,8 +12,6 @@ language model learns to tell.
 No task asks in these words (SST-2 has " It was"), and the reviews (IMDb) are not the source of any.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import os

@@ -5,8 +5,6 @@
 The answer is not part of them: the loss is that of the token after the last one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 

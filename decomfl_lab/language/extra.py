@@ -1,7 +1,5 @@
 """The libraries of the extra ``llm``, imported only where a language model is wanted."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.metadata
 import sys

@@ -1,7 +1,5 @@
 """The laws of rules that make a round's scalars of the clients' replies; proofs are in docs/robust.md."""
 
-from __future__ import annotations
-
 from random import Random
 from typing import Any
 

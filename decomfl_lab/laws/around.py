@@ -4,8 +4,6 @@ The faults of ``faults`` are classes that take the place of the lab's. These are
 server of anybody's, so that whoever wrote it sees which laws would notice the like in his code.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ first that ends wrongly is one in which as little as possible happens. A history
 world that another one has been in before: what can follow from there has been tried, or stands in the queue already.
 """
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections import deque

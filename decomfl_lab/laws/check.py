@@ -1,7 +1,5 @@
 """Run laws on an implementation and count the cases."""
 
-from __future__ import annotations
-
 import copy
 import textwrap
 import time

@@ -1,7 +1,5 @@
 """What the laws are about: a case to play, and an implementation that plays it."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -5,8 +5,6 @@ sides are the fast backend and the reference one, so that the checks, and the co
 without one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product

@@ -3,8 +3,6 @@
 A history that breaks a rule is made shorter, decision by decision, as long as it still breaks one.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

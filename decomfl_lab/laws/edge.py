@@ -4,8 +4,6 @@ A plan, record, reply or snapshot is read by its fields, vectors may be arrays, 
 the case says anyway may be left out. Behind the edge the laws and the lab's delivery see the lab's own values.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -11,8 +11,6 @@ Noise is of numpy's Philox generator, whose key is the whole seed and which nobo
 formed in float32 and rounded once.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

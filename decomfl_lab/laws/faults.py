@@ -1,7 +1,5 @@
 """Wrong implementations. Each has one planted fault of a kind that is easily made; the laws must catch all."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import math

@@ -1,7 +1,5 @@
 """The laws of a federation. Each is a function of an implementation and drawn inputs; see ``law``."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import replace
 from functools import partial

@@ -5,8 +5,6 @@ place in the data and model: whatever would give a real replica other bits gives
 ``Implementation`` these are real, and slower.
 """
 
-from __future__ import annotations
-
 import hashlib
 import heapq
 import itertools

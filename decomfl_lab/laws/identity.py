@@ -16,8 +16,6 @@ Every combination of coordinates is asked once, in order. Then hypothesis draws 
 often, as a process does that has some of the work, or does it in other chunks. A law that is broken names two of them.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

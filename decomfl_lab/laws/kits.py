@@ -1,7 +1,5 @@
 """What is written for somebody: the laws of anybody's code, which need nothing of the lab, and a target to fill in."""
 
-from __future__ import annotations
-
 import ast
 from importlib.metadata import version
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A federation as a state machine: rounds, lost replies, pulls, catch-ups and restarts in any order."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any

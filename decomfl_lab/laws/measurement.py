@@ -11,8 +11,6 @@ life, lost replies too. Where an implementation, or a method, says that it sends
 (``Implementation.measured_by``), they go through what it says, and local steps are taken by what comes out of it.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter

@@ -1,7 +1,5 @@
 """Wrong implementations that follow every record, and measure something else than they should."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """The parts that a method makes, for the laws: its server, clients and replicas, and what it says that clients send."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any

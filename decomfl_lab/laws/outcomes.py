@@ -1,7 +1,5 @@
 """What became of laws: an outcome a law, a list of them that prints itself, and tests of pytest. Needs nothing."""
 
-from __future__ import annotations
-
 import random
 import sys
 import textwrap

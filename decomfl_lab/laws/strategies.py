@@ -1,7 +1,5 @@
 """What the laws quantify over, in one place."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace

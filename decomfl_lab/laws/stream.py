@@ -1,7 +1,5 @@
 """The laws of the noise stream: one contract for every backend, ours or yours; see ``law``."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

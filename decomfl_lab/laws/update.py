@@ -21,8 +21,6 @@ what it does is compared with what it does itself, never with the lab's. It may 
 Bits are compared, unless a share of the norm of x is allowed (``tolerance``). What a target prints is not shown.
 """
 
-from __future__ import annotations
-
 import io
 import itertools
 import math

@@ -1,7 +1,5 @@
 """The laws of the protocol's variants: which are the same to the bit, and by how much the others may differ."""
 
-from __future__ import annotations
-
 import operator
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Rules of aggregation as plain values: how a file or a flag names one, and how it is written there again."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any

@@ -1,7 +1,5 @@
 """FedAvg + Top-k: FedAvg with the largest elements of the update, and their positions, on the way up."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import ClassVar

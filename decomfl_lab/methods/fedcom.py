@@ -1,7 +1,5 @@
 """FedCom: FedAvg with the update quantised on the way up."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

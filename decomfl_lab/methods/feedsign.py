@@ -1,7 +1,5 @@
 """FeedSign: a bit a direction up, a bit down; the majority's sign is the step."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """FZOO: steps of normalised length, from one-sided differences along signs."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import ClassVar

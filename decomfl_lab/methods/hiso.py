@@ -1,7 +1,5 @@
 """HiSo: directions whitened by a diagonal that everybody rebuilds from the records."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, ClassVar
 

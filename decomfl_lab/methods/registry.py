@@ -1,7 +1,5 @@
 """The methods by name; one of your own is ``module:Class``."""
 
-from __future__ import annotations
-
 from decomfl_lab.errors import require, require_choice
 from decomfl_lab.methods.baffle import Baffle
 from decomfl_lab.methods.decomfl import DeComFL, DeComFLProjection, Lagging

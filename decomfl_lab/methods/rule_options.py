@@ -1,7 +1,5 @@
 """Update rules as plain values: how a file or a flag names one, and how it is written there again."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

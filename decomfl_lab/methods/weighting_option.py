@@ -1,7 +1,5 @@
 """The option that says what a client weighs in a round's mean, of every method whose server takes one."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from decomfl_lab.errors import require_choice

@@ -6,8 +6,6 @@ Source: Radford, Wu, Child, Luan, Amodei and Sutskever, "Language models are uns
 section 2.3 (normalisation before each part, residual projections scaled by 1/sqrt(2 depth) at the start).
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention

@@ -8,8 +8,6 @@ have the same formulas, but draw numbers whose bits depend on the processor's in
 Source: He, Zhang, Ren and Sun, "Delving deep into rectifiers", ICCV 2015.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Models by name, initialised from a seed of their own; global generators are left as they were."""
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Iterator

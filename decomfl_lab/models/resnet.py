@@ -6,8 +6,6 @@ shortcuts have no parameters (every second pixel, new channels 0). Depth is 6n +
 Source: He, Zhang, Ren and Sun, "Deep residual learning for image recognition", CVPR 2016, section 4.2, option A.
 """
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 

@@ -7,8 +7,6 @@ whole ``Program`` (many steps, with the optimizer's state) in one pass over the 
 ``spec``, the implementation to read in ``reference``; ``numba_cpu`` and ``triton_gpu`` are the fast ones.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import math

@@ -5,8 +5,6 @@ update that changes one of these alone, a cache would go on giving what the old 
 """
 
 # mypy: disable-error-code="attr-defined,misc,no-untyped-call,no-any-return,no-untyped-def"
-from __future__ import annotations
-
 import hashlib
 from functools import cache
 from pathlib import Path

@@ -9,8 +9,6 @@ All of it is integer arithmetic, or float64 operations that IEEE 754 fixes to th
 same on every machine and with every version of numpy, whose own permutations and Gamma variates may change.
 """
 
-from __future__ import annotations
-
 import math
 from decimal import ROUND_HALF_EVEN, Context, Decimal
 from typing import Any, Final, Protocol

@@ -7,8 +7,6 @@ LLVM instruction without fast-math flags, so nothing is contracted to a fused mu
 """
 
 # mypy: disable-error-code="no-untyped-call,no-any-return"
-from __future__ import annotations
-
 from typing import Any, Self
 
 import numpy as np

@@ -7,8 +7,6 @@ processor looks only some hundred instructions ahead and each pass has twice the
 
 # Kernels are numba's and LLVM's language in Python's syntax: their arguments have types that no type checker knows.
 # mypy: disable-error-code="no-untyped-call,misc,untyped-decorator,no-untyped-def"
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from inspect import Signature, signature

@@ -1,7 +1,5 @@
 """The stream in numpy: slow, short and meant to be read. Every other backend must have these bits."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -8,8 +8,6 @@ SC 2011). Element j of the flat vector reads word (j >> 5) & 3 of block 32·(j >
 128 elements = 4 words × 32 lanes. The counter is (block, block >> 32, direction, tag).
 """
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from enum import StrEnum

@@ -9,8 +9,6 @@ Element j of tensor t reads the words of the counter (block, block >> 32, t, 4),
 knows the stream can so make x_0 from the numbers (shape, a, c) of every tensor, which a log carries.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """Known answers of the stream (vectors.toml), for whoever writes it in another language: bits of seven elements."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

@@ -15,8 +15,6 @@ Where float64 cannot be had (a module that does not take it, or no room), differ
 agree with passes, and what two of them, of different steps, disagree with by more than with each other is refused.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial

@@ -6,8 +6,6 @@ x + cz. Where one of its changes is not like the others, it is halved again and 
 pieces of a line goes to 0 where f is continuous, kinks or not, and stays where f jumps.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache

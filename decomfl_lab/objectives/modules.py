@@ -1,7 +1,5 @@
 """A user's module as the lab computes with it: without wrappers, and with embeddings that have one derivative."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 from collections.abc import Collection, Iterator, Mapping

@@ -7,8 +7,6 @@ The first evaluation is made once more for each, and later ones have it from the
 different: no graph, no mode, and no parameter is copied.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from contextlib import ExitStack

@@ -13,8 +13,6 @@ and the batch alone; both keep the buffers out of the model that travels, which 
 They hold for first-order methods as well: FedAvg averages x and nothing else.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial

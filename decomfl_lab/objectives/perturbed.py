@@ -4,8 +4,6 @@ Each torch function is given fl(w + fl(μ z)) instead of w, and x is never writt
 does, is the simpler way, but fl(fl(x + y) − y) ≠ x in general: x drifts away by rounding, like a random walk.
 """
 
-from __future__ import annotations
-
 import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence

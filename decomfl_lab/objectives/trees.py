@@ -1,7 +1,5 @@
 """Trees of tensors: what a user's batches, and the outputs of a user's module, consist of."""
 
-from __future__ import annotations
-
 from abc import ABCMeta
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial

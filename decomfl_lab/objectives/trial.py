@@ -12,8 +12,6 @@ that is false every number would be wrong without a word. So it is tried before 
 A question is a generator of findings, each the line of a refusal; whoever asks decides what to do about them.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

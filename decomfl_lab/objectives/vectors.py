@@ -1,7 +1,5 @@
 """Vectors of the size of a model: steps from a point, norms and sums in float64, without copies in it."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """What module and loss touch while they compute: parameters behind those that they are given, kinks, classes."""
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any

@@ -3,8 +3,6 @@
 What each promises where up to f of n replies are arbitrary numbers, and what it costs, is proved in docs/robust.md.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence

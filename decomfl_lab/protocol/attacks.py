@@ -4,8 +4,6 @@ Liars are as strong as proofs let them be: they know what all honest clients of 
 What they send is a function of the run's seed, the round and the honest replies, so that a run repeats to the bit.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

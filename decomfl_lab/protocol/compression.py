@@ -1,7 +1,5 @@
 """What a dense update can be shrunk to before it is sent: 8-bit quantisation and the k largest elements."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -11,8 +11,6 @@
 Whoever carries the messages (a simulator, the laws, a network) calls these five and nothing else.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 from collections.abc import Iterable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """The messages of the protocol, as values: what the server asks and what a client answers or reports."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Replay or pull? What a client that missed rounds should be sent: the records that it missed, or the model."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

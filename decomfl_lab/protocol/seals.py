@@ -7,8 +7,6 @@ another client, run, connection or moment has another tag. Frames are not encryp
 already (mutual TLS) no seal is needed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import struct

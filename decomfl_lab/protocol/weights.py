@@ -1,7 +1,5 @@
 """What a client weighs in a round's mean: as much as every other client, or as much as it has examples."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum

@@ -7,8 +7,6 @@ many seeds a plan or a record carries stands in it (``Seeding``); one that carri
 which has a message of its own.
 """
 
-from __future__ import annotations
-
 import math
 import struct
 import zlib

@@ -1,7 +1,5 @@
 """Schedules: a value as a pure function of the round index, so that a replay can never read another one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate

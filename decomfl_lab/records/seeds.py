@@ -12,8 +12,6 @@ A run may also take all its directions from a pool of S of them, z_j = z(s, j), 
 run's; then two bytes for each direction say which, z_{r,p}^k = z_j with j = s_{r,p}^k mod S.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum

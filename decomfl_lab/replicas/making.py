@@ -1,7 +1,5 @@
 """Which replica follows records by a rule: the one place that knows the classes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor

@@ -6,8 +6,6 @@ Records change integers alone (``records.pool``), S of them; x is a function of 
 whether records came one by one, all at once, or not at all but in the form of their sums.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast

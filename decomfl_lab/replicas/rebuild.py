@@ -7,8 +7,6 @@ A contiguous float32 or float64 tensor is updated where it lies. Everything else
 goes through a block of float32 or float64 at a time, so a rebuild needs the model and one block a worker.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

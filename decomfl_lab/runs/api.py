@@ -1,7 +1,5 @@
 """Training a model of one's own: the functions behind ``decomfl_lab.train`` and ``decomfl_lab.load``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path

@@ -8,8 +8,6 @@
 docs/run-log.md specifies it.
 """
 
-from __future__ import annotations
-
 import math
 import zlib
 from typing import Any

@@ -1,7 +1,5 @@
 """What a configuration names: data, loss and module, and who has which examples."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 All of it is made from seeds, and the scalars of the logs are drawn, not measured, so it is the same on every machine.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import zlib

@@ -1,7 +1,5 @@
 """A run as far as it has come: what it is made of, its federation, and what came of its rounds."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Plain first-order training of one model in one place: for models whose curvature is looked at afterwards."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any

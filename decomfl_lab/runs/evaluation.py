@@ -1,7 +1,5 @@
 """The evaluation of a run: its examples, and what is measured on them."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """What a run has trained, for other programs: a file of weights, or a language model's folder."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from tempfile import mkdtemp

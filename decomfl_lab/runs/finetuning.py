@@ -7,8 +7,6 @@ so that objectives, engines, evaluations and replicas are those of any other mod
 Source: the authors' code (``language_utils.py``), since the paper does not write its loss out.
 """
 
-from __future__ import annotations
-
 import hashlib
 
 import torch

@@ -1,7 +1,5 @@
 """The folder of a run: its files, the columns of its table, and what can be said of it without torch."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import json

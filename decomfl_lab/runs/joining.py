@@ -1,7 +1,5 @@
 """Clients that join a saved run: which configuration goes on from it, and from which round they are there."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from decomfl_lab.datasets.images import Dataset

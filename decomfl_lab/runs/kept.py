@@ -3,8 +3,6 @@
 A checkpoint has everything. Where it is gone, a log of scalars has it too (``repeat``): rounds are not measured again.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import re

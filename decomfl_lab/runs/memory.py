@@ -11,8 +11,6 @@ the page of 4 KiB, also where a model is smaller than what an interpreter's resi
 (VmHWM) can be measured beside it, as a check by other means, for models of 16 MB and more.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -6,8 +6,6 @@ be fine-tuned at sizes that one processor core can do.
 Source: Zhang et al., "OPT: Open Pre-trained Transformer Language Models", 2022, for architecture and training.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

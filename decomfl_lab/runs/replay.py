@@ -1,7 +1,5 @@
 """Replay: a run's model again from its log alone, and its scalars measured anew where the data are available here."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence

@@ -5,8 +5,6 @@ run, for four evaluations of all of them (``objectives.trial``); for a method th
 and two evaluations in float64; for one of differences, the first batch on a few lines, and for a gradient.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 import warnings

@@ -1,7 +1,5 @@
 """Weights by name, without an architecture: what the log of an optimizer (``decomfl_lab.optim``) is replayed on."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

@@ -16,8 +16,6 @@ millions of dimensions cannot be searched, so T_D/Λ is evidence for Assumption 
 with a larger λ_max than the L in use refutes it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """``hessian.KappaEvery``: κ of a model every n steps while it is trained, without touching the training."""
 
-from __future__ import annotations
-
 import logging
 import random
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """``hessian.effective_rank``: κ of a model, a loss and data."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """κ = tr(H)/‖H‖₂ with an interval that has the coverage it states."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import time

@@ -24,8 +24,6 @@ So the estimate is of the *smoothed* trace at scales up to μ, the one zeroth-or
 ∝ 1/μ (the chance to meet a kink within μ is ∝ μ, and a kink met counts 1/μ, so 1/μ² in square).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ H_B of two disjoint random halves, u_A the unit eigenvector of λ_max(H_A), and 
     E u_Aᵀ H_B u_A = E u_Aᵀ H u_A ≤ λ_max(H)    B is independent of u_A
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``hessian.by_layer``: κ of every layer's diagonal block of H, and its share of the trace."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

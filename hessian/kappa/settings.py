@@ -1,7 +1,5 @@
 """What decides an estimate of κ, without torch: for Python and for the command alike."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

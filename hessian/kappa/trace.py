@@ -1,7 +1,5 @@
 """``hessian.trace``: tr(H) with a confidence interval."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Unpack
 

@@ -1,7 +1,5 @@
 """``hessian.curvature``: the matrix that is asked for, of a model, a loss and data, or of another library."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, Unpack

@@ -1,7 +1,5 @@
 """A diagonal block of a matrix: H restricted to some of the elements of x."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Products that are counted and checked, whichever estimator asks for them."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -3,8 +3,6 @@
 Every product runs over the pieces of the data in their order, so it is the same to the bit each time.
 """
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """One operator over several processes or GPUs, each with a part of the data."""
 
-from __future__ import annotations
-
 import torch
 import torch.distributed as dist
 from torch import Tensor

@@ -1,7 +1,5 @@
 """The trace of a Gauss-Newton matrix without sampling: a finite sum over examples and outputs."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.func import jacrev, vmap

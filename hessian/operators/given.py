@@ -9,8 +9,6 @@ vectors u and v:
 The vector must not be written, and the result be d finite numbers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The mean loss of a model over fixed data as a function of the flat parameter vector."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import math

@@ -7,8 +7,6 @@ needs no second derivative of the network. It holds for ReLU and max-pooling net
 smooth activations and wherever a weight meets itself: tied weights, attention.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Mapping
 from typing import Any

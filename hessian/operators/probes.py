@@ -1,7 +1,5 @@
 """Random probe vectors from the lab's noise stream: pure functions of (seed, stage, index), so runs resume exactly."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

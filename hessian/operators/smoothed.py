@@ -19,8 +19,6 @@ Hessian, for every μ. On smooth f it is linear and symmetric up to O(μ²). At 
 asymmetry of relative order S^{-1/2}.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Protocol

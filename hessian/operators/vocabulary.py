@@ -7,8 +7,6 @@ derivative, n × C elements each, 100 MB for 512 tokens of a vocabulary of 49,15
 a token, and p is made again from them, some rows at a time.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -3,8 +3,6 @@
 In the variables y = D⁻¹x the loss is F(y) = f(Dy), with ∇F = D∇f and ∇²F = D∇²fD, and the method's directions are z.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import torch

@@ -1,7 +1,5 @@
 """Spectral density of H: single eigenvalues as exact atoms, all others by stochastic quadrature, with an error band."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """``hessian.diagonal``: the diagonal of H with a standard error for each element."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from typing import Unpack

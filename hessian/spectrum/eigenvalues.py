@@ -1,7 +1,5 @@
 """``hessian.top_eigenvalues``: the outer eigenvalues of H, each with a bound of its error."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Unpack

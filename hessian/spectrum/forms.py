@@ -1,7 +1,5 @@
 """The trace of a symmetric matrix from quadratic forms on a sphere, with an interval from the products behind them."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

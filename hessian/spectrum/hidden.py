@@ -21,8 +21,6 @@ for the L of all steps at once, as |vᵀe|² is drawn once: one may stop where o
 Source: van Dorsselaer, Hochstenbach and van der Vorst 2000, section 4, who use p_k alone; the sum is Christoffel's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Lanczos with full reorthogonalisation: outer eigenvalues with their residuals, and a space to deflate."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field

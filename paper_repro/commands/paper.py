@@ -1,7 +1,5 @@
 """``decomfl paper``: every figure and table, the verdicts and the report, with one command."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 

@@ -9,8 +9,6 @@ So the block of G that belongs to a layer has, beside zeros, the eigenvalues of 
 ``python -m paper_repro.language_models.by_prompt DEPTH MODEL [WEIGHTS]`` prints it as JSON, for 64 prompts of SST-2.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence

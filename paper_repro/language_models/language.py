@@ -1,7 +1,5 @@
 """What parts on language models share: a small OPT model pretrained from text, and κ of a task's prompts."""
 
-from __future__ import annotations
-
 import os
 from functools import lru_cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Language models fine-tuned to six tasks: the paper's Table 2, and its tables of settings (5) and of LoRA (6)."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping, Sequence

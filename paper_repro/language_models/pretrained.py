@@ -7,8 +7,6 @@ embedding in 8 (Q8_0), widened to float32. So the run begins with the rounded mo
 also while it goes on, with the log from which ``decomfl replay`` makes the model again.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import sys
 import time

@@ -1,7 +1,5 @@
 """The appendix's scale figure: language models of several sizes on SST-2, the rounds that they need, and their κ."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Every statement of the paper with the finding of the audit and the evidence gathered for it, now."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

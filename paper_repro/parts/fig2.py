@@ -1,7 +1,5 @@
 """Figure 2: DeComFL and FedAvg on MNIST; local updates K (left) and perturbations P (right)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial

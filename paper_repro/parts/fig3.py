@@ -1,7 +1,5 @@
 """Figure 3: DeComFL and first-order methods with the large CNN on Fashion-MNIST."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from itertools import product

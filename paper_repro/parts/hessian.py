@@ -1,7 +1,5 @@
 """The appendix's figure of Hessian eigenvalues: a small ResNet while it is trained, and its effective rank."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial

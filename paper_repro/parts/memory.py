@@ -1,7 +1,5 @@
 """The memory table (appendix): what server and client need, measured, in models of d parameters."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial

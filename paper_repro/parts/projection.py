@@ -1,7 +1,5 @@
 """The appendix's projection figure: zeroth-order scalars against projected gradients ⟨∇f, z⟩, at several η."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Table 1: communication complexities, with what was measured beside every formula."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Figures of the theory: bounds beside what is true, and beside a model really trained."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence

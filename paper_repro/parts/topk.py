@@ -1,7 +1,5 @@
 """The appendix's top-k figure: FedAvg + Top-k with k = 10, 5 and 1 % of d beside DeComFL."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """The board: all methods in one race on each problem, and the claims of DeComFL's successors."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """The races behind the board: η of a method on a problem by one rule, its runs to the target, and what it costs."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import shutil

@@ -1,7 +1,5 @@
 """Runs at the edge of stability: trained round by round, with the curvature's trace and top measured on the way."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Mapping, Sequence

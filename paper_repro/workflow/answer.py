@@ -1,7 +1,5 @@
 """Is the paper right? Ten lines, each a sentence with numbers, its verdict and a link: ``answer.toml``, filled in."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Mapping

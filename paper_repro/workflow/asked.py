@@ -1,7 +1,5 @@
 """What can be asked of ``decomfl paper``: the options of the command, and of whoever makes a report in Python."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Data and models that are at hand on this machine, and what is missing."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from collections import Counter

@@ -6,8 +6,6 @@ tell. Runs that diverged beside others of their series may be left out of a mean
 becomes of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from fnmatch import fnmatchcase

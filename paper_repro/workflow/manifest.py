@@ -3,8 +3,6 @@
 ``python -m paper_repro.workflow.manifest FOLDER`` lists all files of a folder anew, after a record was added by hand.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from pathlib import Path

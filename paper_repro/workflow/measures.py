@@ -1,7 +1,5 @@
 """How curves are compared: one rule for all figures, so that no verdict has a rule of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 

@@ -4,8 +4,6 @@
 come from: the date, the code, how many runs were finished, and every provenance among them.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

@@ -3,8 +3,6 @@
 python -m paper_repro.workflow.reference REFERENCE thins the curves of a folder anew.
 """
 
-from __future__ import annotations
-
 import gzip
 import re
 import sys

@@ -1,7 +1,5 @@
 """The HTML report: verdicts, figures and settings on one page that needs no other file."""
 
-from __future__ import annotations
-
 import base64
 import os
 import re

@@ -1,7 +1,5 @@
 """How large a reproduction is, read from ``scales.toml``. Only ``full`` has the paper's own numbers."""
 
-from __future__ import annotations
-
 import math
 import tomllib
 from collections.abc import Mapping, Sequence

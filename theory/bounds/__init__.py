@@ -1,7 +1,5 @@
 """Every bound, as printed and as proved: see ``docs/theory.md`` and ``docs/theory-more.md`` for the proofs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final
 

@@ -8,8 +8,6 @@ assumptions. An assumption gives r, B² and W of ``docs/theory-more.md``: how mu
 is than one along the gradient, the squared bias of the scalars' differences, and their second moment.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

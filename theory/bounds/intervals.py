@@ -62,8 +62,6 @@ A > 0 and that none of c₁ … c₆ is above the table is thereby proved. Gauss
 whose ν and s_ν were put in. ∎
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from fractions import Fraction
 from types import SimpleNamespace

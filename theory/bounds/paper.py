@@ -1,7 +1,5 @@
 """The theorems, the corollary and the lemmas of the paper, as printed and as mended."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """The theorems with smaller constants, proved in docs/theory.md; those of Theorem 1 in ``theory.bounds.intervals``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Exact values in d, κ, m, P, K and η beside the bounds: what is true where they promise something."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import operator

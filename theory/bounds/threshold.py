@@ -1,7 +1,5 @@
 """Where the printed Theorem 1 is true once every f_i(·; ξ) is L-smooth, as μ → 0."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Does a statement hold on a problem? Its two sides as numbers, and an answer that may be "undecided"."""
 
-from __future__ import annotations
-
 import math
 import sys
 from dataclasses import dataclass

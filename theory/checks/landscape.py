@@ -1,7 +1,5 @@
 """The constants that the theorems have, of a federation that is really trained, measured at points."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Are the constants of a problem of your own what it says? Its gradients are asked at many pairs of points."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """How many rounds until the average of E‖∇f‖² is below ε, at the best step size: by a bound, and in truth."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace

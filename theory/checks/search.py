@@ -1,7 +1,5 @@
 """A search over parameters for the case in which a ratio is largest."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

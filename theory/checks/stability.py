@@ -1,7 +1,5 @@
 """When DeComFL is stable in mean square on a quadratic: the largest step size, exactly, momentum included."""
 
-from __future__ import annotations
-
 import math
 from typing import Final
 

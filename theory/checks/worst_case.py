@@ -1,7 +1,5 @@
 """How tight is a statement? The instance with the largest left side over right side, sought in classes of problems."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace

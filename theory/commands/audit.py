@@ -1,7 +1,5 @@
 """``decomfl audit``: what the paper says, what is true, and the evidence, gathered again."""
 
-from __future__ import annotations
-
 import textwrap
 from collections import Counter
 from collections.abc import Sequence

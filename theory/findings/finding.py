@@ -1,7 +1,5 @@
 """A finding: a statement of the paper, the evidence on it that can be gathered again, and the status that follows."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence

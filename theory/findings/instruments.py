@@ -1,7 +1,5 @@
 """The instruments of the audit: units, computer algebra, search over parameters; each finds, and is itself tested."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace

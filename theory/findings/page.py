@@ -1,7 +1,5 @@
 """The findings as a page: every statement of the paper with its status, and what is true instead."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Final

@@ -7,8 +7,6 @@ mends("line-135")(speedup, "m", 1, 16, holds=True)
 supports("line-1354")(equal, (a + b) ** 2, a**2 + 2 * a * b + b**2, "what both sides are")
 """
 
-from __future__ import annotations
-
 import inspect
 import pkgutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """All findings, in the order of the paper, made of the data."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """Texts of the data in which bounds are written as the formulas that are tested, hypotheses included."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from typing import Final

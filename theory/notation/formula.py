@@ -1,7 +1,5 @@
 """Formulas: sympy expressions in the lab's symbols that are evaluated, printed and weighed in units."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Numbers as they are printed, so that they may be typed in again."""
 
-from __future__ import annotations
-
 from decimal import ROUND_DOWN, Context
 
 

@@ -3,8 +3,6 @@
 The tables are in ``printed.toml``, each with its line in the paper's TeX source.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

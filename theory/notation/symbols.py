@@ -4,8 +4,6 @@ Every symbol is a positive sympy symbol, so ``sqrt(eta**2)`` is ``eta``. NOTATIO
 those that the corrected statements need besides are explained here. ``symbol`` makes others.
 """
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import sympy as sp

@@ -1,7 +1,5 @@
 """Losses whose slope is piecewise linear: bowls that flatten, hills beside them, Huber's loss."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

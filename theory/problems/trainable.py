@@ -4,8 +4,6 @@ A run names them by ``module:name``: ``--model theory.problems.trainable:KAPPA_4
 ``KAPPA_4.data`` and ``--loss theory.problems.trainable:mean_output``.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

@@ -1,7 +1,5 @@
 """A local step, as it is simulated: DeComFL's, or one of your own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

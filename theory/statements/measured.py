@@ -1,7 +1,5 @@
 """Left sides: what a statement bounds, exactly where a closed form is known, else along simulated runs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """A bound as a program: its terms by name, its conditions by name, the step sizes that they allow."""
 
-from __future__ import annotations
-
 import math
 from collections import namedtuple
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """``decomfl certificates``: who is who in a federation on a network."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

@@ -7,8 +7,6 @@
 A client needs ca.crt and its own pair, the server ca.crt and its own.
 """
 
-from __future__ import annotations
-
 import datetime
 import ipaddress
 import re

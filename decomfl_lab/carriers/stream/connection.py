@@ -1,7 +1,5 @@
 """What both ends of the stream agree on: names, limits, addresses, and how frames are bound to a connection."""
 
-from __future__ import annotations
-
 import ipaddress
 import struct
 import zlib

@@ -11,8 +11,6 @@ around, and goes through the same code; the gradient by its weights is a product
 """
 
 # mypy: disable-error-code="no-untyped-call,misc,untyped-decorator,no-any-return,no-untyped-def"
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from enum import IntEnum

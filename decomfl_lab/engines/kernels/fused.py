@@ -1,7 +1,5 @@
 """A point a thread, with forward and backward pass as kernels."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -6,8 +6,6 @@ width of the machine's vectors nor on how rows and columns are grouped.
 """
 
 # mypy: disable-error-code="no-untyped-call,misc,untyped-decorator,no-any-return,no-untyped-def"
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, Final
 

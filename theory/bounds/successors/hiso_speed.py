@@ -4,8 +4,6 @@ python -m theory.bounds.successors.hiso_speed         # three exponents, 1, 10 a
 python -m theory.bounds.successors.hiso_speed 1 10    # one exponent, one number of directions
 """
 
-from __future__ import annotations
-
 import sys
 from typing import Any
 

@@ -1,7 +1,5 @@
 """FZOO: a step divided by the spread of its own scalars; proved in docs/methods-theory.md."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Final

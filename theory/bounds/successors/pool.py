@@ -1,7 +1,5 @@
 """FedKSeed's pool: S directions for a whole run, so x stays in x_0 + their span; proved in docs/methods-theory.md."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -3,8 +3,6 @@
 ``python -m theory.bounds.successors.ratios`` prints the page, which `make docs` writes.
 """
 
-from __future__ import annotations
-
 import itertools
 import statistics
 from typing import Final

@@ -1,7 +1,5 @@
 """What a rule instead of the mean costs, and what liars can do against it; proved in docs/robust.md."""
 
-from __future__ import annotations
-
 from typing import Any, Final
 
 import numpy as np

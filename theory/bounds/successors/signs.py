@@ -1,7 +1,5 @@
 """What FeedSign's votes are worth, and where constant steps stop; proved in docs/methods-theory.md."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, Final
 

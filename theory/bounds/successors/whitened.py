@@ -1,7 +1,5 @@
 """HiSo: the bounds along scaled directions u = s ⊙ z, and how far s can learn; proofs in docs/methods-theory.md."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any, Final
 

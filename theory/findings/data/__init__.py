@@ -1,7 +1,5 @@
 """The statements of the paper and the causes of what is wrong with them, as data: read here, once."""
 
-from __future__ import annotations
-
 import textwrap
 import tomllib
 from collections.abc import Iterator

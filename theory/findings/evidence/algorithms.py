@@ -11,8 +11,6 @@ mended) and the program with a fault planted in its place does not; a *misprint*
 that the mended one leaves working.
 """
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

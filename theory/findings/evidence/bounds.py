@@ -1,7 +1,5 @@
 """How much of a corrected bound is needed: its terms one at a time, on quadratics, whose truth is exact."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Claims of the text with numbers, and Table 1: communication, rates, speed-ups."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import astuple, replace

@@ -1,7 +1,5 @@
 """Lemma of the covariance matrix (lines 1297-1360), by exact sums over directions, clients and noise."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction

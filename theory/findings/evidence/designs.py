@@ -1,7 +1,5 @@
 """Expectations over random directions as exact finite sums: designs that have a distribution's moments."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """The main text and the appendices before the proofs: displays, and what the text says about them."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from itertools import combinations, product
 from typing import Final

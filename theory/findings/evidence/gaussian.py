@@ -1,7 +1,5 @@
 """Theorem 2 for Gaussian directions and its proof (lines 1445-1481)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any, Final

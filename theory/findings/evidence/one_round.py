@@ -1,7 +1,5 @@
 """One round of a small federation whose every expectation is a finite sum."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import combinations, product

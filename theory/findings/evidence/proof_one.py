@@ -4,8 +4,6 @@ Symbols stand for what a display is linear in: a for ‖∇f(x_r)‖ (or the gra
 ‖x_{i,r}^k − x_r‖, after summation for √χ_r, and G for the norm of (1/MK) Σ_i Σ_k ∇f_i^μ(x_{i,r}^k).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 

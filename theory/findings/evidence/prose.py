@@ -1,7 +1,5 @@
 """Sentences of abstract, introduction, related work and Sections 3 to 5: quantifiers, reasons, names, attributions."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Lines 972–1026 of the paper: the main recursion and the lemmas on smoothed functions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Final

@@ -1,7 +1,5 @@
 """The arithmetic of the tables of results, settings, memory and notation: bytes, rounds, accuracies as k/n, indices."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import astuple

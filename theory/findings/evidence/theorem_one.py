@@ -1,7 +1,5 @@
 """Evidence on Theorem 1 and its proof: exact witnesses, searches over rounds and constants."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

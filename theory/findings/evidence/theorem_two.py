@@ -1,7 +1,5 @@
 """Assumption 4 and Theorem 2 (lines 435-470, 1261-1443): the statements, their rates and the claims around them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

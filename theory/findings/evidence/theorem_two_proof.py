@@ -1,7 +1,5 @@
 """The proof of Theorem 2 (lines 1261-1296 and 1377-1443), step by step."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from fractions import Fraction

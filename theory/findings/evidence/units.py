@@ -1,7 +1,5 @@
 """Evidence on units: every term of a sum, and both sides of a comparison, have one."""
 
-from __future__ import annotations
-
 from sympy import Expr
 from sympy.parsing.sympy_parser import parse_expr
 
