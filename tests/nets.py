@@ -1,9 +1,7 @@
 """Modules that the tests of several rooms need."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +34,7 @@ class Around(nn.Module):
 class _Shared(list[int]):
     """A list that is not copied."""
 
-    def __deepcopy__(self, memo: Any) -> _Shared:
+    def __deepcopy__(self, memo: Any) -> Self:
         return self
 
 

@@ -6,8 +6,6 @@ of f), ``refused(word)`` (an InputError of one line with the word, a regular exp
 the two). Further options of a door stand with its verdict: ``RIGHT.given(lr=0.1)``.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 import re
@@ -17,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 import torch
@@ -61,7 +59,7 @@ class Verdict:
     known: bool = True
     options: dict[str, Any] = field(default_factory=dict)
 
-    def given(self, **options: Any) -> Verdict:
+    def given(self, **options: Any) -> Self:
         return replace(self, options=options)
 
 

@@ -1,7 +1,5 @@
 """A run whose clients and server are processes, some of which are killed on the way: what all models are at the end."""
 
-from __future__ import annotations
-
 import json
 import signal
 import socket
@@ -11,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from decomfl_lab.children import environment
 from decomfl_lab.protocol.log import RunLog
@@ -35,7 +33,7 @@ class Processes:
         self.folder, self.current = folder, current
         self.running: dict[str, subprocess.Popen[bytes]] = {}
 
-    def __enter__(self) -> Processes:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:

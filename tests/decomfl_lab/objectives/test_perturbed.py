@@ -1,13 +1,11 @@
 """The loss at x + μ z without a write to x, against a copy of the module that is perturbed by hand."""
 
-from __future__ import annotations
-
 import copy
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pytest
@@ -239,7 +237,7 @@ class _Live:
     def __init__(self) -> None:
         self.elements = self.peak = self.formed = 0
 
-    def __iadd__(self, elements: int) -> _Live:
+    def __iadd__(self, elements: int) -> Self:
         self.elements += elements
         self.peak = max(self.peak, self.elements)
         return self
