@@ -83,7 +83,8 @@ class Ledger:
 
     def sent(self, client: int, message: Message, *, upwards: bool) -> bytes:
         """Encode a message to or from ``client`` and count it."""
-        scalars, seeds = _CARRIED.get(type(message), lambda _: (0, 0))(message)
+        carried = (_CARRIED[kind](message) for kind in type(message).__mro__ if kind in _CARRIED)
+        scalars, seeds = next(carried, (0, 0))
         return self._went(client, self.encode(message), scalars, seeds, upwards=upwards)
 
     def again(self, client: int, frame: bytes) -> bytes:
