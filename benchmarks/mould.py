@@ -31,8 +31,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from benchmarks.circumstances import circumstances
-from decomfl_lab.cli.command import beside, flags_of
-from decomfl_lab.cli.numbers import integer
+from decomfl_lab.cli.command import beside, flags_of, integer
 from decomfl_lab.cli.screen import Screened
 from decomfl_lab.errors import InputError, require_choice
 from decomfl_lab.options import option

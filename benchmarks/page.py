@@ -45,7 +45,19 @@ def page(options: PageOptions) -> None:
         decomfl bench page records --write docs
     """
     require(options.records.is_dir(), "records", "be a folder", str(options.records))
-    text = benchmarks({path.name: _read(path) for path in sorted(options.records.glob("*.json"))})
+    records: dict[str, Mapping[str, Any]] = {}
+    for path in sorted(options.records.glob("*.json")):
+        manifest.check(path)
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+            missing = [key for key in _KEYS if key not in record]
+        except (ValueError, TypeError) as error:
+            raise InputError(f"{path} must be a record of `decomfl bench ... --json` ({error})") from None
+        if missing:
+            told = ", ".join(missing)
+            raise InputError(f"{path} must be a record of `decomfl bench ... --json`, got a file without {told}")
+        records[path.name] = dict(record)
+    text = benchmarks(records)
     if options.write is None:
         print(text, end="")
     else:
@@ -77,17 +89,3 @@ def benchmarks(records: Mapping[str, Mapping[str, Any]]) -> str:
             f"{record['code']}, Python {record['python']}, torch {record['torch']}.*\n"
         )
     return "\n".join(parts)
-
-
-def _read(path: Path) -> Mapping[str, Any]:
-    """The record of a file."""
-    manifest.check(path)
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-        missing = [key for key in _KEYS if key not in record]
-    except (ValueError, TypeError) as error:
-        raise InputError(f"{path} must be a record of `decomfl bench ... --json` ({error})") from None
-    if missing:
-        told = ", ".join(missing)
-        raise InputError(f"{path} must be a record of `decomfl bench ... --json`, got a file without {told}")
-    return dict(record)

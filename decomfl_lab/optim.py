@@ -198,7 +198,8 @@ class MeZO(torch.optim.Optimizer):
         require(callable(closure), "closure", "be a function of nothing that returns the loss", closure)
         require(self._measured is None, "measure", "be followed by step(), or zero_grad() to forget it", "another one")
         first = self._begin()
-        seed, kind = draw_seeds(*self._seeding, self.steps, 1, self._method.perturbations)[0], self._distribution
+        (seed,) = draw_seeds(Seeding.PER_RUN, self._run_seed, self.steps, 1, self._method.perturbations)
+        kind = self._distribution
         named = [(name or str(n), w) for n, (name, w) in enumerate(self._named)]
         values = []
         # What torch.compile made would keep the first direction as a constant: it runs as it was written.
@@ -207,10 +208,18 @@ class MeZO(torch.optim.Optimizer):
             def evaluated(p: int, c: float) -> float:
                 rewind()
                 with moved(named, seed, p, c, distribution=kind, strict=self._strict):  # type: ignore[arg-type]
-                    loss = closure()
+                    loss: Any = closure()
                 if isinstance(loss, Tensor) and loss.is_floating_point():
                     self._dtype = loss.dtype
-                return _number(loss)
+                # The loss that a closure returned, as a number.
+                if isinstance(loss, Tensor):
+                    require(loss.numel() == 1, "loss of the closure", "be one number", tuple(loss.shape))
+                    require(not loss.is_complex(), "loss of the closure", "be a real number", loss.dtype)
+                    return float(loss.detach())
+                rule = "be a number, or a tensor of one"
+                loss = loss.item() if isinstance(loss, np.ndarray) and loss.size == 1 else loss
+                require(isinstance(loss, int | float) and not isinstance(loss, bool), "loss of the closure", rule, loss)
+                return float(loss)
 
             def value(p: int, c: float) -> float:
                 try:
@@ -296,7 +305,7 @@ class MeZO(torch.optim.Optimizer):
         assert g is not None
         if not eta:
             return loss
-        seeds = draw_seeds(*self._seeding, self.steps, 1, len(g))
+        seeds = draw_seeds(Seeding.PER_RUN, self._run_seed, self.steps, 1, len(g))
         record = RoundRecord(self.steps, eta, self._distribution, seeds, g[None])
         program = Program(["x"])
         self._method.rule.emit(program, Step(seeds[0], g, eta, self._distribution))
@@ -326,10 +335,6 @@ class MeZO(torch.optim.Optimizer):
         """What torch's GradScaler asks for before it takes gradients, of which there are none."""
         rule = "be left out, with fp16 of accelerate: it scales gradients, and MeZO has none; call step(closure)"
         raise InputError(f"GradScaler must {rule}, got one that is enabled")
-
-    @property
-    def _seeding(self) -> tuple[Seeding, int]:
-        return Seeding.PER_RUN, self._run_seed
 
     @property
     def _distribution(self) -> Distribution:
@@ -521,18 +526,6 @@ def _split(params: Iterable[Any]) -> tuple[_Named, _Named]:
     total = sum(w.numel() for _, w in found)
     require(total > 0, "parameters", "have elements", total)
     return found, frozen
-
-
-def _number(loss: Any) -> float:
-    """The loss that a closure returned, as a number."""
-    if isinstance(loss, Tensor):
-        require(loss.numel() == 1, "loss of the closure", "be one number", tuple(loss.shape))
-        require(not loss.is_complex(), "loss of the closure", "be a real number", loss.dtype)
-        return float(loss.detach())
-    rule = "be a number, or a tensor of one"
-    loss = loss.item() if isinstance(loss, np.ndarray) and loss.size == 1 else loss
-    require(isinstance(loss, int | float) and not isinstance(loss, bool), "loss of the closure", rule, loss)
-    return float(loss)
 
 
 def _at_least_zero(name: str, value: Any) -> float:

@@ -147,20 +147,16 @@ class Processes:
                 if (call := calls()) is None:
                     return
                 if n == len(self._children):
-                    self._children.append(_started())
+                    # A process that is forked would have this one's threads half.
+                    context = multiprocessing.get_context("spawn")
+                    here, there = context.Pipe()
+                    process = context.Process(target=_serve, args=(there,))
+                    process.start()
+                    there.close()  # so that this process is told when that one ends
+                    self._children.append(_Child(process, here))
                 name, function, given = call
                 self._children[n].names.append(name)
                 self._children[n].pipe.send((function, given))
-
-
-def _started() -> _Child:
-    # A process that is forked would have this one's threads half.
-    context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    process = context.Process(target=_serve, args=(there,))
-    process.start()
-    there.close()  # so that this process is told when that one ends
-    return _Child(process, here)
 
 
 def _serve(pipe: Connection) -> None:

@@ -17,7 +17,6 @@ from .kappa.result import EffectiveRankProgress as EffectiveRankProgress
 from .kappa.trace import Trace as Trace
 from .kappa.trace import trace as trace
 from .operators.asked import curvature as curvature
-from .operators.block import BlockOperator as BlockOperator
 from .operators.curvature import FisherOperator as FisherOperator
 from .operators.curvature import GaussNewtonOperator as GaussNewtonOperator
 from .operators.curvature import HessianOperator as HessianOperator
@@ -26,6 +25,7 @@ from .operators.exact import gauss_newton_trace as gauss_newton_trace
 from .operators.given import FunctionOperator as FunctionOperator
 from .operators.given import as_operator as as_operator
 from .operators.mean_loss import MeanLoss as MeanLoss
+from .operators.operator import BlockOperator as BlockOperator
 from .operators.operator import DenseOperator as DenseOperator
 from .operators.operator import Operator as Operator
 from .operators.options import CurvatureOptions as CurvatureOptions

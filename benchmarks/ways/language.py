@@ -138,7 +138,25 @@ def answering(model: str, vocabulary: int) -> Verbalized:
         InputError: If there is no such model, or the extra llm is missing.
     """
     if model == SMOLLM2:
-        return Verbalized(_smollm2(), _VERBALIZERS, SPECIAL.index("<pad>"))
+        # A model of the form of HuggingFaceTB/SmolLM2-135M, with its own vocabulary.
+        library = llm_library("transformers", f"model {SMOLLM2}")
+        config = library.LlamaConfig(
+            vocab_size=49152,
+            hidden_size=576,
+            intermediate_size=1536,
+            num_hidden_layers=30,
+            num_attention_heads=9,
+            num_key_value_heads=3,
+            max_position_embeddings=8192,
+            rope_parameters={"rope_type": "default", "rope_theta": 100_000.0},
+            tie_word_embeddings=True,
+            rms_norm_eps=1e-5,
+            initializer_range=0.041666666666666664,
+            pad_token_id=SPECIAL.index("<pad>"),
+        )
+        with initialising(_SEED):
+            module: nn.Module = library.LlamaForCausalLM(config)
+        return Verbalized(module.eval(), _VERBALIZERS, SPECIAL.index("<pad>"))
     if model not in SIZES:
         causal = load_causal(model)
         return Verbalized(causal.module, _VERBALIZERS, causal.tokenizer.pad)
@@ -147,28 +165,6 @@ def answering(model: str, vocabulary: int) -> Verbalized:
 
 
 _VERBALIZERS = (len(SPECIAL), len(SPECIAL) + 1)
-
-
-def _smollm2() -> nn.Module:
-    """A model of the form of HuggingFaceTB/SmolLM2-135M, with its own vocabulary."""
-    library = llm_library("transformers", f"model {SMOLLM2}")
-    config = library.LlamaConfig(
-        vocab_size=49152,
-        hidden_size=576,
-        intermediate_size=1536,
-        num_hidden_layers=30,
-        num_attention_heads=9,
-        num_key_value_heads=3,
-        max_position_embeddings=8192,
-        rope_parameters={"rope_type": "default", "rope_theta": 100_000.0},
-        tie_word_embeddings=True,
-        rms_norm_eps=1e-5,
-        initializer_range=0.041666666666666664,
-        pad_token_id=SPECIAL.index("<pad>"),
-    )
-    with initialising(_SEED):
-        model: nn.Module = library.LlamaForCausalLM(config)
-    return model.eval()
 
 
 def random_prompts(n: int, *, vocabulary: int, pad: int, seed: int) -> Batch:

@@ -19,7 +19,7 @@ from unittest import mock
 import numpy as np
 import torch
 from scipy.sparse.linalg import LinearOperator, eigsh
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 from decomfl_lab.datasets.images import load_dataset
@@ -48,7 +48,30 @@ class KappaProblem:
         self.source = data.source
         chosen = fixed_choice(len(data.train_labels), examples, _EXAMPLES)  # the embedded digits are sorted by class
         self.inputs, self.targets = data.train_images[chosen], data.train_labels[chosen]
-        self.module = _trained(self.inputs, self.targets, steps)
+        # Adam, with batches of 50 and seed 0.
+        generator = torch.Generator().manual_seed(0)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            module = nn.Sequential(
+                nn.Conv2d(1, 16, 3, stride=2, padding=1),
+                nn.ReLU(),
+                nn.Conv2d(16, 32, 3, stride=2, padding=1),
+                nn.ReLU(),
+                nn.Conv2d(32, 32, 3, padding=1),
+                nn.ReLU(),
+                nn.Conv2d(32, 32, 3, stride=2, padding=1),
+                nn.ReLU(),
+                nn.Flatten(),
+                nn.Linear(512, 10),
+            )
+        optimizer = torch.optim.Adam(module.parameters(), lr=1e-3)
+        for _ in range(steps):
+            drawn = torch.randint(len(self.targets), (50,), generator=generator)
+            optimizer.zero_grad()
+            cross_entropy(module(self.inputs[drawn]), self.targets[drawn]).backward()
+            optimizer.step()
+        optimizer.zero_grad()
+        self.module = module
         self.parameters = list(self.module.parameters())
         self.objective = MeanLoss(self.module, cross_entropy, [(self.inputs, self.targets)], chunk=_CHUNK)
         self.operator = HessianOperator(self.objective)
@@ -68,32 +91,6 @@ class KappaProblem:
     def kappa(self) -> float:
         """tr(H) / λ_max."""
         return self.trace / self.lambda_max
-
-
-def _trained(inputs: Tensor, targets: Tensor, steps: int) -> nn.Module:
-    generator = torch.Generator().manual_seed(0)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        module = nn.Sequential(
-            nn.Conv2d(1, 16, 3, stride=2, padding=1),
-            nn.ReLU(),
-            nn.Conv2d(16, 32, 3, stride=2, padding=1),
-            nn.ReLU(),
-            nn.Conv2d(32, 32, 3, padding=1),
-            nn.ReLU(),
-            nn.Conv2d(32, 32, 3, stride=2, padding=1),
-            nn.ReLU(),
-            nn.Flatten(),
-            nn.Linear(512, 10),
-        )
-    optimizer = torch.optim.Adam(module.parameters(), lr=1e-3)
-    for _ in range(steps):
-        chosen = torch.randint(len(targets), (50,), generator=generator)
-        optimizer.zero_grad()
-        cross_entropy(module(inputs[chosen]), targets[chosen]).backward()
-        optimizer.step()
-    optimizer.zero_grad()
-    return module
 
 
 # Estimates -------------------------------------------------------------------------------------------------------

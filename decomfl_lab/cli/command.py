@@ -9,11 +9,20 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import click
 
-from decomfl_lab.cli.numbers import integer
 from decomfl_lab.cli.screen import Screened
 from decomfl_lab.options import REQUIRED, declared
 
 T = TypeVar("T")
+
+
+def integer(text: str) -> int:
+    """1206590, 1_206_590 or 1e6; ValueError for what is no integer."""
+    if "e" not in text.lower():
+        return int(text)
+    number = float(text)
+    if not number.is_integer():
+        raise ValueError(text)
+    return int(number)
 
 
 class Whole(click.ParamType[int]):

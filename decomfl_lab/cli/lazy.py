@@ -8,6 +8,8 @@ import click
 
 from decomfl_lab.cli.screen import Screened
 
+COMMANDS = "decomfl.commands"
+"""The group of entry points that are commands, by which layers above contribute what this one need not know."""
 ARGUMENTS = "decomfl_lab.arguments"
 """The key of click's ``Context.meta`` under which the command line stands."""
 

@@ -10,14 +10,14 @@ import traceback
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import click
 from click.shell_completion import get_completion_class, shell_complete
 
 from decomfl_lab import __version__
-from decomfl_lab.cli.layers import COMMANDS, contributed
-from decomfl_lab.cli.lazy import ARGUMENTS, LazyGroup
+from decomfl_lab.cli.lazy import ARGUMENTS, COMMANDS, LazyGroup
 from decomfl_lab.errors import InputError, LabWarning, brief, require, shown
 from decomfl_lab.interrupts import Interrupted, interrupt
 
@@ -46,7 +46,7 @@ results say so. `decomfl --show-completion bash` (zsh, fish) prints a script tha
 
 def application() -> click.Group:
     """The command with its sub-commands, none of which is loaded yet."""
-    commands = contributed(COMMANDS)
+    commands = entry_points(group=COMMANDS)
     need = "be installed (pip install -e . in its folder), as its commands are entry points of the package"
     require(bool(commands), "decomfl-lab", need, "none")
     begin = [f"  {job:<28} decomfl {words}" for job, words in JOBS.items()]

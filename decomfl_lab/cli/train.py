@@ -6,16 +6,16 @@ import inspect
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
 from decomfl_lab.cli.command import WHOLE, Flag, beside, flags_of
-from decomfl_lab.cli.layers import contributed, load
 from decomfl_lab.cli.screen import Screened
 from decomfl_lab.errors import DivergedError, require, require_choice
 from decomfl_lab.federations.carrier import FEDERATIONS
@@ -61,7 +61,24 @@ class TrainGroup(Screened, click.Group):
         if not args and ctx.resilient_parsing:  # what follows may be a method
             return super().parse_args(ctx, args)
         if not args or (args[0].startswith("-") and args[0] not in (*ctx.help_option_names, "--help-all")):
-            args, named = _with_method(args, resilient=ctx.resilient_parsing)
+            # The arguments with the method's name first, --method's, the file's or DeComFL's; whether they name what to
+            # train.
+            seen = [click.Option([f"--{name}"]) for name in ("method", "config", "data", "task", "model")]
+            command = click.Command("train", params=[*seen], add_help_option=False)
+            context = click.Context(
+                command, ignore_unknown_options=True, allow_extra_args=True, resilient_parsing=ctx.resilient_parsing
+            )
+            found, rest, _ = command.make_parser(context).parse_args(list(args))
+            name = found.pop("method", None)
+            known = bool(name is not None or found)
+            if name is None and found.get("config") is not None:
+                values = read_config(Path(found["config"]))
+                if "method" in code_in(values):
+                    flags = {word[2:].partition("=")[0] for word in args if word.startswith("--")}
+                    require_trusted(values, f"config {found['config']}", "trust-code" in flags, flags)
+                name = values.get("method")
+            kept = [word for option, value in found.items() for word in (f"--{option}", value)]
+            args, named = [str(name or DeComFL.name), *kept, *rest], known
             if not named and self.first:
                 given = {word.partition("=")[0] for word in args}
                 preset = [word for pair in self.first.items() if pair[0] not in given for word in pair]
@@ -105,28 +122,6 @@ USUAL = (
     *("server_optimizer", "server_lr"),
 )
 """The options that --help has; besides these it has those that a method does not share with DeComFL, but rare ones."""
-
-
-def _with_method(args: Sequence[str], *, resilient: bool) -> tuple[list[str], bool]:
-    """The arguments with the method's name first, --method's, the file's or DeComFL's; whether they name what to train.
-
-    They do by a method, a file, data, a task or a model: the authors' settings then hold for the rest. A method that
-    only the file names is imported to know its options, so the file is asked here for the code that it names.
-    """
-    seen = [click.Option([f"--{name}"]) for name in ("method", "config", "data", "task", "model")]
-    given = click.Command("train", params=[*seen], add_help_option=False)
-    context = click.Context(given, ignore_unknown_options=True, allow_extra_args=True, resilient_parsing=resilient)
-    found, rest, _ = given.make_parser(context).parse_args(list(args))
-    name = found.pop("method", None)
-    named = bool(name is not None or found)
-    if name is None and found.get("config") is not None:
-        values = read_config(Path(found["config"]))
-        if "method" in code_in(values):
-            flags = {word[2:].partition("=")[0] for word in args if word.startswith("--")}
-            require_trusted(values, f"config {found['config']}", "trust-code" in flags, flags)
-        name = values.get("method")
-    kept = [word for option, value in found.items() for word in (f"--{option}", value)]
-    return [str(name or DeComFL.name), *kept, *rest], named
 
 
 def command_of(
@@ -306,11 +301,12 @@ def _train(method: str, options: TrainOptions, flags: dict[str, Any]) -> None:
 
 def _elsewhere(name: str, workers: int | None) -> Elsewhere | None:
     """Where the clients are: None for this process, else what an entry point of this name makes."""
-    require_choice("federation", name, (HERE, *(entry.name for entry in contributed(FEDERATIONS))))
+    entries = {entry.name: entry for entry in entry_points(group=FEDERATIONS)}
+    require_choice("federation", name, (HERE, *entries))
     if name == HERE:
         require(workers is None, "workers", f"be left out for federation {HERE}", workers)
         return None
-    kind = load(FEDERATIONS, name)
+    kind = entries[name].load()
     by: Elsewhere = kind() if workers is None else kind(workers=workers)
     return by
 

@@ -152,8 +152,18 @@ def _batch(name: str, batch: Any, whole: bool) -> Batch:
     if pair and named is not None:  # whose second field is the targets by its name
         pair = named[1].lower() in _TARGETS and named[0].lower() not in _TARGETS
     if pair:
-        batch = batch[0], _listed(batch[1])
-        _require_one_order(name, *batch)
+        inputs, targets = batch
+        # A list of numbers or words is an array.
+        kinds = (int, float, str, np.generic)
+        if isinstance(targets, list | tuple) and targets and all(isinstance(each, kinds) for each in targets):
+            targets = np.asarray(targets)
+        batch = inputs, targets
+        # Two tables that have the same rows in another order would be paired by place.
+        one: Any = getattr(inputs, "index", None)
+        other: Any = getattr(targets, "index", None)
+        if hasattr(one, "equals") and hasattr(other, "equals"):
+            same = one.equals(other) or set(one) != set(other)
+            require(same, f"tables of {name}", "have their rows in one order: targets.loc[inputs.index]", "two orders")
     try:
         batch = mapped(Tensor.detach, torch_tree(batch, name))  # data are constants
     except InputError:
@@ -182,23 +192,6 @@ def _batch(name: str, batch: Any, whole: bool) -> Batch:
             dense = tensor.layout == torch.strided and not tensor.is_nested
             require(dense, f"{what} of {name}", "be dense tensors, as to_dense() makes them", str(tensor.layout))
     return inputs, targets
-
-
-def _listed(targets: Any) -> Any:
-    """The targets, an array where they are a list of numbers or words."""
-    kinds = (int, float, str, np.generic)
-    if not (isinstance(targets, list | tuple) and targets and all(isinstance(each, kinds) for each in targets)):
-        return targets
-    return np.asarray(targets)
-
-
-def _require_one_order(name: str, inputs: Any, targets: Any) -> None:
-    """InputError where two tables have the same rows in another order: they would be paired by place."""
-    one: Any = getattr(inputs, "index", None)
-    other: Any = getattr(targets, "index", None)
-    if hasattr(one, "equals") and hasattr(other, "equals"):
-        same = one.equals(other) or set(one) != set(other)
-        require(same, f"tables of {name}", "have their rows in one order: targets.loc[inputs.index]", "two orders")
 
 
 def _require_no_graph(name: str, value: Any) -> None:

@@ -73,7 +73,7 @@ class Resolution:
         whose = f"a loss of {loss:.3g} in {self.numbers}"
         wide = " or a model in float64" if self.numbers == "float32" else ""
         # Below one unit the differences say nothing of the slope, so that no better mu follows from them.
-        better = _one_digit(mu * AIM / size) if size >= 1 else _larger(mu)
+        better = max(float(f"{mu * AIM / max(size, 1):.0e}"), 0.0 if size >= 1 else 1e-3)
         share = "a good part of every scalar" if size >= 1 else "most of every scalar"
         said = (
             f"mu = {mu:g} is too small for {whose}: its differences, of which scalars are made, are {size:.2g} units "
@@ -85,11 +85,3 @@ class Resolution:
                 "same at both ends of every difference; unless it does not depend on the model at all,"
             )
         warnings.warn(f"{said} try mu = {better:g}{wide}", RoundingWarning, stacklevel=2)
-
-
-def _larger(mu: float) -> float:
-    return max(1e-3, _one_digit(AIM * mu))
-
-
-def _one_digit(number: float) -> float:
-    return float(f"{number:.0e}")

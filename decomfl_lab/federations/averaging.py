@@ -54,7 +54,7 @@ down and the client's own: it encodes what is sent, counts it and decodes it to 
 
 def whole_model(ledger: Ledger, client: int, r: int, down: Floats, own: Floats) -> Floats:
     """The ``Uplink`` of the model itself, every element."""
-    return vector_of(read(Dense, ledger.vector(client, r, own, upwards=True)), r, down.size, down.dtype)
+    return vector_of(read(Dense, ledger.sent(client, Dense(r, own), upwards=True)), r, down.size, down.dtype)
 
 
 class FedAvgFederation:
@@ -112,7 +112,7 @@ class FedAvgFederation:
         total, losses, chosen = np.zeros(self.x.numel()), [], self.sample()
         for i in chosen:
             here = self.x.cpu().numpy()
-            message = self.ledger.vector(i, self.round, here, upwards=False)
+            message = self.ledger.sent(i, Dense(self.round, here), upwards=False)
             down = vector_of(read(Dense, message), self.round, here.size, here.dtype)
             start = torch.from_numpy(down.copy()).to(self.x.device)
             own, loss = self.clients[i].train(start, self.eta(self.round), self.K)
@@ -121,7 +121,7 @@ class FedAvgFederation:
             model = self.uplink(self.ledger, i, self.round, down, own.cpu().numpy())
             wide = model.astype(np.float64)
             if self.weights.lacks(i):  # what client i weighs, which it says where the server does not know it yet
-                said = read(Examples, self.ledger.control(i, Examples(i, self._examples[i]), upwards=True))
+                said = read(Examples, self.ledger.sent(i, Examples(i, self._examples[i]), upwards=True))
                 self.weights.note(i, said.n)
             wide *= self.weights.examples[i] if self.weights.wanted else 1
             total += wide
@@ -130,7 +130,7 @@ class FedAvgFederation:
             raise DivergedError("mean of the clients' models")
         weights = self.weights.of(chosen)
         mean = total / (len(chosen) if weights is None else sum(weights))
-        if not self.optimizer.takes_mean:
+        if self.optimizer.name != "sgd" or self.optimizer.lr != 1:  # else x_{r+1} is the mean x̄_r itself, to the bit
             mean = self.optimizer.step(self.x.cpu().numpy().astype(np.float64), mean, self._moments)
         self.x = torch.from_numpy(mean).to(self.x)
         self.round += 1

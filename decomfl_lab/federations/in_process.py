@@ -123,7 +123,8 @@ class DeComFLFederation:
 
     def _plans(self, chosen: Sequence[int], held: Sequence[Held]) -> Iterator[tuple[Client, Plan]]:
         """The sampled clients, each with the plan that it received, at the model of the round."""
-        for i, messages in self.delivery.open(chosen, map(self.ledger.held, held)):
+        reports = [self.ledger.sent(own.client, own, upwards=True) for own in held]
+        for i, messages in self.delivery.open(chosen, reports):
             client = self.clients[i]
             plan = receive(client, messages)
             if self.copies:
@@ -146,14 +147,15 @@ class DeComFLFederation:
         replies = self.replies(clients, plans)
         weights = self.server.weights
         said = [client.examples() for client in clients if weights.lacks(client.id)]
-        self.delivery.hear(self.ledger.control(own.client, own, upwards=True) for own in said)
+        self.delivery.hear(self.ledger.sent(own.client, own, upwards=True) for own in said)
         answered = tuple(reply.client for reply in replies)
         reported = tuple(report.round for report in held) if tracking else None
 
         def write(record: RoundRecord) -> None:
             self._write(LogEntry(record, chosen, answered, reported, examples=weights.of(answered)))
 
-        self._closed(clients, lambda: self.delivery.close(map(self.ledger.reply, replies)), write)
+        sent = (self.ledger.sent(own.client, own, upwards=True) for own in replies)
+        self._closed(clients, lambda: self.delivery.close(sent), write)
         self._sign()
         if self.curvature is not None:
             self.curvature.add(np.stack([reply.curvature for reply in replies if reply.curvature is not None]))

@@ -42,11 +42,6 @@ class ServerOptimizer:
         for name, beta in (("server_beta1", self.beta1), ("server_beta2", self.beta2)):
             require(is_number(beta) and 0 <= beta < 1, name, "be in [0, 1)", beta)
 
-    @property
-    def takes_mean(self) -> bool:
-        """Whether x_{r+1} is the mean x̄_r itself, to the bit."""
-        return self.name == "sgd" and self.lr == 1
-
     def start(self, d: int) -> dict[str, _F64]:
         """M and v before the first round, shape (d,) each; empty where nothing is kept from round to round."""
         return {} if self.name == "sgd" else {"m": np.zeros(d), "v": np.full(d, self.tau * self.tau)}

@@ -599,7 +599,8 @@ class Played:
         """The participants, each with the plan that it received."""
         reports = []
         for i in participants if self.delivery.wants_reports else ():
-            reports.append(self.ledger.held(self.clients[i].report()))
+            report = self.clients[i].report()
+            reports.append(self.ledger.sent(report.client, report, upwards=True))
             self.carried[i][1] += len(reports[-1])
         for i, messages in self.delivery.open(participants, reports):
             self.carried[i][0] += sum(map(len, messages))
@@ -624,7 +625,7 @@ class Played:
             answer = client.handle(plan)
             if self.watch:
                 self.watch.replied(client, plan, answer)
-            reply = self.ledger.reply(answer)
+            reply = self.ledger.sent(answer.client, answer, upwards=True)
             self.carried[client.id][1] += len(reply)
             if client.id not in at.lost:
                 arrived.append(reply)

@@ -61,10 +61,24 @@ def checks(device: torch.device, *, sizes: Sequence[int] = SIZES, rounds: int = 
         cases = [_noise(device, other, kind, n, first) for n, first in product(sizes, OFFSETS)]
         yield BitCheck(f"directions: {kind}", len(cases), sum(cases))
     for kind in Distribution:
-        cases = [_points(device, other, kind, n) for n in sizes]
+        cases = []
+        for n in sizes:
+            # x + cz, x − cz of four directions and x itself, all at once, here and there.
+            x = torch.linspace(-1, 1, n)
+            streams, c = [*_STREAMS, *_STREAMS, _STREAMS[0]], [1e-3] * 4 + [-1e-3] * 4 + [0.0]
+            here, there = torch.empty(len(c), n, device=device), torch.empty(len(c), n)
+            form_points_(here, x.to(device), streams, c, kind)
+            form_points_(there, x, streams, c, kind, backend=other)
+            cases.append(_same(here, there))
         yield BitCheck(f"points x + cz: {kind}", len(cases), sum(cases))
     for kind in Distribution:
-        cases = [_projections(device, other, kind, n) for n in sizes]
+        cases = []
+        for n in sizes:
+            # ⟨v_i, z_p⟩ of three vectors and four directions, here and there.
+            vectors = torch.sin(torch.arange(3.0 * n).view(3, n))
+            here = project(vectors.to(device), _STREAMS, distribution=kind)
+            there = project(vectors, _STREAMS, distribution=kind, backend=other)
+            cases.append(on_host(here).tobytes() == on_host(there).tobytes())
         yield BitCheck(f"projections ⟨v, z⟩: {kind}", len(cases), sum(cases))
     for name, changes in RUNS.items():
         cases = list(_replays(device, other, changes, rounds))
@@ -90,23 +104,6 @@ def _noise(device: torch.device, other: str, kind: Distribution, n: int, first: 
 
 
 _STREAMS = [(2**64 - 3, p) for p in (0, 31, 32, 7)]
-
-
-def _points(device: torch.device, other: str, kind: Distribution, n: int) -> bool:
-    """X + cz, x − cz of four directions and x itself, all at once, here and there."""
-    x = torch.linspace(-1, 1, n)
-    streams, c = [*_STREAMS, *_STREAMS, _STREAMS[0]], [1e-3] * 4 + [-1e-3] * 4 + [0.0]
-    here, there = torch.empty(len(c), n, device=device), torch.empty(len(c), n)
-    form_points_(here, x.to(device), streams, c, kind)
-    form_points_(there, x, streams, c, kind, backend=other)
-    return _same(here, there)
-
-
-def _projections(device: torch.device, other: str, kind: Distribution, n: int) -> bool:
-    """⟨v_i, z_p⟩ of three vectors and four directions, here and there."""
-    v = torch.sin(torch.arange(3.0 * n).view(3, n))
-    here = project(v.to(device), _STREAMS, distribution=kind)
-    return on_host(here).tobytes() == on_host(project(v, _STREAMS, distribution=kind, backend=other)).tobytes()
 
 
 def _replays(device: torch.device, other: str, changes: dict[str, Any], rounds: int) -> Iterator[bool]:

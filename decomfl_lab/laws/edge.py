@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from decomfl_lab.errors import InputError
-from decomfl_lab.laws.contract import AnyReplica, Case, Implementation
+from decomfl_lab.laws.contract import Case, Implementation
 from decomfl_lab.laws.register import LawBrokenError
 from decomfl_lab.noise import Backend, Distribution, Op, reference
 from decomfl_lab.noise.program import DISTRIBUTIONS, Code
@@ -64,8 +64,8 @@ def _tensor(vector: Any) -> Tensor:
     return vector if isinstance(vector, Tensor) else torch.from_numpy(np.asarray(vector))
 
 
-class _Replica:
-    """See ``contract.AnyReplica``."""
+class _Outside:
+    """A part of somebody else's, in a case."""
 
     def __init__(self, of: Any, case: Case) -> None:
         self.of, self.case = of, case
@@ -73,6 +73,14 @@ class _Replica:
     @property
     def round(self) -> int:
         return int(self.of.round)
+
+    @property
+    def replica(self) -> Any:
+        return _replica(self.of.replica, self.case)
+
+
+class _Replica(_Outside):
+    """See ``contract.AnyReplica``."""
 
     def catch_up(self, records: Iterable[RoundRecord]) -> None:
         with _refusing():
@@ -101,21 +109,14 @@ def _replica(of: Any, case: Case) -> Any:
     return of if of is None or isinstance(of, Replica) else _Replica(of, case)
 
 
-class _Client:
+class _Client(_Outside):
     """See ``contract.AnyClient``."""
 
     run_seed: int | None = None
 
-    def __init__(self, of: Any, case: Case) -> None:
-        self.of, self.case = of, case
-
     @property
     def id(self) -> int:
         return int(self.of.id)
-
-    @property
-    def replica(self) -> AnyReplica:
-        return cast("AnyReplica", _replica(self.of.replica, self.case))
 
     def report(self) -> Held:
         found = self.of.report() if hasattr(self.of, "report") else Held(self.id, self.replica.round)
@@ -127,11 +128,11 @@ class _Client:
         return reply if isinstance(reply, Reply) else Reply(reply.client, reply.round, reply.scalars)
 
 
-class _Server:
+class _Server(_Outside):
     """See ``contract.AnyServer``."""
 
     def __init__(self, of: Any, case: Case) -> None:
-        self.of, self.case = of, case
+        super().__init__(of, case)
         self.tracking: Tracking = getattr(of, "tracking", case.tracking)
         self.run_seed: int = of.run_seed
 
@@ -157,14 +158,6 @@ class _Server:
     def held(self, held: list[int]) -> None:
         self.of.held = held
 
-    @property
-    def round(self) -> int:
-        return int(self.of.round)
-
-    @property
-    def replica(self) -> AnyReplica | None:
-        return cast("AnyReplica | None", _replica(self.of.replica, self.case))
-
     def plan_round(
         self, participants: Sequence[int] | None = None, reports: Iterable[Held] | None = None
     ) -> Mapping[int, Plan]:
@@ -181,7 +174,7 @@ class _Server:
         if hasattr(self.of, "dense_model"):
             return cast("Snapshot", self.of.dense_model())
         assert self.replica is not None
-        return self.replica.snapshot()
+        return cast("Snapshot", self.replica.snapshot())
 
     def note_dense_pull(self, client: int) -> None:
         if self.tracking is Tracking.SERVER:

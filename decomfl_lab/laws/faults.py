@@ -24,8 +24,8 @@ from decomfl_lab.noise.spec import TILE
 from decomfl_lab.objectives.objective import Objective, Perturbable
 from decomfl_lab.protocol.aggregation import Aggregation, ClippedMean, Krum, Majority, Mean, TrimmedMean
 from decomfl_lab.protocol.client import Client
-from decomfl_lab.protocol.ledger import Ledger
-from decomfl_lab.protocol.messages import Message, Plan, Reply
+from decomfl_lab.protocol.ledger import Ledger, Traffic
+from decomfl_lab.protocol.messages import Dense, Message, Plan, Reply
 from decomfl_lab.protocol.server import Server
 from decomfl_lab.protocol.weights import Weighting, Weights
 from decomfl_lab.protocol.wire import HEADER_BYTES, Kind
@@ -349,11 +349,6 @@ def replanned(server: Server, plans: Mapping[int, Plan], wrong: Callable[[Plan],
     return dict(server._planned)
 
 
-def rate_before(right: Any, server: Server, *asked: Any) -> dict[int, Plan]:
-    """Plans a round with the learning rate of the one before."""
-    return replanned(server, right(*asked), lambda plan: replace(plan, eta=server.eta(max(server.round - 1, 0))))
-
-
 def halved(right: Any, server: Server, replies: Iterable[Reply]) -> Any:
     """Halves every scalar where it keeps no model."""
     arrived = list(replies)
@@ -411,11 +406,6 @@ def _reweighed(wrong: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Wrong:
     return of
 
 
-def silent_ones(_: Any, weights: Weights, clients: Iterable[int]) -> tuple[int, ...] | None:
-    """Takes a client that has not said how many examples it has for one that has one."""
-    return tuple(weights.examples.get(client, 1) for client in clients) if weights.wanted else None
-
-
 def said_again(right: Any, weights: Weights, client: int, n: int) -> None:
     """Lets a client say another number of examples later."""
     weights.examples.pop(client, None)
@@ -440,32 +430,25 @@ def by_the_number_of_clients(right: Any, server: Server, replies: Iterable[Reply
 # Ledgers ---------------------------------------------------------------------------------------------------------
 
 
-def pull_for_nothing(right: Any, ledger: Ledger, client: int, r: int, x: _Floats, *, upwards: bool) -> Any:
-    """Counts no element of a model that is sent."""
-    message = right(client, r, x, upwards=upwards)
-    ledger.down[client].scalars -= x.size
-    return message
+def _uncounted(kind: type, way: str, forget: Callable[[Traffic, Any], Traffic]) -> Wrong:
+    """Counts less than there is of messages of a kind."""
+
+    def sent(right: Any, ledger: Ledger, client: int, message: Any, *, upwards: bool) -> Any:
+        counts = getattr(ledger, way)
+        if isinstance(message, kind):
+            counts[client] = forget(counts[client], message)
+        return right(client, message, upwards=upwards)
+
+    return sent
 
 
-def reply_for_nothing(right: Any, ledger: Ledger, reply: Reply) -> Any:
-    """Counts no scalar of a reply."""
-    message = right(reply)
-    ledger.up[reply.client].scalars -= reply.scalars.size
-    return message
-
-
-def without_its_header(right: Any, ledger: Ledger, reply: Reply) -> Any:
-    """Counts a reply without its header."""
-    message = right(reply)
-    ledger.up[reply.client].bytes -= HEADER_BYTES
-    return message
-
-
-def earlier_sums(right: Any, ledger: Ledger, client: int, sums: PoolSums) -> Any:
+def earlier_sums(right: Any, ledger: Ledger, client: int, message: Any, *, upwards: bool) -> Any:
     """Sends the sums that the client before got, as if they were those of the round."""
-    earlier = vars(ledger).get("earlier", np.zeros_like(sums.values))
-    vars(ledger)["earlier"] = sums.values
-    return right(client, replace(sums, values=earlier))
+    if isinstance(message, PoolSums):
+        earlier = vars(ledger).get("earlier", np.zeros_like(message.values))
+        vars(ledger)["earlier"] = message.values
+        message = replace(message, values=earlier)
+    return right(client, message, upwards=upwards)
 
 
 # What else an implementation has ---------------------------------------------------------------------------------
@@ -556,13 +539,6 @@ def by_coordinates(rule: Krum, replies: Sequence[Any]) -> Any:
     """Chooses a client anew for every scalar."""
     columns = np.stack(replies).reshape(len(replies), -1, 1, 1)
     return np.array([rule(list(column)) for column in columns.swapaxes(0, 1)]).reshape(replies[0].shape)
-
-
-def each_clipped(rule: ClippedMean, replies: Sequence[Any]) -> Any:
-    """Clips every scalar to c, not the norm of all."""
-    if not rule.clip:
-        return rule(replies)
-    return Mean()([np.clip(reply, -rule.clip, rule.clip).astype(np.float32) for reply in replies])
 
 
 def mean_norm(rule: ClippedMean, replies: Sequence[Any]) -> Any:
@@ -699,7 +675,10 @@ plant({
     "never-pruned": (_PRUNING, Server, "aggregate", forgets_nothing),
     "pull-without-state": ("dense-pull-equals-replay", Server, "dense_model", without_state),
     "pull-prunes-for-all": ("any-order-of-events-keeps-the-bits", Server, "note_dense_pull", forgets_for_all),
-    "rate-of-the-round-before": (_RECURSION, Server, "plan_round", rate_before),
+    # Plans a round with the learning rate of the one before.
+    "rate-of-the-round-before": (_RECURSION, Server, "plan_round", lambda right, server, *asked: replanned(
+        server, right(*asked), lambda plan: replace(plan, eta=server.eta(max(server.round - 1, 0)))
+    )),
     "model-decides": ("the-server-needs-no-model", Server, "aggregate", halved),
     "round-forgotten-in-seeds": ("fewer-seeds-give-the-same-models", Server, "plan_round", without_the_round),
     "one-seed-for-all-directions": ("each-direction-can-have-its-seed", Server, "plan_round", one_seed),
@@ -717,7 +696,10 @@ plant({
     "weights-ignored": (_WEIGHED, Weights, "of", _reweighed(lambda weights: (1,) * len(weights))),
     # Gives each client the weight of the one that stands after it among those that answered.
     "weights-of-the-next-client": (_WEIGHED, Weights, "of", _reweighed(lambda weights: (*weights[1:], *weights[:1]))),
-    "silent-clients-count-once": (_WEIGHED, Weights, "of", silent_ones),
+    # Takes a client that has not said how many examples it has for one that has one.
+    "silent-clients-count-once": (_WEIGHED, Weights, "of", lambda _, weights, clients: (
+        tuple(weights.examples.get(client, 1) for client in clients) if weights.wanted else None
+    )),
     # Weighs clients by the square roots of their examples.
     "weights-are-roots": ("a-client-counts-as-its-examples", Weights, "of", _reweighed(
         lambda weights: tuple(map(math.isqrt, weights))
@@ -725,10 +707,19 @@ plant({
     "numbers-may-change": (_WEIGHED, Weights, "note", said_again),
     "any-number-of-examples": (_WEIGHED, Weights, "note", any_number),
     "divided-by-the-number-of-clients": (_WEIGHED, Server, "aggregate", by_the_number_of_clients),
-    "pull-not-counted": ("pulling-or-replaying-is-a-matter-of-cost", Ledger, "vector", pull_for_nothing),
-    "uplink-not-counted": (_LEDGER, Ledger, "reply", reply_for_nothing),
-    "header-not-counted": (_LEDGER, Ledger, "reply", without_its_header),
-    "sums-of-an-earlier-round": (_REBUILT, Ledger, "pool", earlier_sums),
+    # Counts no element of a model that is sent.
+    "pull-not-counted": ("pulling-or-replaying-is-a-matter-of-cost", Ledger, "sent", _uncounted(
+        Dense, "down", lambda counts, model: replace(counts, scalars=counts.scalars - model.x.size)
+    )),
+    # Counts no scalar of a reply.
+    "uplink-not-counted": (_LEDGER, Ledger, "sent", _uncounted(
+        Reply, "up", lambda counts, reply: replace(counts, scalars=counts.scalars - reply.scalars.size)
+    )),
+    # Counts a reply without its header.
+    "header-not-counted": (_LEDGER, Ledger, "sent", _uncounted(
+        Reply, "up", lambda counts, _: replace(counts, bytes=counts.bytes - HEADER_BYTES)
+    )),
+    "sums-of-an-earlier-round": (_REBUILT, Ledger, "sent", earlier_sums),
     "seed-of-the-clock": (_REPEATS, Planted, "server", _seeded(lambda: next(_CLOCK))),
     "seed-ignored": (_REPEATS, Planted, "server", _seeded(lambda: 0)),
     # Draws other seeds where there is another number of clients.
@@ -764,7 +755,11 @@ plant({
     "the-last-has-a-casting-vote": (_HONEST, Planted, "aggregate", _by(Majority, lambda _, replies: (
         np.sign(np.sum(replies, axis=0) + len(replies) * replies[-1]).astype(np.int8)
     ))),
-    "clipped-by-coordinates": (_CLIPPED, Planted, "aggregate", _by(ClippedMean, each_clipped)),
+    # Clips every scalar to c, not the norm of all.
+    "clipped-by-coordinates": (_CLIPPED, Planted, "aggregate", _by(ClippedMean, lambda rule, replies: (
+        Mean()([np.clip(reply, -rule.clip, rule.clip).astype(np.float32) for reply in replies])
+        if rule.clip else rule(replies)
+    ))),
     "clipped-to-the-mean-norm": (_CLIPPED, Planted, "aggregate", _by(ClippedMean, mean_norm)),
     # Directions of one seed that come back after two.
     "directions-repeat": ("streams-are-functions-of-their-counters", Planted, "direction", (

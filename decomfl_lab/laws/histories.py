@@ -187,7 +187,25 @@ class Sessions(World):
                 self._becomes_quiet()
             try:
                 with Log.open(self._file) as log:  # type: ignore[arg-type]
-                    self._server = federation = self._starts(log)
+                    # A new process of the server, to which nothing is under way that was sent to the one before.
+                    self._server = None
+                    self._queue = [event for event in self._queue if event[2] not in ("up", "hello")]
+                    heapq.heapify(self._queue)
+                    self._there.clear()
+                    for i in self._of if self.setting.presence == "known" else ():
+                        self._connects(i, (SOON, LATE, MUCH_LATER)[self.chooses("greeting", 3, i)])
+                    self._server = federation = RemoteFederation(
+                        self._delivery(),
+                        self._own.implementation._replica(case_of(self.setting)),
+                        self,
+                        RUN,
+                        quorum=self.setting.quorum,
+                        deadline=self.setting.deadline,
+                        patience=PATIENCE,
+                        check_every=self.setting.check_every,
+                        clock=lambda: self.now,
+                        log=log,
+                    )
                     self._run(federation, log)
                 break
             except DeathError:
@@ -236,27 +254,6 @@ class Sessions(World):
         known = None if server is None else content((vars(server.coordinator), server.observer.digest()))
         disk = self._file.getvalue(), self._file.synced, content(self._saved)
         return known, disk, began is not None and began - self.now, self._ends, self._has_rotten
-
-    def _starts(self, log: RunLog) -> RemoteFederation:
-        """A new process of the server, to which nothing is under way that was sent to the one before."""
-        self._server = None
-        self._queue = [event for event in self._queue if event[2] not in ("up", "hello")]
-        heapq.heapify(self._queue)
-        self._there.clear()
-        for i in self._of if self.setting.presence == "known" else ():
-            self._connects(i, (SOON, LATE, MUCH_LATER)[self.chooses("greeting", 3, i)])
-        return RemoteFederation(
-            self._delivery(),
-            self._own.implementation._replica(case_of(self.setting)),
-            self,
-            RUN,
-            quorum=self.setting.quorum,
-            deadline=self.setting.deadline,
-            patience=PATIENCE,
-            check_every=self.setting.check_every,
-            clock=lambda: self.now,
-            log=log,
-        )
 
     def _run(self, federation: RemoteFederation, log: RunLog) -> None:
         """From the checkpoint and the log to the end of the run."""
@@ -450,7 +447,15 @@ class Deliveries(World):
                 self._stored = self._knows()
                 self.dies("between two rounds")
             except DeathError:
-                self._restarts()
+                # From the stored model and records, and what the server remembers of its clients; the plans are gone.
+                start, _, kept, held, told, _, snapshot = self._stored
+                self._delivery = self._new()
+                server = self._delivery.server
+                records: Any = self._own.implementation.decode(kept, server.run_seed) if kept else ()
+                server.history, server.held = type(server.history)(records, start), list(held)
+                server.replica.restore(snapshot)
+                self._delivery.told, self._due = set(told), {}
+                self._say("the server crashes and comes back")
 
     def _knows(self) -> tuple[Any, ...]:
         """What the server stores."""
@@ -459,17 +464,6 @@ class Deliveries(World):
         kept = self._own.implementation.encode(server.history.since(start)) if server.round > start else b""
         told = frozenset(self._delivery.told)
         return start, server.round, kept, tuple(server.held), told, model_of(server.replica), server.replica.snapshot()
-
-    def _restarts(self) -> None:
-        """From the stored model and records, and what the server remembers of its clients; the plans are gone."""
-        start, _, kept, held, told, _, snapshot = self._stored
-        self._delivery = self._new()
-        server = self._delivery.server
-        records: Any = self._own.implementation.decode(kept, server.run_seed) if kept else ()
-        server.history, server.held = type(server.history)(records, start), list(held)
-        server.replica.restore(snapshot)
-        self._delivery.told, self._due = set(told), {}
-        self._say("the server crashes and comes back")
 
     def _round(self, chosen: tuple[int, ...]) -> None:
         """A round for these clients, if one of them answers."""

@@ -26,11 +26,6 @@ class Event:
         whose = f", clients {', '.join(map(str, self.clients))}" if "server" not in self.kind else ""
         return f"{self.kind}{whose}" + f", replies lost of {', '.join(map(str, self.lost))}" * bool(self.lost)
 
-    def round_of(self, M: int) -> Participation:
-        """Who takes part if it is a round; the first one's reply is never lost."""
-        first, *others = dict.fromkeys(i % M for i in self.clients)
-        return Participation((first, *others), frozenset(i % M for i in self.lost) & set(others))
-
 
 events = st.one_of(
     st.builds(
@@ -62,7 +57,10 @@ def any_order_of_events_keeps_the_bits(
         client = played.clients[i]
         match event.kind:
             case "round":
-                played.play_round(event.round_of(case.M))
+                # Who takes part if it is a round; the first one's reply is never lost.
+                first, *others = dict.fromkeys(i % case.M for i in event.clients)
+                lost = frozenset(i % case.M for i in event.lost) & set(others)
+                played.play_round(Participation((first, *others), lost))
             case "catch up":
                 played.bring_up(i)
                 same(f"round of client {i} after {event}", client.replica.round, server.round)

@@ -31,19 +31,6 @@ def before(right: Any, client: Client, seed: StepSeed, plan: Plan) -> Any:
     return right(last if type(last) is type(seed) else seed, plan)
 
 
-def of_no_run(right: Any, _: Client, seed: StepSeed, plan: Plan) -> Any:
-    """Makes the seeds itself, of the round and the step, as any other run would."""
-    own = derive_seed(plan.round, list(plan.seeds).index(seed))
-    return right(own if isinstance(seed, int) else seed, plan)
-
-
-def first_direction(right: Any, _: Client, seed: StepSeed, plan: Plan) -> Any:
-    """Measures the first direction of a local step P times."""
-    if isinstance(seed, Picks):
-        return right(replace(seed, places=seed.places[:1] * plan.P), plan)
-    return right((stream_of(seed, 0)[0],) * plan.P, plan)  # direction 0 of the same seed, for every p
-
-
 def not_scaled(right: Any, client: Client, seed: StepSeed, plan: Plan) -> Line:
     """Measures along z, by differences, where the rule has s ⊙ z."""
     line: Line = right(seed, plan)
@@ -198,12 +185,6 @@ def one_for_all(right: Any, _: Server, replies: Iterable[Reply]) -> Any:
     return right([replace(reply, scalars=arrived[0].scalars) for reply in arrived])
 
 
-def of_round_0(right: Any, server: Server, *asked: Any) -> dict[int, Plan]:
-    """Plans every round with the seeds of round 0."""
-    seeds = draw_seeds(server.seeding, server.run_seed, 0, server.K, server.P(server.round), server.pool)
-    return replanned(server, right(*asked), lambda plan: replace(plan, seeds=seeds))
-
-
 def of_another_run(right: Any, server: Server, *asked: Any) -> Any:
     """Sends the client with the largest number seeds of a run of its own."""
     plans = right(*asked)
@@ -224,8 +205,15 @@ plant({
     # Measures every local step along the directions of the first.
     "seed-of-the-first-step": (_MEASURED, Client, "_line", lambda right, _, __, plan: right(plan.seeds[0], plan)),
     "seed-of-the-step-before": (_MEASURED, Client, "_line", before),
-    "seed-without-the-run": (_MEASURED, Client, "_line", of_no_run),
-    "one-direction-for-all": (_MEASURED, Client, "_line", first_direction),
+    # Makes the seeds itself, of the round and the step, as any other run would.
+    "seed-without-the-run": (_MEASURED, Client, "_line", lambda right, _, seed, plan: right(
+        derive_seed(plan.round, list(plan.seeds).index(seed)) if isinstance(seed, int) else seed, plan
+    )),
+    # Measures the first direction of a local step P times: of the same seed, for every p.
+    "one-direction-for-all": (_MEASURED, Client, "_line", lambda right, _, seed, plan: right(
+        replace(seed, places=seed.places[:1] * plan.P) if isinstance(seed, Picks)
+        else (stream_of(seed, 0)[0],) * plan.P, plan
+    )),
     "directions-not-scaled": (_MEASURED, Client, "_line", not_scaled),
     "measured-without-the-key": ("private-keys-hide-the-directions", Planted, "keyed_client", without_the_key),
     # Measures where it was when it first took part, for ever.
@@ -283,6 +271,11 @@ plant({
     ),
     "divided-by-all-that-were-sampled": (_RECORDS, Server, "aggregate", by_all_that_were_sampled),
     "first-reply-for-all": (_RECORDS, Server, "aggregate", one_for_all),
-    "seeds-of-the-first-round": (_RECORDS, Server, "plan_round", of_round_0),
+    # Plans every round with the seeds of round 0.
+    "seeds-of-the-first-round": (_RECORDS, Server, "plan_round", lambda right, server, *asked: replanned(
+        server, right(*asked), lambda plan: replace(plan, seeds=draw_seeds(
+            server.seeding, server.run_seed, 0, server.K, server.P(server.round), server.pool
+        ))
+    )),
     "one-clients-seeds-are-anothers": (_RECORDS, Server, "plan_round", of_another_run),
 })  # fmt: skip

@@ -33,32 +33,6 @@ _PARTS = {
 """Parts that not every method has, and the options that say so."""
 
 
-def _options(case: Case) -> dict[str, Any]:
-    """A case as options of methods."""
-    found = {
-        "lr": case.eta.initial,
-        "lr_schedule": case.eta.changes,
-        "perturbations": case.P.initial,
-        "perturbation_schedule": case.P.changes,
-        "local_steps": case.K,
-        "mu": case.mu,
-        "estimator": case.estimator.removesuffix("-sign"),
-        "distribution": case.distribution.value,
-        "rule": case.rule,
-        "seeds": case.seeding.value,
-        "tracking": case.tracking.value,
-        "history": case.keep,
-        "weighting": "clients",
-        "revert": "snapshot",
-        "private_seeds": False,
-        "server_model": False,
-        "pull": "never",
-    }
-    if isinstance(case.rule, PooledSgd):
-        found |= {"pool": case.rule.size, "pool_exponent": case.rule.exponent}
-    return found
-
-
 def _estimator_of(method: Lagging) -> str:
     """The name of a case's estimator whose losses, or slopes, the method makes its scalars of."""
     if method.measured_by().wants_slopes:
@@ -103,7 +77,28 @@ class OfMethod(Implementation):
 
     def _with(self, case: Case, **more: Any) -> Lagging:
         """The method with a case's options, and more; RefusedError where it has no such, or refuses them."""
-        values = {name: value for name, value in _options(case).items() if name in self.names - self.kept}
+        options: dict[str, Any] = {
+            "lr": case.eta.initial,
+            "lr_schedule": case.eta.changes,
+            "perturbations": case.P.initial,
+            "perturbation_schedule": case.P.changes,
+            "local_steps": case.K,
+            "mu": case.mu,
+            "estimator": case.estimator.removesuffix("-sign"),
+            "distribution": case.distribution.value,
+            "rule": case.rule,
+            "seeds": case.seeding.value,
+            "tracking": case.tracking.value,
+            "history": case.keep,
+            "weighting": "clients",
+            "revert": "snapshot",
+            "private_seeds": False,
+            "server_model": False,
+            "pull": "never",
+        }
+        if isinstance(case.rule, PooledSgd):
+            options |= {"pool": case.rule.size, "pool_exponent": case.rule.exponent}
+        values = {name: value for name, value in options.items() if name in self.names - self.kept}
         try:
             made = replace(self.method, **values | more)
         except InputError as error:

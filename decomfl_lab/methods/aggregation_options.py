@@ -1,12 +1,28 @@
-"""Rules of aggregation as plain values: how a file or a flag names one, and how it is written there again."""
+"""How a round's mean is made, as options: what a client weighs, and rules of aggregation as plain values."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
 from decomfl_lab.errors import InputError, require_choice
-from decomfl_lab.options import Codec, Option
+from decomfl_lab.options import Codec, Option, option
 from decomfl_lab.protocol.aggregation import Aggregation, ClippedMean, Krum, Mean, Median, TrimmedMean
+from decomfl_lab.protocol.weights import Weighting
+
+
+def weighting_option() -> Any:
+    """The field ``weighting`` of a method."""
+    return option(
+        Weighting.CLIENTS.value,
+        "What a client weighs in a round's mean: clients (as much as every other) or examples (its number of examples, "
+        "which it says once, as FedAvg is defined elsewhere).",
+    )
+
+
+def require_weighting(value: str) -> Weighting:
+    """What clients are weighed by; InputError if it is neither."""
+    return Weighting(require_choice("weighting", value, tuple(Weighting)))
+
 
 _KINDS: dict[str, Any] = {"mean": Mean, "clipped": ClippedMean, "median": Median, "trimmed": TrimmedMean, "krum": Krum}
 """Their fields are options of the same names."""

@@ -11,9 +11,9 @@ from decomfl_lab.errors import is_number, require, require_choice, require_int
 from decomfl_lab.federations.averaging import FedAvgFederation, Uplink, whole_model
 from decomfl_lab.federations.server_optimizers import SERVER_OPTIMIZERS, ServerOptimizer
 from decomfl_lab.federations.setting import TrainingSetting
+from decomfl_lab.methods.aggregation_options import require_weighting, weighting_option
 from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, models_both_ways
-from decomfl_lab.methods.weighting_option import require_weighting, weighting_option
 from decomfl_lab.options import option
 
 if TYPE_CHECKING:

@@ -39,7 +39,8 @@ class FedCom(FedAvg):
 
         def send(ledger: Ledger, client: int, r: int, down: Floats, own: Floats) -> Floats:
             update = quantize(own - down, self.quantize_bits, (setting.seed, _ROUNDING, client, r))
-            return down + vector_of(read(Quantized, ledger.quantized(client, r, update)), r, down.size)
+            message = ledger.sent(client, Quantized(r, update), upwards=True)
+            return down + vector_of(read(Quantized, message), r, down.size)
 
         return send
 

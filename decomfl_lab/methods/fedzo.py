@@ -11,10 +11,10 @@ from decomfl_lab.errors import DivergedError, require_int
 from decomfl_lab.estimators.differences import Estimator, projection
 from decomfl_lab.federations.averaging import FedAvgFederation
 from decomfl_lab.federations.setting import TrainingSetting
+from decomfl_lab.methods.aggregation_options import require_weighting, weighting_option
 from decomfl_lab.methods.rule_options import DEFAULT_RULE, RULE, require_rule
 from decomfl_lab.methods.scalars import Differences, Perturbing
 from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, models_both_ways
-from decomfl_lab.methods.weighting_option import require_weighting, weighting_option
 from decomfl_lab.noise import Distribution, derive_seed
 from decomfl_lab.options import option
 from decomfl_lab.protocol.messages import Plan

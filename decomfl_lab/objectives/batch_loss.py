@@ -82,14 +82,12 @@ class BatchLoss:
         return replace(self, loss=copy.deepcopy(self.loss).double()) if isinstance(self.loss, nn.Module) else self
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, BatchLoss) and all(a is b for a, b in zip(self._facts, other._facts, strict=True))
+        if not isinstance(other, BatchLoss):
+            return False
+        return self.loss is other.loss and self.form is other.form and self.additive is other.additive
 
     def __hash__(self) -> int:
         return hash((id(self.loss), self.form, self.additive))
-
-    @property
-    def _facts(self) -> tuple[Any, ...]:
-        return self.loss, self.form, self.additive
 
     @property
     def is_of_outputs(self) -> bool:
@@ -125,7 +123,8 @@ class BatchLoss:
         """The loss of a batch by the module's outputs for it, or by their ``logits`` where it takes these."""
         assert self.loss is not None
         if any(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in tensors(outputs)):
-            outputs = mapped(_widened, outputs)
+            promote = torch.promote_types
+            outputs = mapped(lambda t: t.to(promote(t.dtype, torch.float32)) if t.is_floating_point() else t, outputs)
         logits = logits_of(outputs)
         try:
             if logits is outputs:
@@ -202,7 +201,3 @@ def require_mean(loss: Any) -> None:
     tensor = isinstance(loss, Tensor)
     require(tensor and shape == (), "loss", rule, f"shape {tuple(shape)}" if tensor and shape else type(loss).__name__)
     require(not loss.is_complex(), "loss", "be a real number", loss.dtype)
-
-
-def _widened(tensor: Tensor) -> Tensor:
-    return tensor.to(torch.promote_types(tensor.dtype, torch.float32)) if tensor.is_floating_point() else tensor

@@ -65,7 +65,21 @@ def continuous(
             "cast to integers or to 16 bits, as autocast does, in model or loss?)"
         )
     elif found := slopes():
-        yield from _unlike(value, eps, step, found)
+        # Slopes that are not the mean of the differences ahead and behind, by more than these differ from each other:
+        # at a kink, as that of a ReLU at exactly 0, the two differ, and torch's slope is neither.
+        here = value(0, 0.0)
+        ahead = [(value(p, step) - here) / step for p in range(LINES)]
+        behind = [(here - value(p, -step)) / step for p in range(LINES)]
+        mean = [(a + b) / 2 for a, b in zip(ahead, behind, strict=True)]
+        size = max(math.hypot(*found), math.hypot(*mean))
+        off, bent = math.dist(found, mean), math.dist(ahead, behind) / 2
+        if off > KINKED * bent + AGREES * size + ROUNDED * eps * abs(here) / step:
+            p = max(range(LINES), key=lambda p: abs(found[p] - mean[p]))
+            yield (
+                f"the loss changes by {mean[p]:.3g} along a random direction where torch's derivative is "
+                f"{found[p]:.3g}: differences follow the values, whatever a detach, a hook or a backward of your own "
+                "makes of gradients"
+            )
 
 
 def _known(value: Line) -> Line:
@@ -157,22 +171,3 @@ def _unevenness(value: Line, mu: float, lines: int) -> tuple[float, float]:
         sizes.append(max(abs(two), abs(value(p, 2 * mu) - here) / (2 * mu)))  # at a flat place curvature is all
     root = math.sqrt(lines)
     return math.hypot(*off) / root, math.hypot(*sizes) / root
-
-
-def _unlike(value: Line, eps: float, step: float, slopes: Sequence[float]) -> Iterator[str]:
-    """Where slopes are not the mean of the differences ahead and behind by more than these differ from each other.
-
-    At a kink, as that of a ReLU at exactly 0, the two differ, and torch's slope is neither.
-    """
-    here = value(0, 0.0)
-    ahead = [(value(p, step) - here) / step for p in range(LINES)]
-    behind = [(here - value(p, -step)) / step for p in range(LINES)]
-    mean = [(a + b) / 2 for a, b in zip(ahead, behind, strict=True)]
-    size = max(math.hypot(*slopes), math.hypot(*mean))
-    off, bent = math.dist(slopes, mean), math.dist(ahead, behind) / 2
-    if off > KINKED * bent + AGREES * size + ROUNDED * eps * abs(here) / step:
-        p = max(range(LINES), key=lambda p: abs(slopes[p] - mean[p]))
-        yield (
-            f"the loss changes by {mean[p]:.3g} along a random direction where torch's derivative is {slopes[p]:.3g}: "
-            "differences follow the values, whatever a detach, a hook or a backward of your own makes of gradients"
-        )

@@ -211,9 +211,18 @@ class _Virtual(TorchFunctionMode):
             for key, t in formed.items():
                 if t._version != versions[key]:
                     _refuse_write(_function_name(func), self.parts[key].name)
-            self._watch(formed, result)
+            # Remember what of the formed tensors outlives the call, views above all: no one may write to it.
+            names = {memory_of(t): self.parts[key].name for key, t in formed.items() if t.numel()}
+            for t in (*formed.values(), *_tensors(result)):
+                name = names.get(memory_of(t))
+                if name is not None and not t.is_inference():
+                    self.watched.append((weakref.ref(t), t._version, name))
         if self.watched:
-            self._check_views(func)
+            self.watched = [entry for entry in self.watched if entry[0]() is not None]
+            for reference, version, whose in self.watched:
+                still = reference()
+                if still is not None and still._version != version:
+                    _refuse_write(_function_name(func), whose)
         return result
 
     def _looked_up(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
@@ -281,21 +290,6 @@ class _Virtual(TorchFunctionMode):
                 return function(*args, **kwargs)
 
         return call
-
-    def _watch(self, formed: dict[int, Tensor], result: Any) -> None:
-        """Remember what of the formed tensors outlives the call, views above all: no one may write to it."""
-        names = {memory_of(t): self.parts[key].name for key, t in formed.items() if t.numel()}
-        for t in (*formed.values(), *_tensors(result)):
-            name = names.get(memory_of(t))
-            if name is not None and not t.is_inference():
-                self.watched.append((weakref.ref(t), t._version, name))
-
-    def _check_views(self, func: Any) -> None:
-        self.watched = [entry for entry in self.watched if entry[0]() is not None]
-        for reference, version, name in self.watched:
-            t = reference()
-            if t is not None and t._version != version:
-                _refuse_write(_function_name(func), name)
 
 
 def _refuse_write(writer: str, name: str) -> NoReturn:

@@ -14,7 +14,7 @@ from torch import Tensor
 from decomfl_lab.devices import on_host
 from decomfl_lab.engines.base import Engine, Line, SampleLoss, Serial
 from decomfl_lab.errors import InputError, require_finite_positive
-from decomfl_lab.estimators.differences import Estimator, Point, ScalarEstimate, Values, fetched
+from decomfl_lab.estimators.differences import Estimator, ScalarEstimate, Values, fetched
 from decomfl_lab.estimators.resolution import Resolution
 from decomfl_lab.objectives.objective import Objective, examples_of
 from decomfl_lab.protocol.messages import Examples, Held, Plan, Reply
@@ -126,13 +126,6 @@ class Client:
     def _sample(self) -> SampleLoss:
         return self.objective, self.steps_taken
 
-    def _values(self, line: Line, points: Sequence[Point]) -> Values:
-        """The losses, where the objective forms x + c z_p itself, a layer at a time."""
-        perturbable: Any = self.objective
-        step, distribution = self.steps_taken, line.distribution
-        found = [perturbable.along(line.x, step, *stream_of(line.seed, p), c, distribution) for p, c in points]
-        return torch.stack(found) if isinstance(found[0], Tensor) else np.array(found)
-
 
 Update = tuple[ScalarArray, float, NDArray[np.float64] | None]
 
@@ -185,7 +178,13 @@ def _measure(clients: Sequence[Client], plans: Sequence[Plan], k: int) -> list[S
     else:
         points = first.estimator.points(P, first.mu)
         if first.lean:
-            values = [client._values(line, points) for client, line in zip(clients, lines, strict=True)]
+            values = []
+            for client, line in zip(clients, lines, strict=True):
+                # The losses, where the objective forms x + c z_p itself, a layer at a time.
+                perturbable: Any = client.objective
+                step, distribution = client.steps_taken, line.distribution
+                along = [perturbable.along(line.x, step, *stream_of(line.seed, p), c, distribution) for p, c in points]
+                values.append(torch.stack(along) if isinstance(along[0], Tensor) else np.array(along))
         # At the start all are at x_r, so that one x + c z_p serves everybody's batch.
         elif k == 0 and _at_one_point(lines):  # later every client is at an x of its own
             values = first.engine.losses(lines[0], points, samples)

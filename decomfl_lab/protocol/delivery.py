@@ -2,10 +2,10 @@
 
     server side                                         client side
     chosen = delivery.sample()
-    (if delivery.wants_reports)                         report = ledger.held(client.report())
+    (if delivery.wants_reports)                         report = ledger.sent(i, client.report(), upwards=True)
     delivery.open(chosen, reports) → (i, messages)      plan = receive(client, messages)
-    (if server.weights.lacks(i)) delivery.hear(said)    said = ledger.control(i, client.examples())
-                                                        reply = ledger.reply(client.handle(plan))
+    (if server.weights.lacks(i)) delivery.hear(said)    said = ledger.sent(i, client.examples(), upwards=True)
+                                                        reply = ledger.sent(i, client.handle(plan), upwards=True)
     record = delivery.close(replies)
 
 Whoever carries the messages (a simulator, the laws, a network) calls these five and nothing else.
@@ -135,7 +135,7 @@ class Delivery:
             return []
         if self._is_gone(r):
             return list(self.model(i, ledger))
-        return [ledger.records(i, self.server.history.since(r)[: end - r])]
+        return [ledger.sent(i, self.server.history.since(r)[: end - r], upwards=False)]
 
     def bring_up(self, i: int, r: int, ledger: Ledger) -> list[bytes]:
         """What brings client i, which holds round r, to the server's round, with its plan again if it has one.
@@ -154,15 +154,15 @@ class Delivery:
         r = server.round if pulls else r
         first = list(self.model(i, ledger)) if pulls else []
         if i in server.planned:
-            return [*first, ledger.plan(i, server.plan(i, r))]
+            return [*first, ledger.sent(i, server.plan(i, r), upwards=False)]
         records = server.history.since(r)
-        return first + ([ledger.records(i, records)] if records else [])
+        return first + ([ledger.sent(i, records, upwards=False)] if records else [])
 
     def _planned(self, i: int, plan: Plan) -> Iterator[bytes]:
         """The plan; where it carries no seeds, before it the seed that they derive from, until the client answers."""
         if plan.seeding.needs_run_seed and i not in self.told:
-            yield self.ledger.run_seed(i, self.server.run_seed)
-        yield self.ledger.plan(i, plan)
+            yield self.ledger.sent(i, RunSeed(self.server.run_seed), upwards=False)
+        yield self.ledger.sent(i, plan, upwards=False)
 
     def _sums_are_shorter(self, records: Sequence[RoundRecord]) -> bool:
         """Whether the sums of a pool take fewer bytes than these records, whose place they can take."""
@@ -173,11 +173,11 @@ class Delivery:
     def model(self, i: int, ledger: Ledger) -> Iterator[bytes]:
         """The server's optimizer state and model, x last, a 16-bit number as the equal float32; or sums of a pool."""
         if (sums := _sums_of(self.server.replica)) is not None:
-            yield ledger.pool(i, sums)
+            yield ledger.sent(i, sums, upwards=False)
             return
         for vector in self._sent(self.server.dense_model()):
             wide = vector if vector.dtype == torch.float64 else vector.float()
-            yield ledger.vector(i, self.server.round, wide.cpu().numpy(), upwards=False)
+            yield ledger.sent(i, Dense(self.server.round, wide.cpu().numpy()), upwards=False)
 
     def _sent(self, dense: Snapshot) -> Iterator[Tensor]:
         yield from (*dense.state.values(), dense.x)
@@ -207,10 +207,10 @@ class Delivery:
         """
         for i, n in zip(answered, examples or (), strict=False):
             if i not in self.told:
-                self.ledger.control(i, Examples(i, n), upwards=True)
+                self.ledger.sent(i, Examples(i, n), upwards=True)
             self.server.note_examples(i, n)
         for i in answered:
-            self.ledger.reply(Reply(i, record.round, record.scalars))
+            self.ledger.sent(i, Reply(i, record.round, record.scalars), upwards=True)
         self.server.store(record, answered)
         self.told.update(answered)
         return record

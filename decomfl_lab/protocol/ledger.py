@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, Final
 
-import numpy as np
-from numpy.typing import NDArray
-
-from decomfl_lab.protocol.compression import QuantizedVector, SparseVector
 from decomfl_lab.protocol.messages import (
     Dense,
-    Held,
     Message,
     Plan,
     Quantized,
@@ -21,7 +17,6 @@ from decomfl_lab.protocol.messages import (
 )
 from decomfl_lab.protocol.wire import encode
 from decomfl_lab.records.pool import PoolSums
-from decomfl_lab.records.record import RoundRecord
 
 
 @dataclass(slots=True)
@@ -39,6 +34,25 @@ class Traffic:
         self.bytes += bytes_
         self.scalars += scalars
         self.seeds += seeds
+
+
+_CARRIED: Final[Mapping[type, Callable[[Any], tuple[int, int]]]] = {
+    Plan: lambda plan: (
+        sum(record.scalars.size for record in plan.records),
+        sum(head.seeding.sent(head.K, head.P) for head in (plan, *plan.records)),
+    ),
+    tuple: lambda records: (
+        sum(record.scalars.size for record in records),
+        sum(record.seeding.sent(record.K, record.P) for record in records),
+    ),
+    RunSeed: lambda _: (0, 1),
+    Reply: lambda reply: (reply.scalars.size, 0),
+    Dense: lambda model: (model.x.size, 0),
+    PoolSums: lambda sums: (sums.S, 0),
+    Quantized: lambda sent: (sent.update.levels.size, 0),
+    Sparse: lambda sent: (sent.update.values.size, 0),  # its indices are in the bytes, not in the scalars
+}
+"""The scalars and seeds that a message carries; those of other types carry neither."""
 
 
 def _total(traffic: Iterable[Traffic]) -> Traffic:
@@ -67,26 +81,11 @@ class Ledger:
         total.add(len(message), scalars, seeds)
         return message
 
-    def plan(self, client: int, plan: Plan) -> bytes:
-        """Encode a plan to ``client`` and count it."""
-        scalars = sum(record.scalars.size for record in plan.records)
-        heads: tuple[Plan | RoundRecord, ...] = (plan, *plan.records)
-        seeds = sum(head.seeding.sent(head.K, head.P) for head in heads)
-        return self._went(client, self.encode(plan), scalars, seeds, upwards=False)
-
-    def records(self, client: int, records: tuple[RoundRecord, ...]) -> bytes:
-        """Encode records alone to ``client`` and count them."""
-        seeds = sum(record.seeding.sent(record.K, record.P) for record in records)
-        scalars = sum(record.scalars.size for record in records)
-        return self._went(client, self.encode(records), scalars, seeds, upwards=False)
-
-    def run_seed(self, client: int, seed: int) -> bytes:
-        """Encode the run's seed to ``client`` and count it."""
-        return self._went(client, self.encode(RunSeed(seed)), 0, 1, upwards=False)
-
-    def control(self, client: int, message: Message, *, upwards: bool) -> bytes:
-        """Encode a message that carries neither scalars nor seeds, to or from ``client``, and count it."""
-        return self._went(client, self.encode(message), 0, upwards=upwards)
+    def sent(self, client: int, message: Message, *, upwards: bool) -> bytes:
+        """Encode a message to or from ``client`` and count it."""
+        carried = (_CARRIED[kind](message) for kind in type(message).__mro__ if kind in _CARRIED)
+        scalars, seeds = next(carried, (0, 0))
+        return self._went(client, self.encode(message), scalars, seeds, upwards=upwards)
 
     def again(self, client: int, frame: bytes) -> bytes:
         """Count a frame to ``client`` that was counted before, and is sent once more."""
@@ -97,30 +96,6 @@ class Ledger:
         if count:
             for each in (self.up[client], self.total_up):
                 each.add(count, 0)
-
-    def held(self, held: Held) -> bytes:
-        """Encode which round a client holds and count it."""
-        return self._went(held.client, self.encode(held), 0, upwards=True)
-
-    def reply(self, reply: Reply) -> bytes:
-        """Encode a reply and count it."""
-        return self._went(reply.client, self.encode(reply), reply.scalars.size, upwards=True)
-
-    def vector(self, client: int, r: int, x: NDArray[np.float32] | NDArray[np.float64], *, upwards: bool) -> bytes:
-        """Encode a dense model to or from ``client`` and count it."""
-        return self._went(client, self.encode(Dense(r, x)), x.size, upwards=upwards)
-
-    def pool(self, client: int, sums: PoolSums) -> bytes:
-        """Encode the sums of a pool to ``client`` and count them, a scalar each."""
-        return self._went(client, self.encode(sums), sums.S, upwards=False)
-
-    def quantized(self, client: int, r: int, v: QuantizedVector) -> bytes:
-        """Encode a quantised update from ``client`` and count it."""
-        return self._went(client, self.encode(Quantized(r, v)), v.levels.size, upwards=True)
-
-    def sparse(self, client: int, r: int, v: SparseVector) -> bytes:
-        """Encode a sparse update from ``client`` and count it; indices are in the bytes, not in the scalars."""
-        return self._went(client, self.encode(Sparse(r, v)), v.values.size, upwards=True)
 
     @property
     def bytes(self) -> int:
@@ -136,11 +111,6 @@ class Ledger:
     def scalars(self) -> int:
         """All gradient scalars and model elements, both ways."""
         return self.total_up.scalars + self.total_down.scalars
-
-    @property
-    def scalars_per_client(self) -> float:
-        """Bytes / 4 / M: the communicated vector length of a client, averaged over the clients."""
-        return self.bytes / 4 / self.M
 
     def to_json(self) -> dict[str, list[list[int]]]:
         """The counts as a checkpoint keeps them."""

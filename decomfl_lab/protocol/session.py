@@ -167,7 +167,22 @@ class Host:
             asked |= {i} if asks else set()
         # Another client's frame may have moved the model that they share.
         now = {i: plan for i, plan in plans.items() if plan.round == self.replica.round and i in self._welcomed}
-        answers |= self._answer(now)
+        # The replies to plans of one round; those given before, to the byte, where a plan comes again.
+        again = {i: self._answers[i][1] for i, plan in now.items() if self._is_known(i, plan)}
+        new = [i for i in now if i not in again]
+        clients = [self.clients[i] for i in new]
+        for i, client in zip(new, clients, strict=True):
+            if self._answers.get(i, (None, b""))[0] == now[i].round:
+                client.steps_taken -= now[i].K
+            client.replica.restore(self.replica.snapshot())
+        replies = handle_all(clients, [now[i] for i in new]) if new else []
+        for i, reply in zip(new, replies, strict=True):
+            self.clients[i].replica.forget()
+            self.losses[i] = reply.loss
+            lost = unsound(reply.scalars).size
+            said: Message = reply if not lost else Refusal(str(DivergedError(f"scalars of client {i}")), True)
+            self._answers[i] = now[i].round, encode(said)
+        answers |= again | {i: self._answers[i][1] for i in new}
         hello = {i: self.hello(i) for i in asked | (plans.keys() - now.keys())}
         weighed = hello.keys() & now.keys() if self._terms.weighs else ()
         hello |= {i: hello[i] + encode(self.clients[i].examples()) for i in weighed}
@@ -235,24 +250,6 @@ class Host:
             if plan is not None and answered <= plan.round == self.replica.round:
                 self._welcomed.add(i)
         return plan, Ask() in messages
-
-    def _answer(self, plans: Mapping[int, Plan]) -> dict[int, bytes]:
-        """The replies to plans of one round; those given before, to the byte, where a plan comes again."""
-        again = {i: self._answers[i][1] for i, plan in plans.items() if self._is_known(i, plan)}
-        new = [i for i in plans if i not in again]
-        clients = [self.clients[i] for i in new]
-        for i, client in zip(new, clients, strict=True):
-            if self._answers.get(i, (None, b""))[0] == plans[i].round:
-                client.steps_taken -= plans[i].K
-            client.replica.restore(self.replica.snapshot())
-        replies = handle_all(clients, [plans[i] for i in new]) if new else []
-        for i, reply in zip(new, replies, strict=True):
-            self.clients[i].replica.forget()
-            self.losses[i] = reply.loss
-            lost = unsound(reply.scalars).size
-            said: Message = reply if not lost else Refusal(str(DivergedError(f"scalars of client {i}")), True)
-            self._answers[i] = plans[i].round, encode(said)
-        return again | {i: self._answers[i][1] for i in new}
 
     def _is_known(self, i: int, plan: Plan) -> bool:
         r, answer = self._answers.get(i, (None, b""))
@@ -420,7 +417,7 @@ class Coordinator:
             self.session.stray(i, len(frame) - (self._counted(i) - before))
 
     def _refusal(self, i: int, error: InputError) -> bytes:
-        return self.session.control(i, Refusal(str(error)), upwards=False)
+        return self.session.sent(i, Refusal(str(error)), upwards=False)
 
     def _counted(self, i: int) -> int:
         """The bytes of client i that both ledgers have counted."""
@@ -437,13 +434,13 @@ class Coordinator:
                         require(hello.run == self._run, f"run of client {i}", f"be {self._run.hex()}", hello.run.hex())
                     except InputError as error:
                         raise _StrangerError(str(error)) from None
-                    self.session.control(i, hello, upwards=True)
+                    self.session.sent(i, hello, upwards=True)
                 case Examples(client, n):
                     require(client == i, "client of a number of examples", f"be {i}, whose connection it is", client)
                     self.delivery.server.note_examples(i, n)
                     # It is a message of the run with the client's first reply, else of the session.
                     if i in self.delivery.told:
-                        self.session.control(i, message, upwards=True)
+                        self.session.sent(i, message, upwards=True)
                 case Refusal(text, diverged):
                     self.diverged = self.diverged or diverged
                     self.refused[i] = f"it says: {quoted(text)}"
@@ -469,8 +466,8 @@ class Coordinator:
         self.delivery.server.check(reply)
         weights = self.delivery.server.weights
         if weights.wanted and i not in self.delivery.told:
-            self.delivery.ledger.control(i, Examples(i, weights.examples[i]), upwards=True)
-        self.delivery.ledger.reply(reply)
+            self.delivery.ledger.sent(i, Examples(i, weights.examples[i]), upwards=True)
+        self.delivery.ledger.sent(i, reply, upwards=True)
         self.replies[i], self.losses[i] = reply, loss
         self._sure[i] = self.round
         return None
@@ -512,7 +509,7 @@ class Coordinator:
             return welcome + self._ask(i)
         comes_late = self._opened and i in self.chosen and i not in self.asked
         if server.seeding.needs_run_seed and (i in self.delivery.told or not comes_late):
-            welcome += self.session.run_seed(i, server.run_seed)
+            welcome += self.session.sent(i, RunSeed(server.run_seed), upwards=False)
         if comes_late:
             if self.delivery.wants_reports:
                 self._reported[i] = r
@@ -525,10 +522,10 @@ class Coordinator:
         return welcome + self._ask(i) + b"".join(self.delivery.bring_up(i, r, self.session))
 
     def _welcome(self, i: int, r: int) -> bytes:
-        return self.session.control(i, Welcome(r, self.steps[i]), upwards=False)
+        return self.session.sent(i, Welcome(r, self.steps[i]), upwards=False)
 
     def _ask(self, i: int) -> bytes:
-        return self.session.control(i, Ask(), upwards=False)
+        return self.session.sent(i, Ask(), upwards=False)
 
     def close(self) -> RoundRecord:
         """The record of the round, from the replies that were accepted; InputError if there are none."""

@@ -94,7 +94,8 @@ def _server(module: nn.Module, *, with_model: bool) -> Round:
 
 
 def _objective(module: nn.Module) -> ModuleObjective:
-    inputs, targets = torch.ones(1, _width(module)), torch.zeros(1, _width(module))
+    width = next(module.parameters()).shape[1]
+    inputs, targets = torch.ones(1, width), torch.zeros(1, width)
     return ModuleObjective(module, Layout.of(module), nn.functional.mse_loss, inputs, targets, EpochBatches(1, 1, (0,)))
 
 
@@ -212,10 +213,6 @@ class MemoryRow:
     def peak_models(self) -> float | None:
         """``peak_bytes`` in models of 4d bytes."""
         return None if self.peak_bytes is None else self.peak_bytes / (4 * self.d)
-
-
-def _width(module: nn.Module) -> int:
-    return next(module.parameters()).shape[1]
 
 
 def _model(d: int) -> nn.Module:

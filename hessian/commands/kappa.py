@@ -9,7 +9,7 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -564,9 +564,6 @@ def _interval(low: float, high: float) -> str:
     return f"{low:.4g} .. {high:.4g}"
 
 
-Row = tuple[str, str, str, str]
-
-
 def _print(
     result: hessian.EffectiveRank,
     density: hessian.SpectralDensity | None,
@@ -579,18 +576,8 @@ def _print(
     table = Table(title=f"κ of the {result.operator}", title_justify="left")
     for head in ("quantity", "value", f"{result.confidence:.0%} interval", "what it is"):
         table.add_column(head, justify="left" if head in ("quantity", "what it is") else "right")
-    for row in _rows(result, density, split):
-        table.add_row(*row)
-    Console(width=None if sys.stdout.isatty() else 130, highlight=False).print(table)
-    made = f"{plural(result.steps, 'Lanczos step')}, {plural(result.probes, 'probe')}"
-    spent = f"{plural(result.products, 'product')} ({made}), {result.seconds:.1f} s"
-    print(f"{result.reason}\n{spent}; seed {result.seed}\n{_about(facts)}")
-
-
-def _rows(
-    result: hessian.EffectiveRank, density: hessian.SpectralDensity | None, split: hessian.SplitSample | None
-) -> Iterator[Row]:
-    yield "κ signed", f"{result.kappa:.4g}", _interval(*result.interval), "tr / ‖·‖₂: negative eigenvalues cancel"
+    row = table.add_row
+    row("κ signed", f"{result.kappa:.4g}", _interval(*result.interval), "tr / ‖·‖₂: negative eigenvalues cancel")
     sampled = density.kappas(result.confidence) if density is not None else {}
     for name, what, estimate in (
         ("positive", "Σ max(λ, 0) / λ_max", result.kappa_positive),
@@ -600,21 +587,25 @@ def _rows(
             sampled[name] = (estimate.value, *estimate.interval(result.confidence))
         if name in sampled:
             value, low, high = sampled[name]
-            yield f"κ {name}", f"{value:.4g}", _interval(low, high), what
+            row(f"κ {name}", f"{value:.4g}", _interval(low, high), what)
         else:
-            yield f"κ {name}", "–", "–", f"{what}: not measured (--density-products 50)"
+            row(f"κ {name}", "–", "–", f"{what}: not measured (--density-products 50)")
     trace = result.trace
-    yield "trace", f"{trace.value:.5g}", _interval(*result.trace_interval), f"standard error {trace.stderr:.2g}"
+    row("trace", f"{trace.value:.5g}", _interval(*result.trace_interval), f"standard error {trace.stderr:.2g}")
     tail = f"true ‖H‖₂ is above the interval in at most {50 * (1 - result.confidence):.3g} % of runs"
-    yield "‖H‖₂", f"{result.norm:.5g}", _interval(*result.norm_interval), f"largest magnitude; {tail}"
+    row("‖H‖₂", f"{result.norm:.5g}", _interval(*result.norm_interval), f"largest magnitude; {tail}")
     for name, value, residual in (
         ("λ_max", result.lambda_max, result.lambda_max_residual),
         ("λ_min", result.lambda_min, result.lambda_min_residual),
     ):
-        yield name, f"{value:.5g}", f"± {result.believed(residual):.2g}", "Ritz value; an eigenvalue is that near"
+        row(name, f"{value:.5g}", f"± {result.believed(residual):.2g}", "Ritz value; an eigenvalue is that near")
     if split is not None:
-        yield "λ_max of all data", "", _interval(split.below, split.above), "in expectation, from two halves"
-        yield "κ of all data", "", _interval(*split.kappa(trace.value)), "trace / λ_max of all data"
+        row("λ_max of all data", "", _interval(split.below, split.above), "in expectation, from two halves")
+        row("κ of all data", "", _interval(*split.kappa(trace.value)), "trace / λ_max of all data")
+    Console(width=None if sys.stdout.isatty() else 130, highlight=False).print(table)
+    made = f"{plural(result.steps, 'Lanczos step')}, {plural(result.probes, 'probe')}"
+    spent = f"{plural(result.products, 'product')} ({made}), {result.seconds:.1f} s"
+    print(f"{result.reason}\n{spent}; seed {result.seed}\n{_about(facts)}")
 
 
 def _density_json(density: hessian.SpectralDensity, confidence: float) -> dict[str, Any]:

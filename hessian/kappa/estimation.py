@@ -15,8 +15,7 @@ from decomfl_lab.errors import plural, require
 from hessian.estimate import Estimate
 from hessian.kappa.result import EffectiveRank, EffectiveRankProgress, _signs
 from hessian.kappa.settings import SCOUTS, Settings
-from hessian.operators.counted import Counted
-from hessian.operators.operator import Operator
+from hessian.operators.operator import Counted, Operator
 from hessian.operators.probes import probe
 from hessian.resume import State
 from hessian.spectrum.forms import SphereForms
@@ -143,8 +142,17 @@ class _Run:
                 elif self.settings.trace is None:
                     self.inside = math.fsum(self.forms.quad(q) for q in self.krylov.vectors)
         else:
-            self._sample()
-        self.history.append(self._row())
+            # One probe of the complement: its product or, once the variance is known, its quadratic form.
+            u = self.krylov.complement_(self._z(PROBES, len(self.sampled.values)))
+            # ‖u‖² = n, the dimension of the complement, so that E[uuᵀ] = P and E[uᵀHu] = tr(PHP).
+            u *= math.sqrt(self.sampled.n) / (math.sqrt(dot(u, u)) or 1.0)
+            Hu = self.forms.matvec(u) if self.sampled.wants_products else None
+            form = self.forms.quad(u) if Hu is None else dot(u, Hu)
+            self.sampled.add(form, u, None if Hu is None else self.krylov.complement_(Hu))
+        theta = self._theta
+        top = float(self.krylov.result().ritz_values[-1]) if self.krylov.steps else math.nan
+        kappa = self._trace()[0] / theta if theta > 0 else math.nan
+        self.history.append((self.products, top, kappa, *self._interval()))
 
     def _z(self, stage: int, index: int) -> Tensor:
         return probe(self.operator, self.settings.seed, stage, index)
@@ -189,17 +197,10 @@ class _Run:
 
     def _needed(self, variance: float, beyond: float) -> float:
         """Probes of this variance for the half-width asked for, by the scouts' trace, were they many."""
-        width = self._width(self.predicted[-1][1], beyond)
+        # The half-width of the trace's interval that makes κ's reach rtol·|κ|, 0 where none does: with ‖H‖₂ up to
+        # θ(1 + s) the quotient of the two, which are independent, reaches as far as w² + s² = rtol².
+        width = abs(self.predicted[-1][1]) * math.sqrt(max(self.settings.rtol**2 - beyond**2, 0.0))
         return (self.settings.normal / width) ** 2 * SAFETY * variance if width > 0 else math.inf
-
-    def _sample(self) -> None:
-        """One probe of the complement: its product or, once the variance is known, its quadratic form."""
-        u = self.krylov.complement_(self._z(PROBES, len(self.sampled.values)))
-        # ‖u‖² = n, the dimension of the complement, so that E[uuᵀ] = P and E[uᵀHu] = tr(PHP).
-        u *= math.sqrt(self.sampled.n) / (math.sqrt(dot(u, u)) or 1.0)
-        product = self.forms.matvec(u) if self.sampled.wants_products else None
-        form = self.forms.quad(u) if product is None else dot(u, product)
-        self.sampled.add(form, u, None if product is None else self.krylov.complement_(product))
 
     # What is known
 
@@ -312,14 +313,6 @@ class _Run:
         enough = self.settings.trace is not None or len(self.sampled.values) >= LEAST_PROBES
         return enough and self.excluded and self._reach(*self.history[-1][3:]) <= self.settings.rtol
 
-    def _width(self, trace: float, beyond: float | None = None) -> float:
-        """Half-width of the trace's interval that makes κ's reach rtol·|κ|, 0 where none does.
-
-        With ‖H‖₂ up to θ(1 + s) the quotient of the two, which are independent, reaches as far as w² + s² = rtol².
-        """
-        s = self.beyond[-1] if beyond is None else beyond
-        return abs(trace) * math.sqrt(max(self.settings.rtol**2 - s**2, 0.0))
-
     def _needed_in_all(self) -> int | None:
         """The products that the half-width asked for takes, by what is known now; None if that is nothing.
 
@@ -353,12 +346,6 @@ class _Run:
         # with another operator's forms every step costs a form too, for tr(QGQᵀ)
         total = SCOUTS + (k + more) * (1 if self.forms is self.operator else 2) + probes
         return max(math.ceil(float(total.min())), self.products + 1)
-
-    def _row(self) -> tuple[int, float, float, float, float]:
-        theta = self._theta
-        top = float(self.krylov.result().ritz_values[-1]) if self.krylov.steps else math.nan
-        kappa = self._trace()[0] / theta if theta > 0 else math.nan
-        return (self.products, top, kappa, *self._interval())
 
     def progress(self) -> EffectiveRankProgress:
         """Where the run stands."""

@@ -16,7 +16,7 @@ from hessian.kappa.effective_rank import effective_rank
 from hessian.kappa.result import EffectiveRank
 from hessian.kappa.settings import Settings
 from hessian.operators.asked import Source, curvature
-from hessian.operators.block import BlockOperator
+from hessian.operators.operator import BlockOperator
 from hessian.operators.options import CurvatureKeywords
 
 _HEADS = ("layer", "d", "κ", "interval", "tr", "share of tr", "‖·‖₂", "products")

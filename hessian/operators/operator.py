@@ -259,3 +259,72 @@ class DenseOperator(Operator):
     def fingerprint(self) -> str:
         """See ``Operator``."""
         return digest("", self.matrix)
+
+
+class BlockOperator(Around):
+    """S H Sᵀ, S the rows of the identity at some places of x. A product costs one with H, and two vectors of its size.
+
+    It has the name of H, as the block of a positive semi-definite matrix is one too.
+    """
+
+    def __init__(self, inner: Operator, places: Sequence[slice]) -> None:
+        """The block of ``inner`` at these places, each with a beginning and an end within its d elements."""
+        super().__init__(inner)
+        self.places = tuple(places)
+        self.sizes = [place.stop - place.start for place in places]
+        self.d = sum(self.sizes)
+
+    def matvec(self, v: Tensor) -> Tensor:
+        """See ``Operator``."""
+        product = self.inner.matvec(self._whole(v))
+        return torch.cat([product[place] for place in self.places])
+
+    def quad(self, v: Tensor) -> float:
+        """See ``Operator``."""
+        return self.inner.quad(self._whole(v))
+
+    def fingerprint(self) -> str:
+        """See ``Operator``."""
+        return digest(f"{self.places} {self.inner.fingerprint()}")
+
+    def _whole(self, v: Tensor) -> Tensor:
+        """The vector Sᵀv: v at the places, 0 elsewhere."""
+        whole = v.new_zeros(self.inner.d)
+        for place, part in zip(self.places, v.split(self.sizes), strict=True):
+            whole[place] = part
+        return whole
+
+
+class Counted(Around):
+    """An operator that counts its products and refuses those that are not finite."""
+
+    def __init__(self, operator: Operator, products: int = 0, quadratic_forms: int = 0) -> None:
+        """Count products of ``operator`` from ``products`` on; InputError if its dimension or dtype is none."""
+        require(operator.d >= 1, "operator", "have a dimension of at least 1", operator.d)
+        require(operator.dtype in (torch.float32, torch.float64), "operator", "be float32 or float64", operator.dtype)
+        super().__init__(operator)
+        self.products = products  # the number of products so far, quadratic forms included
+        self.quadratic_forms = quadratic_forms  # the number of those that gave only vᵀHv
+
+    def matvec(self, v: Tensor) -> Tensor:
+        """H v, see ``Operator``; InputError that names the product if it is not finite."""
+        self.products += 1
+        w = self.inner.matvec(v)
+        if w.untyped_storage().data_ptr() == v.untyped_storage().data_ptr():
+            w = w.clone()  # the identity may give v itself, and products are written to
+        require(w.shape == (self.d,), self._what(), f"have shape ({self.d},)", tuple(w.shape))
+        if not is_finite(w):
+            broken = int((~torch.isfinite(w)).sum())
+            require(broken == 0, self._what(), "be finite", f"NaN or infinity in {broken} of {self.d} elements")
+        return w
+
+    def quad(self, v: Tensor) -> float:
+        """vᵀHv, see ``Operator``; InputError that names the product if it is not finite."""
+        self.products += 1
+        self.quadratic_forms += 1
+        value = float(self.inner.quad(v))
+        require(math.isfinite(value), self._what(), "be finite", value)
+        return value
+
+    def _what(self) -> str:
+        return f"product {self.products} of {self.name}"

@@ -15,7 +15,7 @@ from decomfl_lab.errors import known_options, require_finite_positive, require_i
 from decomfl_lab.objectives.batch_loss import LossFunction
 from hessian.estimate import Estimate, require_confidence
 from hessian.operators.asked import Source, curvature
-from hessian.operators.counted import Counted
+from hessian.operators.operator import Counted
 from hessian.operators.options import CurvatureKeywords
 from hessian.operators.probes import probe
 from hessian.spectrum.lanczos import band, require_room

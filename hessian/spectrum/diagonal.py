@@ -16,7 +16,7 @@ from decomfl_lab.objectives.batch_loss import LossFunction
 from decomfl_lab.objectives.function import enabled
 from hessian.estimate import require_confidence
 from hessian.operators.asked import Source, curvature
-from hessian.operators.counted import Counted
+from hessian.operators.operator import Counted
 from hessian.operators.options import CurvatureKeywords
 from hessian.operators.probes import probe_at
 from hessian.spectrum.lanczos import Krylov, require_room

@@ -13,7 +13,7 @@ from decomfl_lab.objectives.batch_loss import LossFunction
 from decomfl_lab.objectives.function import enabled
 from hessian.estimate import Jsonable
 from hessian.operators.asked import Source, curvature
-from hessian.operators.counted import Counted
+from hessian.operators.operator import Counted
 from hessian.operators.options import CurvatureKeywords
 from hessian.spectrum.lanczos import Krylov, require_room
 

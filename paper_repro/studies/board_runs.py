@@ -365,7 +365,7 @@ def _return_costs(method: Method, setting: TrainingSetting, missed: int) -> dict
         follows = "nobody" if method.alone else "vectors"
         return {**kept, "back_bytes": back, "back_seconds": 0.0, "follows": follows, "exact": True}
     delivery, client = federation.delivery, federation.clients[1]
-    reports = [federation.ledger.held(client.report())] if delivery.wants_reports else []
+    reports = [federation.ledger.sent(client.id, client.report(), upwards=True)] if delivery.wants_reports else []
     ((_, messages),) = delivery.open((1,), reports)
     started = time.perf_counter()
     plan = receive(client, messages)
@@ -395,7 +395,7 @@ def _pace(method: Method, setting: TrainingSetting, passes: int) -> float:
         federation.clients[0],
         cast(ModuleObjective, setting.objectives[0]),
     )
-    reports = [federation.ledger.held(client.report())] if delivery.wants_reports else []
+    reports = [federation.ledger.sent(client.id, client.report(), upwards=True)] if delivery.wants_reports else []
     ((_, messages),) = delivery.open((0,), reports)
     plan = receive(client, messages)
     if client.replica.forgotten:

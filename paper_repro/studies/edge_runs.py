@@ -119,7 +119,7 @@ def _measured(folder: Path, report: Report, config: TrainConfig, examples: int, 
         except DivergedError:
             diverged = True
             break
-        report(Progress(r + 1, config.rounds, losses[-1], accuracy, federation.ledger.scalars_per_client))
+        report(Progress(r + 1, config.rounds, losses[-1], accuracy, federation.ledger.bytes / 4 / federation.ledger.M))
     return pd.DataFrame(rows).assign(diverged=diverged), provenance(dataset)
 
 

@@ -160,7 +160,8 @@ def test_it_trains_and_counts_what_the_labs_ledger_counts(capsys: pytest.Capture
     clients = [Client(i, Replica(torch.zeros(1), Sgd()), lambda x, t: 0.0, forward, 1e-3) for i in range(10)]
     for _ in range(50):
         opened = delivery.open(delivery.sample())
-        delivery.close([delivery.ledger.reply(clients[i].handle(receive(clients[i], sent))) for i, sent in opened])
+        replies = [clients[i].handle(receive(clients[i], sent)) for i, sent in opened]
+        delivery.close([delivery.ledger.sent(reply.client, reply, upwards=True) for reply in replies])
     down, up = (
         (4 * way.scalars + 8 * way.seeds) / 10 for way in (delivery.ledger.total_down, delivery.ledger.total_up)
     )

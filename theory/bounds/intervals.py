@@ -100,41 +100,42 @@ def needed(young: Young, limit: Fraction, *, cells: int = 2000) -> dict[str, flo
     """
     y = SimpleNamespace(**{name: _interval(each) for name, each in vars(young).items()})
     shares = [iv.mpf([cell, cell + 1]) / cells for cell in range(cells)]
-    found = [_constants(y, iv.mpf([0, 1]) * _interval(limit), share, iv.mpf([0, 1])) for share in shares]
+    size, c, found = iv.mpf([0, 1]) * _interval(limit), iv.mpf([0, 1]), []
+    for x in shares:
+        # The constants at λ = size, x and c, in the letters of the proof.
+        p, r = size * x, size * (1 - x) / 2  # ηLK, ηLq
+        step, step_1 = 1 + 1 / y.beta + 1 / y.theta, 1 + 1 / y.beta_1 + 1 / y.theta_1
+        noise, noise_1 = (1 + y.theta) * (1 + y.s), (1 + y.theta_1) * (1 + y.s_1)
+        remainder, remainder_1 = (1 + y.theta) * (1 + 1 / y.s) / 2, (1 + y.theta_1) * (1 + 1 / y.s_1) / 2
+        bias = (1 + y.nu + (1 + 1 / y.nu) / 4) * 4 / 9  # s_ν in units of s₂
+        itself = (1 - c) * p * ((1 + y.nu) * step_1 * p / 2 + noise_1 * (1 + 1 / y.t_1) * r)
+        drift = ((1 + y.nu) * (1 / (4 * y.alpha) + step * p / 2) + noise * (1 + 1 / y.t) * r / 2) / (1 - itself)
+        start = (1 + y.beta_1) * (2 - c) * x / 6 + noise_1 * (1 + y.t_1) * (1 - x) / 4
+        descent = (
+            1
+            - y.alpha
+            - ((1 + y.beta) * p + noise * (1 + y.t) * r) / 2
+            - drift * (1 - c) * p * ((1 + y.beta_1) * (2 - c) * p / 6 + noise_1 * (1 + y.t_1) * r / 2)
+        )
+        if not (descent.a > 0 and itself.b < 1):
+            descent = iv.mpf(0)
+        of_e = remainder + drift * (1 - c) * p * remainder_1
+        found.append(
+            {
+                "start": 1 / descent,
+                "dissimilarity": ((1 + y.beta) * x / 2 + noise * (1 + y.t) * (1 - x) / 4) / descent,
+                "noise": noise / 2 / descent,
+                "drift": drift * max(start.b, (noise_1 / 2).b) / descent,
+                "bias": (
+                    bias * (1 / (4 * y.alpha) + step * p / 2 + drift * step_1 * (1 - c) * (2 - c) * p**2 / 6)
+                    + of_e * c * p / 9
+                )
+                / descent,
+                "remainder": of_e / descent,
+            }
+        )
     return {name: max(float(each[name].b) for each in found) for name in found[0]}
 
 
 def _interval(number: Fraction) -> Any:
     return iv.mpf(number.numerator) / number.denominator
-
-
-def _constants(y: SimpleNamespace, size: Any, x: Any, c: Any) -> dict[str, Any]:
-    """The constants at λ = ``size``, x and c, in the letters of the proof."""
-    p, r = size * x, size * (1 - x) / 2  # ηLK, ηLq
-    step, step_1 = 1 + 1 / y.beta + 1 / y.theta, 1 + 1 / y.beta_1 + 1 / y.theta_1
-    noise, noise_1 = (1 + y.theta) * (1 + y.s), (1 + y.theta_1) * (1 + y.s_1)
-    remainder, remainder_1 = (1 + y.theta) * (1 + 1 / y.s) / 2, (1 + y.theta_1) * (1 + 1 / y.s_1) / 2
-    bias = (1 + y.nu + (1 + 1 / y.nu) / 4) * 4 / 9  # s_ν in units of s₂
-    itself = (1 - c) * p * ((1 + y.nu) * step_1 * p / 2 + noise_1 * (1 + 1 / y.t_1) * r)
-    drift = ((1 + y.nu) * (1 / (4 * y.alpha) + step * p / 2) + noise * (1 + 1 / y.t) * r / 2) / (1 - itself)
-    start = (1 + y.beta_1) * (2 - c) * x / 6 + noise_1 * (1 + y.t_1) * (1 - x) / 4
-    descent = (
-        1
-        - y.alpha
-        - ((1 + y.beta) * p + noise * (1 + y.t) * r) / 2
-        - drift * (1 - c) * p * ((1 + y.beta_1) * (2 - c) * p / 6 + noise_1 * (1 + y.t_1) * r / 2)
-    )
-    if not (descent.a > 0 and itself.b < 1):
-        descent = iv.mpf(0)
-    of_e = remainder + drift * (1 - c) * p * remainder_1
-    return {
-        "start": 1 / descent,
-        "dissimilarity": ((1 + y.beta) * x / 2 + noise * (1 + y.t) * (1 - x) / 4) / descent,
-        "noise": noise / 2 / descent,
-        "drift": drift * max(start.b, (noise_1 / 2).b) / descent,
-        "bias": (
-            bias * (1 / (4 * y.alpha) + step * p / 2 + drift * step_1 * (1 - c) * (2 - c) * p**2 / 6) + of_e * c * p / 9
-        )
-        / descent,
-        "remainder": of_e / descent,
-    }

@@ -51,29 +51,31 @@ class Landscape:
         L: λ_max of the Hessians of mini-batches; κ: tr(∇²f)₊/L; σ²: mean squared distance of a mini-batch's gradient
         from its client's; σ_G: largest distance of a client's gradient from ∇f; D: f(x_0), as f ≥ 0.
         """
-        found = pd.DataFrame([self._at(x) for x in points]).max()
+        rows = []
+        for x in points:
+            whole = spectral_density(HessianOperator(self.whole, x), products=40, seed=_SEED)
+            positive = whole.expectation(lambda values: np.maximum(values, 0.0))
+            gradients = [
+                self.whole.piece_gradient(x.detach().clone().requires_grad_(), piece) for piece in self.whole.pieces
+            ]
+            mean = torch.stack(gradients).mean(0)
+            smooth, noise = whole.lambda_max, 0.0
+            for batches, gradient in zip(self._batches, gradients, strict=True):
+                deviations = [float(((batch.gradient(x) - gradient) ** 2).sum()) for batch in batches]
+                noise = max(noise, float(np.mean(deviations)))
+                smooth = max(smooth, effective_rank(HessianOperator(batches[0], x), products=8, seed=_SEED).norm)
+            rows.append(
+                {
+                    "L": smooth,
+                    "trace": whole.d * positive.value,
+                    "sigma": math.sqrt(noise),
+                    "sigma_G": max(float((gradient - mean).norm()) for gradient in gradients),
+                }
+            )
+        found = pd.DataFrame(rows).max()
         L, config = float(found["L"]), self.config
         return Setting(
             d=self.whole.d, L=L, kappa=max(1.0, float(found["trace"]) / L), sigma=float(found["sigma"]),
             sigma_G=float(found["sigma_G"]), D=self.whole(points[0]), m=config.sampled, M=config.clients,
             P=config.perturbations, R=config.rounds, distribution=config.distribution,
         )  # fmt: skip
-
-    def _at(self, x: Tensor) -> dict[str, float]:
-        whole = spectral_density(HessianOperator(self.whole, x), products=40, seed=_SEED)
-        positive = whole.expectation(lambda values: np.maximum(values, 0.0))
-        gradients = [
-            self.whole.piece_gradient(x.detach().clone().requires_grad_(), piece) for piece in self.whole.pieces
-        ]
-        mean = torch.stack(gradients).mean(0)
-        smooth, noise = whole.lambda_max, 0.0
-        for batches, gradient in zip(self._batches, gradients, strict=True):
-            deviations = [float(((batch.gradient(x) - gradient) ** 2).sum()) for batch in batches]
-            noise = max(noise, float(np.mean(deviations)))
-            smooth = max(smooth, effective_rank(HessianOperator(batches[0], x), products=8, seed=_SEED).norm)
-        return {
-            "L": smooth,
-            "trace": whole.d * positive.value,
-            "sigma": math.sqrt(noise),
-            "sigma_G": max(float((gradient - mean).norm()) for gradient in gradients),
-        }

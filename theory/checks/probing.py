@@ -113,6 +113,7 @@ def _pairs(
     scale = max(float(np.linalg.norm(points[0] - points[-1])), math.sqrt(2 * claimed.D / claimed.L), 1e-3)
     for walk in range(_WALKS):
         client, xi = int(rng.integers(problem.M)), float(rng.random())
+        drawn = np.array(client), np.array(xi)
         x = points[int(rng.integers(len(points)))] + (walk > 0) * scale * rng.standard_normal(points[0].shape)
         far = x + scale * rng.standard_normal(x.shape)
         yield x, far, client, xi
@@ -121,22 +122,18 @@ def _pairs(
             near = 1e-5 * max(scale, float(np.linalg.norm(x)))
             y = x + near * v / max(float(np.linalg.norm(v)), 1e-300)
             yield x, y, client, xi
-            bend = _sampled_gradient(problem, y, client, xi) - _sampled_gradient(problem, x, client, xi)
+            bend = problem.sampled_gradient(y, *drawn) - problem.sampled_gradient(x, *drawn)
             v = bend if bend.any() else rng.standard_normal(x.shape)
             if rng.random() < 0.3:  # onward, to where the gradient leads
                 x = x + scale / _STEPS * rng.choice([-1.0, 1.0]) * v / max(float(np.linalg.norm(v)), 1e-300)
 
 
-def _sampled_gradient(problem: Problem, x: Floats, client: int, xi: float) -> Floats:
-    return problem.sampled_gradient(x, np.array(client), np.array(xi))
-
-
 def _smooth(problem: Problem, claimed: Setting, x: Floats, y: Floats, client: int, xi: float) -> None:
     """That L is not exceeded between x and y, and that there the gradient is that of the loss."""
-    here, there = (_sampled_gradient(problem, each, client, xi) for each in (x, y))
+    who, which = np.array(client), np.array(xi)
+    here, there = (problem.sampled_gradient(each, who, which) for each in (x, y))
     where = (_at("x", x), _at("y", y), f"client {client}", f"ξ = {xi:.6g}")
     _refuse("L", claimed.L, _quotient(x, y, here, there), "‖∇f_i(x; ξ) − ∇f_i(y; ξ)‖/‖x − y‖", *where)
-    who, which = np.array(client), np.array(xi)
     rise = float(problem.sampled(y, who, which) - problem.sampled(x, who, which))
     middle, size = 0.5 * float((here + there) @ (y - x)), float(np.linalg.norm(y - x))
     # f(y) − f(x) lies within L‖y − x‖²/4 of the mean of the two slopes, if the gradient is f's and L-Lipschitz.

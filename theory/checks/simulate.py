@@ -59,7 +59,23 @@ def simulate(
     parts = []
     for done in range(0, runs, each):
         with np.errstate(over="ignore", invalid="ignore"):
-            found = left(explicit, _paths(explicit, setting, step, min(each, runs - done), rng))
+            # x_0..x_R of so many runs, shape (R + 1, runs, n).
+            count = min(each, runs - done)
+            m = setting.m
+            x = np.tile(explicit.start, (count, 1))
+            v, path = np.zeros_like(x), [x]
+            for _ in range(setting.R):
+                if setting.replacement:
+                    clients = rng.integers(0, explicit.M, (count, m))
+                else:
+                    clients = rng.random((count, explicit.M)).argsort(-1)[:, :m]
+                local, state = (np.repeat(each[:, None], m, axis=1) for each in (x, v))
+                for _ in range(setting.K):
+                    z = directions(setting.distribution, (count, setting.P), x.shape[1], explicit.d, rng)
+                    local, state = step(Losses(explicit, clients, rng.random((count, m))), local, state, z, setting)
+                x, v = local.mean(axis=1), state.mean(axis=1)
+                path.append(x)
+            found = left(explicit, np.stack(path))
         parts.append(np.where(np.isfinite(found), found, math.inf))  # diverged
     return Estimate.of(np.concatenate(parts).tolist())
 
@@ -68,25 +84,6 @@ def _explicit(problem: Problem | Quadratic, setting: Setting) -> Problem:
     setting.require("eta")
     require(setting.d == problem.d, "d", f"be the problem's {problem.d}", setting.d)
     return subspace(problem, setting.clients)
-
-
-def _paths(problem: Problem, setting: Setting, step: Step, runs: int, rng: np.random.Generator) -> Floats:
-    """x_0..x_R of so many runs, shape (R + 1, runs, n)."""
-    m = setting.m
-    x = np.tile(problem.start, (runs, 1))
-    v, path = np.zeros_like(x), [x]
-    for _ in range(setting.R):
-        if setting.replacement:
-            clients = rng.integers(0, problem.M, (runs, m))
-        else:
-            clients = rng.random((runs, problem.M)).argsort(-1)[:, :m]
-        local, state = (np.repeat(each[:, None], m, axis=1) for each in (x, v))
-        for _ in range(setting.K):
-            z = directions(setting.distribution, (runs, setting.P), x.shape[1], problem.d, rng)
-            local, state = step(Losses(problem, clients, rng.random((runs, m))), local, state, z, setting)
-        x, v = local.mean(axis=1), state.mean(axis=1)
-        path.append(x)
-    return np.stack(path)
 
 
 class _Sampled:

@@ -209,16 +209,6 @@ def _short(statement: Statement) -> dict[str, Axis]:
     }
 
 
-def _waves_axes(statement: Statement, _: str) -> dict[str, Axis]:
-    turn = Axis(0.0, 2 * math.pi, log=False)
-    return _short(statement) | {
-        "amplitude": Axis(-1.0, 1.0, log=False),
-        "frequency": Axis(0.2, 5.0),
-        "phase": turn,
-        "second": turn,
-    }
-
-
 def _waves(statement: Statement, at: At) -> tuple[Waves, Setting | None]:
     """Two cosines of one coordinate; those of the clients and of the noise have the first one's frequency."""
     problem = Waves(
@@ -229,11 +219,6 @@ def _waves(statement: Statement, at: At) -> tuple[Waves, Setting | None]:
     return problem, _setting(statement, problem, at)
 
 
-def _piecewise_axes(statement: Statement, _: str) -> dict[str, Axis]:
-    shares = {name: Axis(0.0, 1.0, log=False) for name in ("fall", "rest")}
-    return _short(statement) | shares | {"at": Axis(0.01, 10.0)}
-
-
 def _piecewise(statement: Statement, at: At) -> tuple[Piecewise, Setting | None]:
     problem = Piecewise(
         at=at["at"], fall=at["fall"], rest=at["rest"], noise=at.get("sigma", 0.0),
@@ -242,11 +227,16 @@ def _piecewise(statement: Statement, at: At) -> tuple[Piecewise, Setting | None]
     return problem, _setting(statement, problem, at)
 
 
+_TURN: Final = Axis(0.0, 2 * math.pi, log=False)
 FAMILIES: Final[Mapping[str, Family]] = {
     "quadratics": Family(_quadratic_axes, _quadratic, parts=True),
-    "waves": Family(_waves_axes, _waves),
-    "piecewise": Family(_piecewise_axes, _piecewise),
-}
+    "waves": Family(lambda statement, _: _short(statement) | {
+        "amplitude": Axis(-1.0, 1.0, log=False), "frequency": Axis(0.2, 5.0), "phase": _TURN, "second": _TURN,
+    }, _waves),
+    "piecewise": Family(lambda statement, _: _short(statement) | {
+        "fall": Axis(0.0, 1.0, log=False), "rest": Axis(0.0, 1.0, log=False), "at": Axis(0.01, 10.0),
+    }, _piecewise),
+}  # fmt: skip
 
 
 def tightness(

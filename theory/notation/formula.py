@@ -125,7 +125,22 @@ def _written(expression: sp.Expr, kept: bool) -> str:
         raised = str(power).translate(_SUPERSCRIPTS) if power in (2, 3, 4) else f"^{_factor(power, kept)}"
         return _factor(base, kept) + raised
     if isinstance(expression, sp.Mul | sp.Pow) or (expression.is_Rational and not expression.is_Integer):
-        return _product(expression, kept)
+        # Factors side by side, with a dot between a denominator and what is not in it.
+        text, apart = "", False
+        for factor in _parts(expression, kept) if expression.is_Mul else (expression,):
+            if _below(factor):
+                base = factor.base if factor.exp == -1 else sp.Pow(factor.base, -factor.exp, evaluate=False)
+                text += f"{'' if text.strip('−') else '1'}/{_factor(base, kept)}"
+            elif factor in (1, -1):
+                text = f"−{text}" if factor == -1 else text
+            else:
+                one = str(factor).replace("-", "−") if factor.is_Rational else _written(factor, kept)
+                one = f"({one})" if factor.is_Add else one
+                word = len(one) > 1 and one.isascii() and one.isalpha()  # which would run into what is beside it
+                called = isinstance(factor, sp.Function | sp.Max | sp.Min)
+                text += ("·" if (apart or word or called or one[0].isdecimal()) and text.strip("−") else "") + one
+            apart = _below(factor) or (factor.is_Rational and not factor.is_Integer) or (factor.is_Symbol and word)
+        return text if text.strip("−") else text + "1"
     if expression.args:
         return f"{expression.func.__name__.lower()}({', '.join(_written(each, kept) for each in expression.args)})"
     return str(expression).replace("-", "−")
@@ -154,22 +169,3 @@ def _factor(expression: sp.Expr, kept: bool) -> str:
     text = _written(expression, kept)
     several = isinstance(expression, sp.Add | sp.Mul) or _below(expression) or (expression.is_Rational and "/" in text)
     return f"({text})" if several else text
-
-
-def _product(expression: sp.Expr, kept: bool) -> str:
-    """Factors side by side, with a dot between a denominator and what is not in it."""
-    text, apart = "", False
-    for factor in _parts(expression, kept) if expression.is_Mul else (expression,):
-        if _below(factor):
-            base = factor.base if factor.exp == -1 else sp.Pow(factor.base, -factor.exp, evaluate=False)
-            text += f"{'' if text.strip('−') else '1'}/{_factor(base, kept)}"
-        elif factor in (1, -1):
-            text = f"−{text}" if factor == -1 else text
-        else:
-            one = str(factor).replace("-", "−") if factor.is_Rational else _written(factor, kept)
-            one = f"({one})" if factor.is_Add else one
-            word = len(one) > 1 and one.isascii() and one.isalpha()  # which would run into what is beside it
-            called = isinstance(factor, sp.Function | sp.Max | sp.Min)
-            text += ("·" if (apart or word or called or one[0].isdecimal()) and text.strip("−") else "") + one
-        apart = _below(factor) or (factor.is_Rational and not factor.is_Integer) or (factor.is_Symbol and word)
-    return text if text.strip("−") else text + "1"

@@ -51,17 +51,6 @@ def bias_factor(distribution: str, *, d: int) -> float:
     return 9 * d / 4 if require_choice("distribution", distribution, DISTRIBUTIONS) == "rademacher" else float(d)
 
 
-def eighth_moment(distribution: str, *, d: int) -> float:
-    """s₈ = E‖z‖⁸: d(d + 2)(d + 4)(d + 6) (gaussian), d⁴ (sphere, rademacher)."""
-    return sixth_moment(distribution, d=d) * (d + 6.0 if distribution == "gaussian" else d)
-
-
-def curved_bias_factor(distribution: str, *, d: int) -> float:
-    """s₄ with ‖E g z − ∇f(x)‖² ≤ ¼μ⁴H₃² s₄ where ∇²f is H₃-Lipschitz: d², for rademacher (d + 2√d/3)²."""
-    known = require_choice("distribution", distribution, DISTRIBUTIONS)
-    return (d + (2 / 3 * math.sqrt(d) if known == "rademacher" else 0.0)) ** 2
-
-
 @dataclass(frozen=True, kw_only=True)
 class Setting:
     """The constants that bounds and step-size conditions are made of, in the paper's symbols: its fields are options.
@@ -138,6 +127,7 @@ class Setting:
         """Every symbol with its value, those that follow from others included; those not given are left out."""
         from scipy import special  # which help and errors do without
 
+        s6 = sixth_moment(self.distribution, d=self.d)
         given = {
             **{name: float(getattr(self, name)) for name in ("d", "L", "m", "P", "K", "R", "mu", "sigma", "sigma_G")},
             "M": float(self.clients),
@@ -145,9 +135,11 @@ class Setting:
             "phi": self.phi,
             "rho": second_moment_factor(self.distribution, d=self.d, P=self.P),
             "s2": bias_factor(self.distribution, d=self.d),
-            "s6": sixth_moment(self.distribution, d=self.d),
-            "s4": curved_bias_factor(self.distribution, d=self.d),
-            "s8": eighth_moment(self.distribution, d=self.d),
+            "s6": s6,
+            # ‖E g z − ∇f(x)‖² ≤ ¼μ⁴H₃² s₄ where ∇²f is H₃-Lipschitz: d², for rademacher (d + 2√d/3)².
+            "s4": (self.d + (2 / 3 * math.sqrt(self.d) if self.distribution == "rademacher" else 0.0)) ** 2,
+            # E‖z‖⁸: d(d + 2)(d + 4)(d + 6) (gaussian), d⁴ (sphere, rademacher).
+            "s8": s6 * (self.d + 6.0 if self.distribution == "gaussian" else self.d),
             "beta": self.beta,
             "tail": float(special.chdtrc(self.d * self.P + 4, 2 * self.d * self.P)),  # of χ² with dP + 4 degrees
         }

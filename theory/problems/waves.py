@@ -141,16 +141,6 @@ class Waves:
         )
         return found
 
-    def _psi(self, distribution: str, t: Floats) -> Floats:
-        """ψ(t), shape (..., n)."""
-        if distribution == "rademacher":
-            own = np.eye(t.shape[-1], dtype=bool)
-            found: Floats = np.where(own, np.sin(t)[..., None, :], np.cos(t)[..., None, :]).prod(-1)
-            return found
-        square = (t**2).sum(-1)
-        factor = np.exp(-square / 2) if distribution == "gaussian" else _hyp0f1(self.d / 2 + 1, -self.d * square / 4)
-        return t * factor[..., None]
-
     def _omega(self, distribution: str, t: Floats) -> Floats:
         square = (t**2).sum(-1) if distribution == "gaussian" else 0.0
         return (self.d - square) * self._phi(distribution, t)
@@ -171,7 +161,17 @@ class Waves:
         """
         require_finite_positive("mu", mu)
         a = self.a if amplitudes is None else amplitudes
-        found: Floats = -(a * np.sin(self._phases(x))) @ self._psi(distribution, mu * self.w) / mu
+        t = mu * self.w
+        psi: Floats  # shape (..., n)
+        if distribution == "rademacher":
+            own = np.eye(t.shape[-1], dtype=bool)
+            psi = np.where(own, np.sin(t)[..., None, :], np.cos(t)[..., None, :]).prod(-1)
+        else:
+            square = (t**2).sum(-1)
+            gaussian = distribution == "gaussian"
+            factor = np.exp(-square / 2) if gaussian else _hyp0f1(self.d / 2 + 1, -self.d * square / 4)
+            psi = t * factor[..., None]
+        found: Floats = -(a * np.sin(self._phases(x))) @ psi / mu
         return found
 
     def second_moment(

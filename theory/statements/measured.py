@@ -150,11 +150,6 @@ def _weighted(quadratic: Quadratic, setting: Setting) -> MeasuredSide:
     return MeasuredSide(float(value), {"a": math.sqrt(gradient.sum())})
 
 
-def _waves_gradient(waves: Waves, setting: Setting) -> MeasuredSide:
-    mean = waves.mean_estimate(waves.start, setting.mu, setting.distribution)
-    return MeasuredSide(float(np.linalg.norm(mean - waves.gradient(waves.start))))
-
-
 def _waves_a(waves: Waves) -> dict[str, float]:
     return {"a": float(np.linalg.norm(waves.gradient(waves.start)))}
 
@@ -173,11 +168,6 @@ def _waves_estimate(waves: Waves, setting: Setting) -> tuple[float, Floats]:
     return square, waves.mean_estimate(x, mu, distribution, own)
 
 
-def _waves_local(waves: Waves, setting: Setting) -> MeasuredSide:
-    square, _ = _waves_estimate(waves, setting)
-    return MeasuredSide(square, {**_waves_a(waves), "delta": 0.0})
-
-
 def _waves_variance(waves: Waves, setting: Setting) -> MeasuredSide:
     square, mean = _waves_estimate(waves, setting)
     return MeasuredSide(square - float(mean @ mean), {**_waves_a(waves), "delta": 0.0})
@@ -190,7 +180,10 @@ SMOOTHED_VALUE: Final = Left("|f^μ(x) − f(x)|", F, closed={
     ),
 })  # fmt: skip
 SMOOTHED_GRADIENT: Final = Left("‖∇f^μ(x) − ∇f(x)‖", F / X, closed={
-    Quadratic: lambda _, __: MeasuredSide(0.0), Waves: _waves_gradient,
+    Quadratic: lambda _, __: MeasuredSide(0.0),
+    Waves: lambda waves, setting: MeasuredSide(float(np.linalg.norm(
+        waves.mean_estimate(waves.start, setting.mu, setting.distribution) - waves.gradient(waves.start)
+    ))),
 })  # fmt: skip
 SECOND_MOMENT: Final = Left("E‖g z‖², g = (f(x + μz) − f(x))/μ", (F / X) ** 2, closed={
     Quadratic: _second_moment,
@@ -202,7 +195,10 @@ VARIANCE: Final = Left("E_r‖G_{i,r}^k − ∇f_i^μ(x_{i,r}^k)‖²", (F / X) 
     Quadratic: _variance, Waves: _waves_variance,
 })  # fmt: skip
 LOCAL_SECOND_MOMENT: Final = Left("E_r‖G_{i,r}^k‖²", (F / X) ** 2, closed={
-    Quadratic: _local_second_moment, Waves: _waves_local,
+    Quadratic: _local_second_moment,
+    Waves: lambda waves, setting: MeasuredSide(
+        _waves_estimate(waves, setting)[0], {**_waves_a(waves), "delta": 0.0}
+    ),
 })  # fmt: skip
 DRIFT: Final = Left("χ_r = (1/M) Σ_i Σ_k E_r‖x_{i,r}^k − x_r‖²", X**2, closed={
     Quadratic: lambda quadratic, setting: MeasuredSide(

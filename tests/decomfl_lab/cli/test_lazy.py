@@ -5,13 +5,12 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from importlib.metadata import EntryPoint, EntryPoints
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
 
 from benchmarks.group import bench
-from decomfl_lab.cli import layers
 from decomfl_lab.cli.lazy import Contribution
 from decomfl_lab.cli.main import application
 
@@ -70,8 +69,7 @@ def test_what_is_asked_of_torch_is_asked_everywhere_alike() -> None:
     assert "--constraint constraints.txt" in (ROOT / "environment.yml").read_text()
 
 
-def test_a_broken_module_of_a_layer_is_no_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_module_of_a_layer_is_no_bad_input() -> None:
     entry = EntryPoint("broken", "decomfl_lab.cli.main:no_such_thing", "decomfl.commands")
-    monkeypatch.setattr(layers, "entry_points", lambda **_: EntryPoints([entry]))
     with pytest.raises(AttributeError, match="no_such_thing"):
-        layers.load("decomfl.commands", "broken")
+        Contribution(entry).load()

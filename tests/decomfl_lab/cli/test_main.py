@@ -60,7 +60,7 @@ def test_every_method_and_variant_trains_from_the_command_line(flags: str, capsy
 def test_a_copy_of_the_code_that_is_not_installed_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("decomfl_lab.cli.main.contributed", lambda group: [])
+    monkeypatch.setattr("decomfl_lab.cli.main.entry_points", lambda group: [])
     assert "decomfl-lab must be installed (pip install -e . in its folder)" in refused(capsys, "train")
 
 

@@ -71,7 +71,7 @@ def test_a_run_is_the_same_to_the_bit_and_the_byte_with_and_without_the_log(vari
 
 def test_a_log_that_disturbed_the_scalars_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     class Disturbing(type(zo.central_curved)):  # type: ignore[misc]
-        def combine(self, values: zo.Values, slopes: zo.Values, mu: float) -> zo.Estimate:
+        def combine(self, values: zo.Values, slopes: zo.Values, mu: float) -> zo.ScalarEstimate:
             found = super().combine(values, slopes, mu)
             return replace(found, g=np.nextafter(found.g, np.float32(np.inf)))
 

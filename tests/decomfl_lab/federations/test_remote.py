@@ -169,9 +169,9 @@ def test_what_has_no_carrier_is_refused():
 def test_the_command_line_knows_it_by_its_entry_point(monkeypatch):
     class Entry:
         name = "hosts"
+        load = staticmethod(lambda: Hosts)
 
-    monkeypatch.setattr(command, "contributed", lambda group: [Entry])
-    monkeypatch.setattr(command, "load", lambda group, name: Hosts)
+    monkeypatch.setattr(command, "entry_points", lambda group: [Entry])
     assert isinstance(command._elsewhere("hosts", None), Hosts)
     with pytest.raises(InputError, match="federation must be one of in-process, hosts, got 'ray'"):
         command._elsewhere("ray", None)

@@ -77,7 +77,7 @@ def test_sums_of_another_round_or_to_another_rule_are_refused_and_change_nothing
     plain = LAB.client(but(seeding=Seeding.POOL), 0)
     ((_, messages),) = delivery.open([0])
     for client, r, message in ((pooled, 1, "round of a pool's sums must be 0, got 1"), (plain, 0, "PooledSgd rule")):
-        sums = delivery.ledger.pool(0, PoolSums(r, -24, np.ones(5, np.int32)))
+        sums = delivery.ledger.sent(0, PoolSums(r, -24, np.ones(5, np.int32)), upwards=False)
         before = client.replica.snapshot()
         with pytest.raises(InputError, match=message):
             receive(client, [sums, *messages])

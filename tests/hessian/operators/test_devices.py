@@ -19,12 +19,11 @@ from hessian.kappa.forward import forward_only
 from hessian.kappa.trace import trace
 from hessian.named import trained_here
 from hessian.operators import mean_loss
-from hessian.operators.block import BlockOperator
 from hessian.operators.curvature import FisherOperator, GaussNewtonOperator, HessianOperator
 from hessian.operators.exact import gauss_newton_trace
 from hessian.operators.given import FunctionOperator
 from hessian.operators.mean_loss import MeanLoss
-from hessian.operators.operator import Operator
+from hessian.operators.operator import BlockOperator, Operator
 from hessian.operators.options import CurvatureOptions
 from hessian.operators.probes import probe_at
 from hessian.operators.smoothed import SmoothedOperator

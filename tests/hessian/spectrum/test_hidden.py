@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hessian import DenseOperator, effective_rank, lanczos
 from hessian.kappa import estimation
-from hessian.operators.counted import Counted
+from hessian.operators.operator import Counted
 from hessian.operators.probes import probe
 from hessian.spectrum.hidden import Hidden
 from hessian.spectrum.lanczos import START, Krylov

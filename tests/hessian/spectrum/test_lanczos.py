@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from decomfl_lab.errors import InputError
-from hessian.operators.counted import Counted
-from hessian.operators.operator import DenseOperator
+from hessian.operators.operator import Counted, DenseOperator
 from hessian.spectrum.lanczos import Krylov, Lanczos, lanczos
 from tests.hessian.spectra import eigenvalues, mlp_hessian, rotated
 

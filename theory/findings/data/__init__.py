@@ -49,11 +49,6 @@ def _changed(label: str, code: str, change: str | list[str]) -> str:
     return code.replace(words, others)
 
 
-def _order(entry: dict[str, Any]) -> tuple[int, int]:
-    """Its line, and its number among those of the line."""
-    return entry["line"], int(entry["label"].partition(".")[2] or 1) if entry["label"].startswith("line-") else 0
-
-
 _FILES: Final = {
     each.name.removesuffix(".toml"): tomllib.loads(each.read_text(encoding="utf-8"))
     for each in sorted(files(__name__).iterdir(), key=lambda each: each.name)
@@ -89,7 +84,13 @@ _WRITTEN: Final = list(_written())
 _TABLES: Final = {
     entry["line"]: entry["number"] for _, entry in _WRITTEN if "line" in entry and "Table" in entry.get("number", "")
 }
-RAW: Final[list[dict[str, Any]]] = sorted((_whole(label, entry) for label, entry in _WRITTEN), key=_order)
+RAW: Final[list[dict[str, Any]]] = sorted(
+    (_whole(label, entry) for label, entry in _WRITTEN),
+    # its line, and its number among those of the line
+    key=lambda each: (
+        each["line"], int(each["label"].partition(".")[2] or 1) if each["label"].startswith("line-") else 0,
+    ),
+)  # fmt: skip
 """Every entry as it is written, with its place, in the order of the paper."""
 
 UNJUDGED: Final[list[dict[str, Any]]] = [each for file in _FILES.values() for each in file.get("unjudged", ())]

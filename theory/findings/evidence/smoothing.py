@@ -49,11 +49,6 @@ def tilted_moment(d: int, t: float) -> float:
     return (norm_moment(d, 4) + t * norm_moment(d, 5) + t**2 / 4 * norm_moment(d, 6)) / d
 
 
-def quadratic_moment(d: int, t: float) -> float:
-    """The same for f = a x_1 + (L/2)‖x‖²: E‖z‖²(z_1 + t‖z‖²/2)²."""
-    return d + 2 + t**2 / 4 * d * (d + 2) * (d + 4)
-
-
 # ∇²(‖x‖x_1/2) has, at an angle θ to e_1, the eigenvalues of [[2c, s], [s, c]]/2 and c/2: at most 1.
 _C: Final = sp.Symbol("c", real=True)
 supports("lemma.zo.basic", "eq.as")(
@@ -160,7 +155,9 @@ mends("lemma.zo.basic", "eq.as")(gradient_looseness, 1, 4.0)
 
 @over(effort=25, d=whole(1, 1e4), t=Axis(1e-4, 1e4))
 def _moments(variant: Variant, *, d: int, t: float) -> float:
-    left = max(tilted_moment(d, t), quadratic_moment(d, t))
+    # The same for f = a x_1 + (L/2)‖x‖²: E‖z‖²(z_1 + t‖z‖²/2)².
+    quadratic = d + 2 + t**2 / 4 * d * (d + 2) * (d + 4)
+    left = max(tilted_moment(d, t), quadratic)
     return left / math.fsum(statement("second-moment", variant).bound(_unit(d, t), a=1.0))
 
 

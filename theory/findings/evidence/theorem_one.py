@@ -744,12 +744,6 @@ def _admissible(r: OneRound) -> OneRound:
     return replace(r, eta=r.eta / 3 * statement("theorem-1").step_sizes(_setting(r)).largest)
 
 
-def _own_a1(r: OneRound) -> tuple[float, float]:
-    mean = r.smooth.mean(axis=(0, 1))
-    left = _a1(r) + 0.5 * r.eta * r.K * (r.a**2 + r.mean(mean**2))
-    return left, 0.5 * r.eta * (r.drift + r.K * r.mu**2)
-
-
 def _own_b(r: OneRound) -> tuple[float, float]:
     values = _setting(r).values
     apart = 2 * r.K * r.drift + 2 * r.K**2 * (r.mu**2 + values["sigma_G"] ** 2)
@@ -812,7 +806,13 @@ _STEPS: Final[dict[str, tuple[Sides, Callable[..., object]]]] = {
         lambda r: (r.drift, 0.5 * r.K**2 * r.eta**2 * r.total(r.G**2)),
         supports("line-1101.2"),
     ),
-    "corrected proof, A_1": (_own_a1, mends("the.1")),
+    "corrected proof, A_1": (
+        lambda r: (
+            _a1(r) + 0.5 * r.eta * r.K * (r.a**2 + r.mean(r.smooth.mean(axis=(0, 1)) ** 2)),
+            0.5 * r.eta * (r.drift + r.K * r.mu**2),
+        ),
+        mends("the.1"),
+    ),
     "corrected proof, ΣB": (_own_b, mends("the.1")),
     "corrected proof, N": (_own_n, mends("the.1")),
     "corrected proof, mean gradient": (_own_h, mends("the.1")),
