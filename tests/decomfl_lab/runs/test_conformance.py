@@ -8,18 +8,10 @@ import pytest
 
 from decomfl_lab.cli.main import main
 from decomfl_lab.protocol.log import RunLog
-from decomfl_lab.runs.conformance import write_conformance
 from decomfl_lab.runs.replay import replay
 from tests.tables import rows_of
 
 ROWS = rows_of(__file__)
-
-
-@pytest.fixture(scope="module")
-def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("vectors")
-    write_conformance(folder)
-    return folder
 
 
 def read(path: Path) -> dict[str, object]:
