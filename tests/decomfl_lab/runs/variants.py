@@ -8,8 +8,10 @@ from tests.tables import rows_of
 SMALL = TrainConfig(data="digits", model="logistic", clients=4, sampled=2, rounds=4, eval_every=2)
 """A run of no time."""
 
+ROWS = rows_of(__file__)
+OTHERS = ROWS["others"]
 VARIANTS: list[dict[str, Any]] = [
-    *rows_of(__file__)["variants"],
+    *ROWS["variants"],
     {"log_kappa": True, "perturbation_schedule": {}},
     {"perturbation_schedule": {3: 5}, "lr_schedule": {4: 0.005}},
 ]
