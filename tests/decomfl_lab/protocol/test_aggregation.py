@@ -17,7 +17,6 @@ from decomfl_lab.protocol.messages import Reply
 from decomfl_lab.protocol.server import Server
 from decomfl_lab.records.schedules import Schedule
 from tests.refusals import refuses
-from tests.tables import rows_of
 
 FAR = 1e30
 
@@ -57,7 +56,20 @@ def test_a_clipped_mean_shortens_what_is_longer_than_c() -> None:
     assert ClippedMean()([short, -short, long]) == pytest.approx(np.array([[0.1, 0.4 / 3]]))  # to the median, 0.5
 
 
-@pytest.mark.parametrize(("scalars", "wanted"), rows_of(__file__)["clips"])
+@pytest.mark.parametrize(
+    ("scalars", "wanted"),
+    [
+        ((2.0,), 2.0),
+        ((1.0, 3.0), (1 + 2) / 2),  # c = 2, between them
+        ((-4.0, 2.0), (-3 + 2) / 2),  # c = 3: norms have no sign
+        ((1.0, 2.0, 6.0), (1 + 2 + 2) / 3),
+        ((1.0, 2.0, 4.0, 100.0), (1 + 2 + 3 + 3) / 4),
+        ((0.0, 0.0, 5.0, 7.0), (2.5 + 2.5) / 4),
+        ((0.0, 0.0, 0.0, 7.0), 0.0),
+        ((1.0, 2.0, 3.0, 8.0, 9.0), (1 + 2 + 3 + 3 + 3) / 5),
+        ((1.0, 2.0, 3.0, 8.0, 9.0, 9.0), (1 + 2 + 3 + 3 * 5.5) / 6),
+    ],
+)
 def test_a_clip_of_0_is_the_median_norm_of_an_even_number_that_between_the_two_in_the_middle(
     scalars: tuple[float, ...], wanted: float
 ) -> None:

@@ -43,7 +43,7 @@ def test_the_matrices_make_a_convolution_and_its_adjoints(kernel: int) -> None:
 def test_whole_tiles_of_square_kernels_go_through_values(
     kernel: tuple[int, int], stride: tuple[int, int], size: tuple[int, int], m: int
 ) -> None:
-    assert tile_size(kernel, stride, *size) == m
+    assert tile_size(tuple(kernel), tuple(stride), *size) == m
 
 
 def _through_values(network: Network) -> int:
