@@ -25,3 +25,13 @@ def _embedded_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("DECOMFL_DATA", "DECOMFL_DOWNLOAD"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="session")
+def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of test vectors for other languages, which tests read alone."""
+    from decomfl_lab.runs.conformance import write_conformance  # which not every process of tests needs
+
+    folder = tmp_path_factory.mktemp("vectors")
+    write_conformance(folder)
+    return folder

@@ -22,6 +22,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests.tables import rows_of
+
 ROOT = Path(__file__).parents[1]
 SECONDS = 600
 """A mutant that takes longer counts as noticed: it does not end."""
@@ -41,21 +43,7 @@ class Suite(NamedTuple):
     sources: list[str]
 
 
-SUITES = {
-    "core": Suite(
-        True,
-        [f"tests/decomfl_lab/{name}" for name in ("protocol", "records", "replicas", "federations", "methods", "runs")],
-        [f"decomfl_lab/{name}" for name in ("protocol", "records", "replicas", "methods", "federations")],
-    ),
-    "losses": Suite(
-        False,
-        [f"tests/decomfl_lab/{name}" for name in ("objectives", "estimators", "protocol", "engines", "runs")]
-        + ["tests/hessian/kappa/test_forward.py", "tests/situations"],
-        [f"decomfl_lab/{name}" for name in ("objectives", "estimators")],
-    ),
-    "hessian": Suite(False, ["tests/hessian", "tests/situations"], ["hessian"]),
-    "splits": Suite(False, ["tests/decomfl_lab/datasets"], ["decomfl_lab/datasets/splits.py"]),
-}
+SUITES = {name: Suite(**own) for name, own in rows_of(__file__).items()}
 """By name; what a slow test alone would notice counts as a survivor (``SLOW``)."""
 SLOW = "16_bit_replicas or every_variant or drift_by_roundings or average_of_copies or clients_hold_a_model_for_each"
 SLOW += " or 95_percent or has_its_rows or two_processes or the_host_waits or losses_are_the_models_own"

@@ -1,10 +1,8 @@
 """What is refused in one line: a table of what is given and what the error says of it, and the line of a command."""
 
-import tomllib
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from inspect import Parameter, signature
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,10 +38,13 @@ def refuses(*rows: tuple[Any, ...], error: type[Exception] = InputError) -> Call
     return table
 
 
-def rows_of(test: str, table: str) -> list[tuple[Any, ...]]:
-    """The rows of a table in refusals.toml, beside a test (its ``__file__``)."""
-    tables = tomllib.loads(Path(test).with_name("refusals.toml").read_text(encoding="utf-8"))
-    return [tuple(row) for row in tables[table]]
+def calls(rows: list[list[Any]], *functions: Callable[..., Any]) -> list[tuple[Attempt, str]]:
+    """Rows for ``refuses`` of a function's name, its arguments (a list) or options (a table), and the refusal."""
+    found: list[tuple[Attempt, str]] = []
+    for name, given, refusal in rows:
+        (own,) = (function for function in functions if function.__name__ == name)
+        found.append((partial(own, **given) if isinstance(given, dict) else partial(own, *given), refusal))
+    return found
 
 
 def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:

@@ -29,8 +29,9 @@ from decomfl_lab.runs.memory import ENVIRONMENT, status_bytes
 from tests.decomfl_lab.language.tiny import tiny, transformers
 from tests.decomfl_lab.protocol.test_log import Full
 from tests.decomfl_lab.test_files import holder
-from tests.refusals import refuses, rows_of
+from tests.refusals import refuses
 from tests.situations.judge import Mine, made, same
+from tests.tables import rows_of
 
 X = torch.randn(24, 5, generator=torch.Generator().manual_seed(1))
 Y = (X[:, 0] > 0).long()
@@ -391,7 +392,7 @@ def test_bad_parameters_are_named(params: Any) -> None:
     MeZO(params, lr=0.1)
 
 
-@refuses(*rows_of(__file__, "mezo"))
+@refuses(*rows_of(__file__)["mezo"])
 def test_bad_options_are_named(options: dict[str, Any]) -> None:
     MeZO([W], **{"lr": 0.1, **options})
 

@@ -10,6 +10,7 @@ from torch import nn
 from decomfl_lab.errors import InputError
 from decomfl_lab.plugins import is_own, made, named
 from tests.refusals import refuses
+from tests.tables import rows_of
 
 OWN = """
 from torch import nn
@@ -50,19 +51,7 @@ def test_a_class_or_function_is_called_and_an_object_of_the_kind_is_taken_as_it_
     assert isinstance(named("model", "own_things:net.weight"), nn.Parameter)
 
 
-@refuses(
-    ("own_things", "model must be module:function, got 'own_things'"),
-    ("own_things:", "model must be module:function, got 'own_things:'"),
-    ("nowhere:f", r"that can be imported, got 'nowhere:f' \(ModuleNotFoundError: No module named 'nowhere', in /.*\)$"),
-    ("own_things:g", r"imported, got 'own_things:g' \(AttributeError: module 'own_things' has no attribute 'g'\)$"),
-    ("own_broken:f", r"\(NameError: name 'z' is not defined, own_broken.py line 2\)$"),
-    ("own_things:fails", r"must run without an error, got 'own_things:fails' \(KeyError: .*, own_things.py line 17\)$"),
-    ("own_things:refuses", r"^own must be true, got 0 \(model 'own_things:refuses', own_things.py line 14\)$"),
-    ("own_things:row", r"has no attribute 'row'; did you mean rows\?\)$"),
-    ("own_neighbour:WIDTH", "model 'own_neighbour:WIDTH' must make a torch.nn.modules.module.Module, got int"),
-    ("own_things:Net.bias", r"imported, got 'own_things:Net.bias' \(AttributeError: "),
-    ("torch.nn:Linear", r"without arguments, got 'torch.nn:Linear' \(TypeError: .*in_features.*\)$"),
-)
+@refuses(*rows_of(__file__)["refused"])
 def test_what_cannot_be_made_is_named_in_one_line(target: str) -> None:
     made("model", target, nn.Module)
 

@@ -6,6 +6,7 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.runs.config import run_options
 from decomfl_lab.words import WORDS, require_option
+from tests.tables import rows_of
 
 KNOWN = [*run_options(), *(name for method in METHODS.values() for name in method.options()), "device", "out"]
 
@@ -16,16 +17,7 @@ def test_every_word_names_an_option_that_exists_and_is_none_itself(word: str) ->
     assert word not in [name.replace("_", "-") for name in run_options()]
 
 
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [
-        ("K", "local_steps"),
-        ("num_clients", "clients"),
-        ("num-clients", "clients"),
-        ("μ", "mu"),
-        ("learning_rate", "lr"),
-    ],
-)
+@pytest.mark.parametrize(("name", "meant"), rows_of(__file__)["rows"])
 def test_a_word_from_elsewhere_is_told_what_it_is_called_here(name: str, meant: str) -> None:
     with pytest.raises(InputError) as caught:
         require_option("decomfl", name, ["local_steps", "clients", "mu", "lr"])

@@ -8,6 +8,7 @@ from sybil import Document
 
 from tests.docs.blocks import ROOT, Blocks
 from tests.docs.notebooks import BEGIN, LINK, TUTORIALS, as_cell, main, notebook, run
+from tests.tables import rows_of
 
 QUICK = ("bound", "federation")
 """Notebooks of a few seconds; the others run in `make thorough`."""
@@ -50,14 +51,7 @@ def test_a_notebook_runs_from_top_to_bottom(page: Path, tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("kernel")
 @pytest.mark.filterwarnings("default")
-@pytest.mark.parametrize(
-    ("block", "message"),
-    [
-        ("```python\nassert 1 == 2, 'planted'\n```", "planted"),
-        ("```python\n# mine.py\nx = 1\n```\n\n```python\nfrom mine import y\n```", "cannot import name 'y'"),
-        ("```sh\npython -c 'import sys; sys.exit(3)'\npython --version\n```", "exit status 3"),
-    ],
-)
+@pytest.mark.parametrize(("block", "message"), rows_of(__file__)["rows"])
 def test_a_broken_cell_is_noticed(block: str, message: str, tmp_path: Path) -> None:
     from nbclient.exceptions import CellExecutionError
 

@@ -12,6 +12,7 @@ import torch
 from sybil import Document
 
 from tests.docs.blocks import MADE, PAGES, ROOT, Blocks, reasons, run_page
+from tests.tables import rows_of
 
 LONG = ("own-data.md", "client.md")
 """Pages that take long."""
@@ -47,20 +48,7 @@ def test_every_block_that_is_left_out_says_why() -> None:
     assert [where for where, why in left_out.items() if len(why.split()) < 3] == []
 
 
-@pytest.mark.parametrize(
-    ("block", "message"),
-    [
-        ("```python\nassert 1 == 2, 'planted'\n```", "planted"),
-        ("- in a list\n\n  ```python\n  raise AssertionError('planted')\n  ```", "planted"),
-        ("```sh\ndecomfl train --rounds none\n```", "exits with 2: decomfl: error:"),
-        ("```sh\ndecomfl --version  # a comment\npython -m json.tool nothing.json\n```", "python -m .* exits with"),
-        ("```sh\ndecomfl --version | head\n```", "plain lines of decomfl and python alone"),
-        ("```sh\ncurl example.org\n```", "plain lines of decomfl and python alone"),
-        ("```python\nprint(1, 2)\n```\n\n```text\n1 3\n```", "prints something else: 1 2"),
-        ("```sh\ndecomfl --version\n```\n```text\ndecomfl-lab 0.0\n```", "prints something else: decomfl-lab"),
-        ("```bash\ndecomfl --version\n```", "language must be one of python, sh, .*, got 'bash'"),
-    ],
-)
+@pytest.mark.parametrize(("block", "message"), rows_of(__file__)["rows"])
 def test_a_broken_block_is_noticed(block: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=message):
         _run(f"# Title\n\n{block}\n", tmp_path)
@@ -74,6 +62,7 @@ def test_blocks_share_names_files_and_a_folder(tmp_path: Path) -> None:
 def test_a_page_leaves_the_process_as_it_was(tmp_path: Path) -> None:
     changes = """
 import os, random, sys, numpy, torch
+from tests.tables import rows_of
 torch.set_num_threads(2), torch.manual_seed(1), numpy.random.seed(1), random.seed(1)
 os.environ["DECOMFL_PLANTED"] = "1"
 sys.path.insert(0, "planted")

@@ -16,7 +16,6 @@ import pytest
 
 import decomfl_lab as lab
 from decomfl_lab.protocol.log import RunLog
-from decomfl_lab.runs.conformance import write_conformance
 from tests.decomfl_lab.protocol.chained import RECORD, chained, parted, with_record
 from tests.docs.blocks import ROOT
 
@@ -31,13 +30,6 @@ needs_gcc = pytest.mark.skipif(GCC is None, reason="there is no gcc to compile t
 needs_node = pytest.mark.skipif(NODE is None, reason="there is no node to run the JavaScript reader with")
 
 Reader = Callable[[Path], "subprocess.CompletedProcess[str]"]
-
-
-@pytest.fixture(scope="module")
-def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("vectors")
-    write_conformance(folder)
-    return folder
 
 
 def compiled(folder: Path, *flags: str) -> Path:

@@ -14,7 +14,6 @@ import pandas as pd
 import pytest
 
 from decomfl_lab.protocol.log import RunLog
-from decomfl_lab.runs.conformance import write_conformance
 from docs.rebuild_page import record, script
 from tests.docs import browser
 from tests.docs.blocks import ROOT
@@ -47,13 +46,6 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with RunLog.open(path) as log:
         log.cut(20)
     return path
-
-
-@pytest.fixture(scope="module")
-def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("vectors")
-    write_conformance(folder)
-    return folder
 
 
 def choose(page: Browser, log: Path) -> None:

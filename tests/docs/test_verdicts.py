@@ -11,6 +11,7 @@ from paper_repro.workflow import answer, claims
 from paper_repro.workflow.claims import UNHEALTHY, VERDICTS
 from tests.docs.blocks import ROOT
 from tests.paper_repro.recomputed.common import outcomes
+from tests.tables import rows_of
 from theory.findings.data import RAW
 from theory.findings.registry import ENTRIES
 
@@ -80,14 +81,7 @@ def test_no_text_gives_another_verdict_than_the_recorded_one(where: str) -> None
     assert used(texts()[where], ILL) == []
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "As the runs say, `fig3.slower` does not hold.",
-        "So fig3.slower holds all the same.",
-        "It depends on how one counts whether fig3.slower is right.",
-    ],
-)
+@pytest.mark.parametrize("text", rows_of(__file__)["rows"])
 def test_a_verdict_beside_an_ill_baseline_is_noticed(text: str) -> None:
     assert wrong(text, {"fig3.slower": {"verdict": UNHEALTHY}})
     assert used("⟦run fig3.slower | accuracy FedAvg | .3f⟧", ["fig3.slower"]) == ["fig3.slower"]

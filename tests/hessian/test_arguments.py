@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial, wraps
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,8 @@ from tests.hessian import problems
 from tests.hessian.operators.test_exact import mixed
 from tests.hessian.operators.test_smoothed import Quadratic
 from tests.hessian.spectra import Broken, rotated
-from tests.refusals import refuses
+from tests.refusals import calls, refuses
+from tests.tables import rows_of
 
 THREE = rotated([1.0, 2.0, 3.0])
 WIDE = rotated(list(np.linspace(0.0, 2.0, 200)))
@@ -53,45 +55,21 @@ def smoothed(**change: Any) -> object:
     return SmoothedOperator(Quadratic(THREE.matrix), **{"x": torch.ones(3).double(), "mu": 1e-3, **change})
 
 
+def of_three(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of the operator THREE, under its own name."""
+    return wraps(function)(partial(function, THREE))
+
+
+OF_THREE = map(of_three, (effective_rank, spectral_density, top_eigenvalues, lanczos))
+
+
 @refuses(
-    (lambda: effective_rank(THREE, rtol=0.0), "rtol must be a finite number above 0"),
-    (lambda: effective_rank(THREE, confidence=1.0), "confidence must be between 0 and 1"),
-    (lambda: effective_rank(THREE, max_products=4), "max_products must be an integer of at least 5, got 4"),
-    (lambda: effective_rank(THREE, products=4), "products must be an integer of at least 5, got 4"),
-    (lambda: effective_rank(THREE, seed=-1), "seed must be an integer in 0"),
-    (lambda: ball(radius=0.0), "radius must be a finite number above 0"),
-    (lambda: ball(points=0), "points must be an integer of at least 1"),
-    (lambda: ball(confidence=1.5), "confidence must be between 0 and 1"),
-    (lambda: forward(probes=7), "probes must be an integer of at least 8"),
-    (lambda: forward(mu=0.0), "mu must be a finite number above 0"),
-    (lambda: forward(mu=1e-30), "mu must move x"),
-    (lambda: forward(mus=(1e-3, 1e-2)), "mus must be at least three rising numbers"),
-    (lambda: forward(mus=(1e-2, 1e-3, 1e-4)), "mus must be at least three rising numbers"),
-    (lambda: forward(mus=(0.0, 1e-3, 1e-2)), "mu must be a finite number above 0"),
-    (lambda: forward(confidence=1.0), "confidence must be between 0 and 1"),
-    (lambda: forward(resamples=3), "resamples must be an integer of at least 100"),
-    (lambda: spectral_density(THREE, probes=0), "probes must be an integer of at least 1"),
-    (lambda: spectral_density(THREE, products=2), "products must be an integer of at least 3, got 2"),
-    (lambda: spectral_density(THREE, seed=-1), "seed must be an integer in 0"),
+    *calls(rows_of(__file__)["refused"], ball, forward, smoothed, *OF_THREE),
     (lambda: spectral_density(THREE).curve([0.0], bandwidth=0.0), "bandwidth must be a finite number above"),
     (lambda: spectral_density(Broken(WIDE, 28)), "product 28 of dense must be finite"),
-    (lambda: top_eigenvalues(THREE, k=0), "k must be an integer of at least 1, got 0"),
-    (lambda: top_eigenvalues(THREE, k=4), "k must be an integer in 1..3, got 4"),
-    (lambda: top_eigenvalues(THREE, k=3, max_products=2), "max_products must be an integer of at least 3, got 2"),
-    (lambda: top_eigenvalues(THREE, which="LM"), "which must be one of magnitude, largest, smallest, got 'LM'"),
-    (lambda: top_eigenvalues(THREE, rtol=0.0), "rtol must be a finite number above 0"),
-    (lambda: top_eigenvalues(THREE, seed=-1), "seed must be an integer in 0"),
-    (lambda: lanczos(THREE, seed=0, steps=0), "steps must be an integer of at least 1"),
-    (lambda: lanczos(THREE, seed=-1, steps=2), "seed must be an integer in 0"),
-    (lambda: lanczos(THREE, seed=0, steps=2, tol=0.0), "tol must be a finite number above 0"),
-    (lambda: lanczos(THREE, seed=0, steps=2, max_basis=3), "max_basis must be an integer of at least 4"),
     (
         lambda: lanczos(Broken(WIDE, 4), seed=0, steps=9),
         "product 4 of dense must be finite, got 'NaN or infinity in 200",
-    ),
-    (
-        lambda: effective_rank(THREE, sed=1),  # type: ignore[call-arg]
-        r"option of effective_rank must be .*, got 'sed' \(did you mean seed\?\)",
     ),
     (lambda: KappaEvery(cross_entropy, problems.data(), every=0), "every must be an integer of at least 1, got 0"),
     (lambda: split_sample((THREE, WIDE), seed=0), r"halves must have one dimension, got \(3, 200\)"),
@@ -129,12 +107,8 @@ def smoothed(**change: Any) -> object:
     ),
     (lambda: as_operator(WIDE, d=200), "d and dtype must stay unset with"),
     (lambda: as_operator(WIDE.matrix.numpy(), dtype=torch.float64), "d and dtype must stay unset with"),
-    (lambda: smoothed(mu=0.0), "mu must be a finite number above 0"),
-    (lambda: smoothed(mu=1e-40), "mu must move x"),
-    (lambda: smoothed(samples=0), "samples must be an integer of at least 1"),
     (lambda: smoothed(x=torch.ones(3, 3)), "x must be a vector of float32 or float64"),
     (lambda: smoothed(x=torch.ones(3).half()), "x must be a vector of float32 or float64"),
-    (lambda: smoothed(seed=-1), "seed must be an integer"),
 )
 def test_arguments_that_break_a_rule_are_named(attempt: Callable[[], object]) -> None:
     attempt()

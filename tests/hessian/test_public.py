@@ -15,6 +15,7 @@ import hessian
 from tests.hessian.spectra import rotated
 from tests.nets import seeded
 from tests.refusals import refuses
+from tests.tables import rows_of
 
 X = torch.randn(300, 6, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(300) % 3
@@ -66,18 +67,7 @@ def test_what_has_no_hessian_is_refused(given: tuple[Any, ...]) -> None:
     hessian.effective_rank(*given, seed=0)
 
 
-@pytest.mark.parametrize(
-    ("kappa", "low", "high", "shown"),
-    [
-        (9.93, 9.4361, 10.4311, "κ = 9.93, 95 % interval 9.44 .. 10.43"),
-        (1234.5, 1100.0, 1300.0, "κ = 1234, 95 % interval 1100 .. 1300"),
-        (2.5, 2.5, 2.5, "κ = 2.50000, 95 % interval 2.50000 .. 2.50000"),
-        (-0.0314, -0.0325, -0.0305, "κ = -0.0314, 95 % interval -0.0325 .. -0.0305"),
-        (7.25, -float("inf"), float("inf"), "κ = 7.25000, 95 % interval -inf .. inf"),
-        (0.0, 0.0, 0.0, "κ = 0.00000, 95 % interval 0.00000 .. 0.00000"),
-        (float("nan"), float("nan"), float("nan"), "κ is undefined: H is zero along every direction tried"),
-    ],
-)
+@pytest.mark.parametrize(("kappa", "low", "high", "shown"), rows_of(__file__)["printed"])
 def test_a_result_prints_its_interval_to_two_digits_of_the_half_width(
     kappa: float, low: float, high: float, shown: str
 ) -> None:

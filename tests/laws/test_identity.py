@@ -14,6 +14,7 @@ import torch
 from decomfl_lab.cli.main import main
 from decomfl_lab.laws import IDENTITY_LAWS, identity_suite, verify_identity
 from tests.refusals import refuses
+from tests.tables import rows_of
 
 OWN, SHARED = {"step": 4, "prompt": 7}, {"tp": 2}
 
@@ -101,14 +102,7 @@ def test_noise_that_depends_on_who_was_asked_before_is_found() -> None:
     assert "(step 1) has other noise when" in found.counterexample
 
 
-@refuses(
-    ({"own": {"step": 0}}, "the numbers of coordinate 'step' must be at least 1, got 0"),
-    ({"own": {"step": 2}, "shared": {"step": 2}}, "coordinates must be own or shared, got step as both"),
-    ({"own": {"step": 10**6}}, "combinations of coordinates must be at most 20,000, got 1,000,000"),
-    ({"own": {"step": 2}, "laws": ["order"]}, "laws must be among repeatable, .*, got 'order'"),
-    ({"own": {"step": 2}, "noise": []}, r"noise must be a function, or a list of one for each process, got \[\]"),
-    error=ValueError,
-)
+@refuses(*rows_of(__file__)["refused"], error=ValueError)
 def test_bad_arguments_are_refused(options: dict[str, Any]) -> None:
     verify_identity(**{"noise": seed_of, **options})
 
@@ -133,18 +127,7 @@ def test_what_processes_wrote_down_is_judged_alike(tmp_path: Path, capsys: pytes
     assert "other noise" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("rows", "says"),
-    [
-        (["{"], "line 1 of .* must be JSON"),
-        ([{"step": 1}], "line 1 of .* must be an object with its noise"),
-        (
-            [{"step": 1, "noise": 1}, {"prompt": 1, "noise": 1}],
-            "line 2 of .* must have the coordinates of the first one",
-        ),
-        ([], "must have lines, got none"),
-    ],
-)
+@pytest.mark.parametrize(("rows", "says"), rows_of(__file__)["rows"])
 def test_lines_that_are_none_are_refused(
     rows: list[Any], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

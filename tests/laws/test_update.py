@@ -19,6 +19,7 @@ from decomfl_lab.laws.exact import Copied
 from decomfl_lab.plugins import named
 from tests.laws.targets import RIGHT, STAND_INS
 from tests.refusals import refuses
+from tests.tables import rows_of
 
 ADAPTERS = Path(__file__).parents[2] / "examples" / "laws"
 DRIFT = ["restored-once", "restored-a-thousand-times", "restored-in-16-bits", "replay-is-the-run"]
@@ -219,11 +220,7 @@ def test_a_module_of_ones_own_is_tried_after_the_kits() -> None:
     assert (found[0].status, len(made)) == ("holds", 1)
 
 
-@refuses(
-    ({"laws": ["restored"]}, "laws must be among restored-once, .*, got 'restored'"),
-    ({"tolerance": -1.0}, r"tolerance must be a share of the norm in \[0, 1\), got -1.0"),
-    error=ValueError,
-)
+@refuses(*rows_of(__file__)["refused"], error=ValueError)
 def test_bad_arguments_are_refused(options: dict[str, Any]) -> None:
     verify_update(Copied, **options)
 

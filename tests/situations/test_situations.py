@@ -31,6 +31,7 @@ from tests.situations import (
 )
 from tests.situations.judge import RIGHT, Entry, Situation, mean, refused, situations
 from tests.situations.zoo import DATA, REAL64, WORDS, X64, N, X, Y, ce, classes, mean_ce, mlp, ragged, rand
+from tests.tables import rows_of
 
 TABLES = tuple(
     table.TABLE
@@ -100,16 +101,7 @@ def test_the_judge_notices_a_refusal_for_another_reason(door, verdict):
 # --- every engine, and methods of first order -------------------------------------------------------------------------
 
 ENGINES = ("plain", "serial", "threads", "batched", "auto")
-FUNCTIONS = {
-    "a mean": "called inside enable_grad",
-    "class weights": "class weights, one batch",
-    "InfoNCE": "InfoNCE, whose negatives are the batch, one batch",
-    "a sum": "reduction='sum', one batch",
-    "soft F1": "soft F1, one batch",
-    "a z-score of the batch": "a z-score of the batch in forward, one batch",
-    "loss(model, batch)": "a function of (model, batch, decay=0.1)",
-    "outputs in a dict": "outputs: a dict",
-}
+FUNCTIONS = rows_of(__file__)["functions"]
 
 
 def weights(module):

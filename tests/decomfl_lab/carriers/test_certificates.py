@@ -18,6 +18,7 @@ from decomfl_lab.carriers.stream import certificates
 from decomfl_lab.carriers.stream.certificates import client_name, make_certificates, read_identity
 from decomfl_lab.errors import InputError
 from tests.refusals import refused, refuses
+from tests.tables import rows_of
 
 
 def test_each_client_has_a_certificate_with_its_name_that_the_authority_signed(tmp_path):
@@ -60,19 +61,7 @@ def test_a_certificate_that_is_not_valid_now_is_refused_by_both_sides_with_its_d
     assert f"certificate of {named} must be valid now" in refused(capsys, *f"{side} --certificates {tmp_path}".split())
 
 
-NO_PEM = r"^certificate of client-0, its key and ca\.crt must be PEM files, got others$"
-
-
-@refuses(
-    ({"ca.crt": "other/ca.crt"}, r"^certificate of client-0 must be of the authority in ca\.crt, got one of another$"),
-    ({"client-0.key": "client-1.key"}, "^key of client-0 must be the one of its certificate, got 'another'$"),
-    ({"client-0.crt": "client-0.key"}, NO_PEM),
-    ({"client-0.key": "client-0.crt"}, NO_PEM),
-    (
-        {"client-0.crt": "client-1.crt", "client-0.key": "client-1.key"},
-        "name in the certificate of client-0 must be client-0, got 'client-1'",
-    ),
-)
+@refuses(*rows_of(__file__)["refused"])
 def test_files_that_do_not_belong_together_are_refused_by_name(sources, tmp_path):
     make_certificates(tmp_path, 2)
     make_certificates(tmp_path / "other", 1)

@@ -14,31 +14,15 @@ import pytest
 from decomfl_lab.cli.main import main
 from decomfl_lab.plain import plain, print_json
 from tests.decomfl_lab.cli.test_screens import EVERY
+from tests.tables import rows_of
 
 ROOT = Path(__file__).parents[3]
 WITH_JSON = [path.removeprefix("decomfl ") for path, own in EVERY if any("--json" in each.opts for each in own.params)]
 TINY = "--data digits --model logistic --rounds 2 --eval-every 2 --clients 4 --sampled 2 --perturbations 2"
-LINES = {
-    "audit": "--statement eq.hh",
-    "bound": "--theorem 2 --d 1e9 --kappa 50 --m 10 --P 10 --L 1 --R 1000",
-    "certificates": "made --clients 1",
-    "check": f"{ROOT}/examples/my_bound.py:right",
-    "kappa": "run --products 5",
-    "noise": "--d 10",
-    "paper": "--list",
-    "replay": "run",
-    "runs": "run",
-    "stepsize": "--theorem 1 --d 28938 --m 10 --P 20 --K 4 --L 1",
-    "verify": "--law revert-leaves-every-bit --cases 2",
-}
+ROWS = rows_of(__file__)
+LINES = {name: line.format(ROOT=ROOT) for name, line in ROWS["lines"].items()}
 """A line of each command that needs a moment; the others are in ``ELSEWHERE``."""
-ELSEWHERE = {
-    "bench": "seconds of each; tests/benchmarks",
-    "board": "an hour",
-    "join": "a server",
-    "tightness": "minutes; it prints as check does",
-    "serve": "clients; it prints what train does",
-}
+ELSEWHERE = ROWS["elsewhere"]
 """What the others need."""
 SLOW = {"check": pytest.mark.thorough}
 DECOMFL = [sys.executable, "-P", "-m", "decomfl_lab"]

@@ -26,6 +26,7 @@ from figures.command import curves_of
 from tests.decomfl_lab.language.tiny import save_opt
 from tests.decomfl_lab.language.toy import write_sst2
 from tests.refusals import refused
+from tests.tables import rows_of
 from tests.thorough import sampled
 
 CONFIG = TrainConfig(
@@ -85,20 +86,7 @@ def test_an_interrupted_a_damaged_and_a_foreign_folder_are_told_apart(
     assert "damaged: checkpoint must be a whole file as it was written" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    sampled(
-        [
-            ("config.toml", "rounds = = 3"),
-            ("config.toml", ""),
-            ("metrics.csv", "round,test_loss\n1,nonsense\n"),
-            ("metrics.csv", "round\n1,2,3\n"),
-            ("metrics.csv", "x\n1\n"),
-            ("metrics.csv", ""),
-        ],
-        3,
-    ),
-)
+@pytest.mark.parametrize(("name", "content"), sampled(map(tuple, rows_of(__file__)["damaged"]), 3))
 def test_damaged_files_are_listed_and_never_a_traceback(
     name: str, content: str, runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

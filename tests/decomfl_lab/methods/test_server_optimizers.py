@@ -18,6 +18,7 @@ from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.runs.folder import CHECKPOINT_FILE
 from decomfl_lab.runs.run import load_run
 from tests.refusals import refuses
+from tests.tables import rows_of
 
 SMALL: dict[str, Any] = {
     "data": "digits", "model": "logistic", "clients": 5, "sampled": 3, "rounds": 6, "eval_every": 3, "batch_size": 32,
@@ -82,14 +83,7 @@ def test_a_checkpoint_without_what_the_server_keeps_is_refused(damage: Any, tmp_
     load_run(tmp_path)
 
 
-@refuses(
-    ({"server_optimizer": "adamw"}, "server_optimizer must be one of sgd, adagrad, adam, yogi, got 'adamw'"),
-    ({"server_optimizer": "adam", "server_lr": 0.0}, "server_lr must be a finite number above 0, got 0.0"),
-    ({"server_optimizer": "adam", "server_tau": -1.0}, "server_tau must be a finite number above 0"),
-    ({"server_optimizer": "yogi", "server_beta2": 1.0}, r"server_beta2 must be in \[0, 1\), got 1.0"),
-    ({"server_beta1": 0.5}, "server_beta1 must be left out with server_optimizer sgd, which has no use for it"),
-    ({"server_optimizer": "adagrad", "server_beta2": 0.5}, "server_beta2 must be left out with server_optimizer ada"),
-)
+@refuses(*rows_of(__file__)["refused"])
 def test_values_out_of_range_or_of_no_use_are_refused(options: dict[str, Any]) -> None:
     lab.FedAvg(**options)
 

@@ -13,6 +13,7 @@ from decomfl_lab.datasets.own import own_dataset
 from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.runs.prepared import build_federation
 from tests.refusals import refuses
+from tests.tables import rows_of
 from tests.thorough import sampled
 
 WEIGHED = [name for name in METHODS if name not in ("feedsign", "mezo")]
@@ -67,14 +68,7 @@ def test_a_rule_without_weights_is_refused_with_both_names(aggregation: str) -> 
     assert str(refusal.value) == f"weighting must be clients with aggregation {rule}, {rest}"
 
 
-@refuses(
-    ({"weighting": "example"}, "weighting must be one of clients, examples, got 'example'"),
-    ({"weighting": "examples", "log_kappa": True}, "weighting must be clients with log_kappa"),
-    ({"method": "feedsign", "weighting": "examples"}, "option of feedsign must be one of"),
-    ({"method": "mezo", "weighting": "examples"}, "option of mezo must be one of"),
-    ({"method": "fedavg", "weighting": "n"}, "weighting must be one of clients, examples, got 'n'"),
-    ({"method": "fedzo", "weighting": "n"}, "weighting must be one of clients, examples, got 'n'"),
-)
+@refuses(*rows_of(__file__)["refused"])
 def test_where_there_is_no_weight_the_option_is_refused(options: dict[str, Any]) -> None:
     TrainConfig(**options)
 

@@ -24,6 +24,7 @@ from decomfl_lab.objectives.normalisation import (
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
 from decomfl_lab.runs.config import TREATMENTS
 from decomfl_lab.runs.run import train
+from tests.tables import rows_of
 
 TINY = TrainConfig(
     data="digits",
@@ -40,17 +41,7 @@ TINY = TrainConfig(
     calibration_examples=50,
 )
 
-COUNTS = {
-    ("resnet8-bn", (3, 32, 32)): 75_290,
-    ("resnet8", (3, 32, 32)): 74_827,
-    ("resnet8-bn", (1, 28, 28)): 75_002,
-    ("resnet8", (1, 28, 28)): 74_539,
-    ("resnet20-bn", (3, 32, 32)): 269_722,
-    ("resnet20", (3, 32, 32)): 268_393,
-    ("resnet20-bn", (1, 28, 28)): 269_434,
-    ("resnet20", (1, 28, 28)): 268_105,
-    ("resnet8-half-bn", (3, 32, 32)): 19_218,
-}
+COUNTS = {(name, tuple(shape)): count for name, shape, count in rows_of(__file__)["counts"]}
 
 
 def _model(name: str = "resnet8-bn", in_shape: tuple[int, ...] = (1, 8, 8)) -> nn.Module:

@@ -12,25 +12,16 @@ from decomfl_lab.noise.draws import draws_of
 from decomfl_lab.noise.starts import Start
 from decomfl_lab.noise.vectors import POSITIONS, START_ANSWERS
 from tests.refusals import refuses
+from tests.tables import rows_of
+
+ROWS = rows_of(__file__)
 
 
 def test_known_answers_of_random_choices() -> None:
     drawn = draws_of("stream", 5, 4)
-    assert drawn.permutation(8).tolist() == PERMUTATION
-    assert [drawn.integers(n) for n in (10, 10, 2**40)] == INTEGERS
-    assert [value.hex() for value in drawn.dirichlet(np.array([0.3, 1.0, 2.5]), 2).reshape(-1)] == SHARES
-
-
-PERMUTATION = [0, 1, 3, 5, 6, 2, 4, 7]
-INTEGERS = [9, 5, 80023207909]
-SHARES = [
-    "0x1.0362ed5bfbd70p-2",
-    "0x1.e710b6984f567p-5",
-    "0x1.5fdd7de87d1f2p-1",
-    "0x1.8f194bd625fa1p-9",
-    "0x1.cd7c27cef62c6p-4",
-    "0x1.c4c161ba4b147p-1",
-]
+    assert drawn.permutation(8).tolist() == ROWS["permutation"]
+    assert [drawn.integers(n) for n in (10, 10, 2**40)] == ROWS["integers"]
+    assert [value.hex() for value in drawn.dirichlet(np.array([0.3, 1.0, 2.5]), 2).reshape(-1)] == ROWS["shares"]
 
 
 def test_a_seed_a_path_and_the_calls_before_decide() -> None:
@@ -153,15 +144,6 @@ def test_constants_are_constant() -> None:
     assert set(Start("constant", -1.5).elements(0, 0, 9)) == {-1.5}
 
 
-@refuses(
-    (("gauss", 1.0), "draw must be one of constant, uniform, normal, got 'gauss'"),
-    (("normal", -1.0), "scale must be 0 or more"),
-    (("normal", 1e39), "scale must be a float32 number"),
-    (("normal", float("nan")), "scale must be a float32 number"),
-    (("normal", "1"), "scale must be a float32 number"),
-    (("uniform", 1.0, 2.0), "cut must be left out unless draw is normal"),
-    (("normal", 1.0, 1e-9), "cut must be in 0.1..10"),
-    (("normal", 1.0, True), "cut must be a finite number above 0"),
-)
+@refuses(*ROWS["refused"])
 def test_other_starts_are_refused(values: tuple[Any, ...]) -> None:
     Start(*values)

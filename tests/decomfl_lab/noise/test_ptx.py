@@ -25,6 +25,7 @@ from tests.decomfl_lab.noise import ptx  # noqa: E402
 from tests.decomfl_lab.noise.emulated import Emulated, emulated  # noqa: E402
 from tests.decomfl_lab.noise.ptx import Kernel, PtxError, UnknownError  # noqa: E402
 from tests.decomfl_lab.noise.test_triton import checked  # noqa: E402
+from tests.tables import rows_of  # noqa: E402
 
 # All checks of the backend ----------------------------------------------------------------------------------------
 
@@ -94,11 +95,7 @@ def test_every_barrier_that_is_missing_is_noticed(gpu: int, n: int) -> None:
         _square_sums(_without_barrier(n), gpu=gpu)
 
 
-@refuses(
-    (1 << 16, "outside of shared memory"),
-    (4, "misaligned access: 16 bytes"),
-    error=PtxError,
-)
+@refuses(*rows_of(__file__)["places"], error=PtxError)
 def test_a_wrong_place_in_shared_memory_is_noticed(by: int) -> None:
     _square_sums(lambda text: re.sub(r"(st\.shared\.v4\.b32 \t\[%r\d+)\]", rf"\1+{by}]", text, count=1))
 
@@ -165,16 +162,7 @@ def test_what_a_neighbour_wrote_is_there_after_a_barrier_alone() -> None:
     assert (_run(THERE + "ld.shared.b32 %r9, [%r2];", _numbers()) == thread).all()
 
 
-@refuses(
-    ("mov.b32 %r9, %r1; st.global.b32 [%rd1], %r9;", 1, "two threads write different values"),
-    ("ld.global.b32 %r9, [%rd2]; add.s32 %r9, %r9, 1;", 2, "two blocks reach for byte"),
-    ("add.s64 %rd2, %rd2, 2; mov.b32 %r9, 1;", 1, "misaligned access: 4 bytes"),
-    ("add.s64 %rd2, %rd2, 4; mov.b32 %r9, 1;", 1, r"outside of buffer 0 \(256 bytes\): 4 bytes at 256"),
-    ("sub.s64 %rd2, %rd2, 4; mov.b32 %r9, 1;", 1, "outside of"),
-    ("setp.eq.b32 %p1, %r1, 3; @%p1 bra $L1; bar.sync 0;\n$L1:\nmov.b32 %r9, 1;", 1, "to which not all threads come"),
-    ("$L1:\nbra.uni $L1;", 1, "no end"),
-    error=PtxError,
-)
+@refuses(*rows_of(__file__)["refused"], error=PtxError)
 def test_faults_of_small_code_are_noticed(body: str, blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ptx, "MOST_STEPS", 1000)
     _run(body, _numbers(), blocks=blocks)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.tables import rows_of
 from tests.thorough import sampled
 
 ROOT = Path(__file__).parents[3]
@@ -99,13 +100,7 @@ def test_compiled_code_rounds_every_operation_once(kernel: str, dtypes: tuple[to
 
 # AMD -------------------------------------------------------------------------------------------------------------
 
-EXPANDED = {
-    "sqrt_f32": r"v_r?sq(?:rt)?_f32",
-    "div_f32": r"v_div_fixup_f32",
-    "sqrt_f64": r"v_rsq_f64",
-    "div_f64": r"v_div_fixup_f64",
-    "div_i64": r"v_trunc_f32",
-}
+EXPANDED = rows_of(__file__)["expanded"]
 """What an AMD GPU makes in several steps, fused products among them, and the instruction that each has once."""
 FUSED_ON_AMD = re.compile(r"^\s+v_(pk_)?(?:fma|mad|mac)[a-z]*_f(?:16|32|64)", re.MULTILINE)
 

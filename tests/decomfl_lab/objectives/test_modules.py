@@ -12,6 +12,7 @@ from torch.nn.parallel import DataParallel
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.objectives.modules import HeldEmbedding, constants, handed_back_, prepared, swapped
+from tests.tables import rows_of
 
 TOKENS = torch.tensor([[1, 0, 3], [2, 0, 0]])
 PAD = 0
@@ -170,16 +171,7 @@ class Parts(nn.Module):
         self.register_buffer("shift", torch.zeros(2))
 
 
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [
-        ("trained.weight", False),
-        ("norm.running_mean", False),
-        ("frozen.weight", True),
-        ("shift", True),
-        ("table.held", True),
-    ],
-)
+@pytest.mark.parametrize(("name", "told"), rows_of(__file__)["rows"])
 def test_the_digest_of_what_is_not_trained_tells_apart_constants_alone(name: str, told: bool) -> None:
     module = prepared(Parts(), shared=False)
     names = {"trained.weight", "trained.bias", "table.weight", "norm.weight", "norm.bias"}

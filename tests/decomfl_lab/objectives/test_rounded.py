@@ -22,6 +22,7 @@ from decomfl_lab.runs.run import train
 from tests.decomfl_lab.language.tiny import answers, prompts
 from tests.decomfl_lab.language.toy import toy_causal, write_sst2
 from tests.refusals import refuses
+from tests.tables import rows_of
 
 MU = 0.02
 
@@ -119,13 +120,6 @@ def test_every_method_that_needs_losses_alone_can_have_them_so(config: TrainConf
     assert np.isfinite(train(replace(config, method=method, mu=0.02, rounds=2, **one)).test_loss).all()  # type: ignore[arg-type]
 
 
-@refuses(
-    ({"compute": "float16"}, "compute must be one of float32, tf32, bfloat16, got 'float16'"),
-    ({"task": ""}, "compute must be float32 without a task, got 'bfloat16'"),
-    ({"method": "fedavg"}, "compute must be float32 for a method that needs gradients, got 'fedavg'"),
-    ({"method": "decomfl-projection"}, "compute must be float32 for a method that needs gradients"),
-    ({"lean": True}, "lean must be off where losses are computed in bfloat16, got True"),
-    ({"log_kappa": True}, "log_kappa must be off where losses are computed in bfloat16, got True"),
-)
+@refuses(*rows_of(__file__)["refused"])
 def test_what_does_not_go_with_it_is_refused(values: dict[str, object]) -> None:
     TrainConfig(**{"task": "sst2", "compute": "bfloat16", **values})  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ from decomfl_lab.runs.folder import CONFIG_FILE
 from decomfl_lab.runs.prepared import movable
 from decomfl_lab.runs.run import load_run
 from tests.refusals import refuses
+from tests.tables import rows_of
 from tests.thorough import sampled
 
 SMALL: dict[str, Any] = {
@@ -144,19 +145,7 @@ def test_methods_of_scalars_have_liars_and_their_traffic_is_what_it_was(method: 
     assert run.check_traffic()
 
 
-@refuses(
-    ("decomfl", {"attack": "lie"}, "attack must be one of none, gaussian, sign, .*, got 'lie'"),
-    ("decomfl", {"attack": "sign"}, "attackers f must be an integer of at least 1, got 0"),
-    ("decomfl", {"attackers": 2}, "attackers must be left out with attack none, got 2"),
-    ("decomfl", {"attack_scale": 2.0}, "attack_scale must be left out with attack none, got 2.0"),
-    ("decomfl", {"attack": "sign", "attackers": 1, "attack_scale": -1.0}, "attack_scale c must be a finite number"),
-    ("decomfl", {"attack": "trim", "attackers": 1, "attack_scale": 0.5}, "attack_scale c of trim must be 0 or at"),
-    ("decomfl", {"attack": "sign", "attackers": 7}, "sampled clients m must be at least 8 with attack sign by 7"),
-    ("decomfl", {"attack": "krum", "attackers": 3}, "sampled clients m must be at least 9 with attack krum by 3"),
-    ("feedsign", {"attack": "trim", "attackers": 1}, "attack on the signs of feedsign must be one of none, gaussian"),
-    ("fedavg", {"attack": "sign"}, "option of fedavg must be one of .*, got 'attack'"),
-    ("mezo", {"attack": "sign"}, "option of mezo must be one of .*, got 'attack'"),
-)
+@refuses(*rows_of(__file__)["refused"])
 def test_attacks_that_make_no_sense_are_refused(method: str, options: dict[str, Any]) -> None:
     Run(TrainConfig().but(method, **{name: own for name, own in SMALL.items() if name != "perturbations"}, **options))
 

@@ -17,28 +17,20 @@ from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding, draw_seeds
+from tests.tables import rows_of
 
 G = np.array([[1.5, -2.0, 0.25]], np.float32)
 ROUND, ETA = "03000000", "9a9999999999a93f"  # 3 and 0.05
 RECORD = "020000009a9999999999b93f01000300"  # round 2, eta 0.1, K = 1, P = 3
 SCALARS = "0000c03f000000c00000803e"
-PLANS = {
-    Seeding.PER_DIRECTION: (
-        "4443020166000000a629a991", "02010041cfa58f4a20991c778e476221c6415a2841ad42c80d3186",
-        "0101003afb7cdeacafc5f8a6c08273b863b7396a9ecba6ad20c9d0",
-    ),
-    Seeding.PER_STEP: ("44430201460000004c3c446d", "020101d709ea737048d42c", "010101b9ea144aecafc4cc"),
-    Seeding.PER_ROUND: ("4443020146000000cc686422", "020102ceab4475c42fbe3b", "01010296858f3e4e02ea49"),
-    Seeding.POOL: ("44430201420000007acbb495", "020104410377022801", "0101043a03a6006a02"),
-    Seeding.PER_RUN: ("4443020136000000ed2ea0a2", "020103", "010103"),
-}  # fmt: skip
+PLANS = rows_of(__file__)["plans"]
 
 
 @pytest.mark.parametrize("seeding", Seeding)
 def test_plans_have_these_bytes(seeding: Seeding) -> None:
     record = RoundRecord(2, 0.1, Distribution.SPHERE, draw_seeds(seeding, 77, 2, 1, 3), G)
     plan = Plan(3, 0.05, 3, Distribution.RADEMACHER, draw_seeds(seeding, 77, 3, 1, 3), (record,))
-    header, seeds, recorded = PLANS[seeding]
+    header, seeds, recorded = PLANS[seeding.value]
     assert encode(plan).hex() == header + ROUND + ETA + "01000300" + seeds + "01000000" + RECORD + recorded + SCALARS
 
 
@@ -68,13 +60,7 @@ def test_other_messages_have_these_bytes(message: Any, wanted: str) -> None:
     assert encode(message).hex() == wanted
 
 
-@pytest.mark.parametrize(
-    ("bits", "wanted"),
-    [
-        (4, "4443020513000000f9d4634f03000000040000003f03000000000000009113"),
-        (8, "444302051400000005e7857103000000080000003f030000000000000001f903"),
-    ],
-)
+@pytest.mark.parametrize(("bits", "wanted"), rows_of(__file__)["quantized"])
 def test_quantized_updates_have_these_bytes(bits: int, wanted: str) -> None:
     v = QuantizedVector(bits, 0.5, np.array([1, -7, 3], np.int8))
     assert encode(Quantized(3, v)).hex() == wanted

@@ -20,10 +20,10 @@ from decomfl_lab.records.seeds import DerivedSeeds, Seeding, draw_seeds
 from decomfl_lab.replicas.replica import Replica
 from tests.fuzz.judge import mended
 from tests.refusals import refuses
+from tests.tables import rows_of
 
 PLAN = Plan(3, 0.1, 2, Distribution.GAUSSIAN, (1, 2))
 RECORD = RoundRecord(2, 0.1, Distribution.SPHERE, (5,), np.ones((1, 3), np.float32))
-STREAM = 17  # place of the stream's version in a round's head
 
 
 def spliced(message: bytes, at: int, piece: bytes) -> bytes:
@@ -32,15 +32,7 @@ def spliced(message: bytes, at: int, piece: bytes) -> bytes:
     return mended(message[:at] + piece + message[at + len(piece) :])
 
 
-@refuses(
-    (12, 0, r"K and P must be 1 to 65535 on the wire, got \(0, 2\)"),
-    (14, 0, r"K and P must be 1 to 65535 on the wire, got \(2, 0\)"),
-    (16, 3, "distribution of the message must be below 3, as only version 0.1 of decomfl-lab has .*, got 3"),
-    (16, 4, "distribution of the message must be below 3, got 4"),
-    (STREAM, 0, "stream version of the message must be 1, got 0"),
-    (STREAM, 2, "stream version of the message must be 1, got 2"),
-    (18, 5, "seeding of the message must be below 5, got 5"),
-)
+@refuses(*rows_of(__file__)["refused"])
 def test_the_first_number_beyond_what_a_plan_may_say_is_refused(at: int, value: int) -> None:
     decode(spliced(encode(PLAN), at, bytes([value])))
 

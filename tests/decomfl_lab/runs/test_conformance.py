@@ -1,7 +1,6 @@
 """Test vectors for other languages are those of this library, the same on every machine."""
 
 import json
-import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -9,17 +8,10 @@ import pytest
 
 from decomfl_lab.cli.main import main
 from decomfl_lab.protocol.log import RunLog
-from decomfl_lab.runs.conformance import write_conformance
 from decomfl_lab.runs.replay import replay
+from tests.tables import rows_of
 
-DIGESTS = tomllib.loads(Path(__file__).with_name("digests.toml").read_text(encoding="utf-8"))
-
-
-@pytest.fixture(scope="module")
-def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("vectors")
-    write_conformance(folder)
-    return folder
+ROWS = rows_of(__file__)
 
 
 def read(path: Path) -> dict[str, object]:
@@ -29,11 +21,11 @@ def read(path: Path) -> dict[str, object]:
 
 def test_models_of_the_logs_are_the_same_on_every_machine(vectors: Path) -> None:
     found = {path.stem: read(path.with_suffix(".json"))["digest"] for path in sorted(vectors.glob("*.dcl"))}
-    assert found == DIGESTS["logs"]
+    assert found == ROWS["logs"]
 
 
 def test_steps_of_the_rules_are_the_same_on_every_machine(vectors: Path) -> None:
-    assert {own["name"]: own["digest"] for own in json.loads((vectors / "rules.json").read_text())} == DIGESTS["rules"]
+    assert {own["name"]: own["digest"] for own in json.loads((vectors / "rules.json").read_text())} == ROWS["rules"]
 
 
 def test_what_a_table_says_of_a_log_is_what_the_log_has(vectors: Path) -> None:
@@ -73,16 +65,7 @@ def test_vectors_of_the_stream_are_printed_alone(vectors: Path, capsys: pytest.C
     assert capsys.readouterr().out == (vectors / "stream.json").read_text()
 
 
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        (["export"], "RUN and OUT must be given, unless --conformance is"),
-        (["export", "run"], "RUN and OUT must be given, unless --conformance is"),
-        (["export", "run", "--conformance", "new"], "run must be left out with --conformance, got 'run'"),
-        (["export", "--conformance", "no/new"], "conformance must be a folder that can be written, got no/new"),
-        (["export", "--conformance", "full"], "conformance must be a new or an empty folder, got 'full'"),
-    ],
-)
+@pytest.mark.parametrize(("words", "complaint"), ROWS["wrong"])
 def test_a_wrong_call_gets_an_error(
     words: list[str],
     complaint: str,

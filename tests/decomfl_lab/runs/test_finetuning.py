@@ -20,6 +20,7 @@ from decomfl_lab.runs.prepared import build_federation
 from decomfl_lab.runs.run import load_run, train
 from tests.decomfl_lab.language.toy import PAD, ToyTokens, toy_causal, write_sst2
 from tests.refusals import refuses
+from tests.tables import rows_of
 
 
 @pytest.fixture(autouse=True)
@@ -143,14 +144,7 @@ def test_a_run_resumes_and_can_be_loaded(config: TrainConfig, tmp_path: Path) ->
     assert float(hits.double().mean()) == pytest.approx(whole["test_accuracy"].iloc[-1])
 
 
-@refuses(
-    ({"task": "mnli"}, "task must be one of sst2, cb"),
-    ({"max_length": 8}, "max_length must be 0 without a task, got 8"),
-    ({"task_data": "x"}, "task_data must be empty without a task, got 'x'"),
-    ({"task": "rte", "cb_two_way": True}, "cb_two_way must be off but for task cb, got True"),
-    ({"task": "rte", "data": "digits"}, "data must be left alone with a task, which has its own, got 'digits'"),
-    ({"task": "rte", "max_length": -1}, "max_length must be an integer of at least 0, got -1"),
-)
+@refuses(*rows_of(__file__)["refused"])
 def test_options_that_do_not_go_together_are_refused(values: dict[str, object]) -> None:
     TrainConfig(**values)  # type: ignore[arg-type]
 

@@ -18,23 +18,18 @@ from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS_FILE, PROVENANCE_FILE, looked_at
 from decomfl_lab.runs.run import load_run, train
 from tests.decomfl_lab.runs.rewritten import rewritten
+from tests.decomfl_lab.runs.variants import SMALL
 from tests.refusals import refused
+from tests.tables import rows_of
 
-SIZES: dict[str, Any] = {
-    "data": "digits",
-    "model": "logistic",
-    "clients": 4,
-    "sampled": 2,
-    "rounds": 4,
-    "eval_every": 2,
-    "batch_size": 8,
-}
+PLAIN = SMALL.but(batch_size=8, perturbations=2)
+SIZES = ("data", "model", "clients", "sampled", "rounds", "eval_every", "batch_size")
 CONFIGS = {
-    "decomfl": TrainConfig(**SIZES, perturbations=2),
-    "revert": TrainConfig(**SIZES, perturbations=2, revert="sync", momentum=0.0, weight_decay=0.0),
-    "weighted": TrainConfig(**SIZES, perturbations=2, weighting="examples"),
-    "fedavg": TrainConfig("fedavg", **SIZES),
-    "mezo": TrainConfig("mezo", **{**SIZES, "clients": 1, "sampled": 1}, perturbations=2),
+    "decomfl": PLAIN,
+    "revert": PLAIN.but(revert="sync", momentum=0.0, weight_decay=0.0),
+    "weighted": PLAIN.but(weighting="examples"),
+    "fedavg": TrainConfig("fedavg", **{name: getattr(PLAIN, name) for name in SIZES}),
+    "mezo": PLAIN.but("mezo"),
 }
 
 
@@ -56,7 +51,24 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
+def put(values: Any, way: str, *value: Any) -> None:
+    """Set a value by the way to it through mappings and lists, after whose end it is added; none takes it away."""
+    *through, last = way.split(".")
+    for name in through:
+        values = values[int(name) if isinstance(values, list) else name]
+    if isinstance(values, list):
+        values[int(last) : int(last) + 1] = value
+    elif value:
+        values[last] = value[0]
+    else:
+        del values[last]
+
+
 Change = Callable[[dict[str, torch.Tensor], dict[str, Any]], object]
+ROWS = rows_of(__file__)
+NONSENSE: dict[str, Change] = {name: lambda _, v, at=at: put(v, *at) for name, *at in ROWS["nonsense"]}
+NONSENSE["rows that go back"] = lambda _, v: v["rows"].reverse()
+NONSENSE["a renamed federation"] = lambda _, v: v.update(other=v.pop("federation"))
 FORGED: dict[str, tuple[str, str, Change]] = {
     "x of another type": ("mezo", "x in the checkpoint", lambda t, _: t.update(x=t["x"].bool())),
     "x of another shape": ("fedavg", "x in the checkpoint", lambda t, _: t.update(x=t["x"][None])),
@@ -76,54 +88,13 @@ FORGED: dict[str, tuple[str, str, Change]] = {
         "momentum_buffer that a client keeps must be of shape",
         lambda t, _: t.update({"client.0.momentum_buffer": torch.ones(())}),
     ),
-    "no momentum of a client": (
-        "fedavg",
-        r"tensors that a client keeps must be \['momentum_buffer'\]",
-        lambda _, v: v["federation"]["states"].update({"0": []}),
-    ),
-    "no ledger": ("fedavg", "ledger must be there", lambda _, v: v["federation"].update(ledger=None)),
-    "no list of whom was told": ("decomfl", "length of told", lambda _, v: v["federation"].update(told=[])),
-    "nobody told": ("decomfl", "length of told must be 4", lambda _, v: v["federation"]["told"].pop()),
-    "no rounds held": ("decomfl", "held must be there", lambda _, v: v["federation"].update(held=[])),
-    "clients that hold what they lack": (
-        "decomfl",
-        "held must be client_rounds",
-        lambda _, v: v["federation"]["held"].__setitem__(3, 1),
-    ),
-    "steps that no round had": (
-        "decomfl",
-        "steps_taken in the checkpoint .* must be at most 4",
-        lambda _, v: v["federation"]["steps_taken"].__setitem__(0, 9),
-    ),
-    "a drift of nothing": ("decomfl", "must not be there", lambda _, v: v["federation"].update(drift=0.5)),
-    "a step along no directions": (
-        "revert",
-        "taken.* must be",
-        lambda _, v: v["federation"]["taken"]["0"].append([5, [1.0], 1.0, float("nan")]),
-    ),
-    "examples that no message has room for": (
-        "weighted",
-        r"examples\[0\]\[1\] in the checkpoint .* must be a whole number <= 4294967295",
-        lambda _, v: v["federation"]["examples"][0].__setitem__(1, 2**32),
-    ),
-    "a round that no log has room for": (
-        "revert",
-        r"federation\.round in the checkpoint .* must be a whole number <= 4294967295",
-        lambda _, v: v["federation"].update(round=2**32),
-    ),
+    "no ledger": ("fedavg", "ledger must be there", lambda _, v: put(v, "federation.ledger", None)),
     "half a character": (
         "decomfl",
         r"text in the checkpoint .* must be of whole characters, got 'a\\ud800'",
-        lambda _, v: v["codes"].append("a\ud800"),
+        lambda _, v: put(v, "codes.99", "a\ud800"),
     ),
-    "bytes of 400 digits": ("mezo", "wire_bytes|rows", lambda _, v: v["rows"][-1].update(wire_bytes=10**400)),
-    "bytes that nobody sent": (
-        "fedavg",
-        "wire_bytes of the last row must be at most that of the ledger",
-        lambda _, v: v["rows"][-1].update(wire_bytes=10**12),
-    ),
-    "seconds below 0 in a row": ("mezo", "seconds in rows", lambda _, v: v["rows"][-1].update(seconds=-1.0)),
-    "a row without a column": ("mezo", "wire_scalars in rows", lambda _, v: v["rows"][-1].pop("wire_scalars")),
+    "bytes of 400 digits": ("mezo", "wire_bytes|rows", lambda _, v: put(v, "rows.1.wire_bytes", 10**400)),
     "no optimizers of clients": (
         "fedavg",
         "checkpoint must have what client . keeps from round to round",
@@ -143,41 +114,23 @@ FORGED: dict[str, tuple[str, str, Change]] = {
         "saved run must|in the checkpoint",
         lambda t, _: t.update({slot: torch.zeros(5) for slot in t if slot.startswith("state.")}),
     ),
-    "a decay of 400 digits": ("mezo", "a number of 64 bits", lambda _, v: v["config"].update(weight_decay=10**400)),
+    "a decay of 400 digits": ("mezo", "a number of 64 bits", lambda _, v: put(v, "config.weight_decay", 10**400)),
+    **{name: (of, told, lambda _, v, at=at: put(v, *at)) for name, of, told, *at in ROWS["forged"]},
 }
 
 
-NONSENSE: dict[str, Callable[[dict[str, Any]], object]] = {
-    "rows of text": lambda own: own["rows"][0].update(test_accuracy="high"),
-    "an accuracy above 1": lambda own: own["rows"][0].update(test_accuracy=1.5),
-    "rows that go back": lambda own: own["rows"].reverse(),
-    "a row after the end": lambda own: own["rows"][-1].update(round=100),
-    "half a byte": lambda own: own["rows"][0].update(wire_bytes=0.5),
-    "no rows": lambda own: own.update(rows="none"),
-    "a list as a loss": lambda own: own["losses"].append([]),
-    "seconds below 0": lambda own: own.update(seconds=-1.0),
-    "a client held in the future": lambda own: own["federation"].update(held=[99] * 4),
-    "a billion clients": lambda own: own["config"].update(clients=10**9),
-    "a ledger of others": lambda own: own["federation"]["ledger"].update(up=[[1, 1, 1, 1]]),
-    "bytes below 0": lambda own: own["federation"]["ledger"]["up"][0].__setitem__(1, -5),
-    "a code that is none": lambda own: own.update(codes=[5]),
-    "examples of nobody": lambda own: own["federation"].update(examples=[[7, 3]]),
-    "a renamed federation": lambda own: own.update(other=own.pop("federation")),
-    "fewer clients": lambda own: own["federation"].update(client_rounds=[1]),
-    "a round that is no number": lambda own: own["federation"].update(round="x"),
-    "a configuration that is none": lambda own: own.update(config=3),
-}
-"""What the types of a saved run refuse, so that a list of runs calls the folder damaged."""
+def change_checkpoint(out: Path, change: Change) -> None:
+    tensors, values = read_checkpoint(out / CHECKPOINT_FILE)
+    tensors, values = dict(tensors), json.loads(json.dumps(values))
+    change(tensors, values)
+    write_checkpoint(out / CHECKPOINT_FILE, tensors, values)
 
 
 @pytest.mark.parametrize("name", NONSENSE)
 def test_a_checkpoint_that_tells_nonsense_is_refused_by_its_file_and_listed_as_damaged(
     name: str, out: Path, capsys: Any
 ) -> None:
-    tensors, values = read_checkpoint(out / CHECKPOINT_FILE)
-    values = json.loads(json.dumps(values))
-    NONSENSE[name](values)
-    write_checkpoint(out / CHECKPOINT_FILE, dict(tensors), values)
+    change_checkpoint(out, NONSENSE[name])
     with pytest.raises(lab.InputError, match=f"{out}"):
         load_run(out)
     assert looked_at(out).state == "damaged"
@@ -191,10 +144,7 @@ def test_a_checkpoint_that_cannot_be_so_is_refused_and_the_folder_left_as_it_is(
 ) -> None:
     of, told, change = FORGED[name]
     out = Path(shutil.copytree(made[of], tmp_path / "run"))
-    tensors, values = read_checkpoint(out / CHECKPOINT_FILE)
-    tensors, values = dict(tensors), json.loads(json.dumps(values))
-    change(tensors, values)
-    write_checkpoint(out / CHECKPOINT_FILE, tensors, values)
+    change_checkpoint(out, change)
     before = contents(out)
     looked_at(out)
     with pytest.raises(lab.InputError, match=told):

@@ -11,6 +11,7 @@ import decomfl_lab as lab
 from decomfl_lab.errors import InputError
 from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.protocol.log import RunLog
+from tests.tables import rows_of
 from tests.thorough import sampled
 
 x = torch.randn(120, 6, generator=torch.Generator().manual_seed(1))
@@ -18,7 +19,6 @@ y = (x[:, 0] > 0).long()
 PAIRS = list(zip(x[:100].split(20), y[:100].split(20), strict=True))
 HELD = x[100:], y[100:]
 OPTIONS: dict[str, Any] = {"sampled": 2, "lr": 0.05, "batch_size": 8, "eval_every": 3, "seed": 4}
-PLAIN = {"momentum": 0.0, "weight_decay": 0.0}
 
 
 @pytest.fixture
@@ -45,16 +45,7 @@ def _state(run: lab.Run) -> tuple[Any, ...]:
     sampled(
         [
             *({"method": name} for name, kind in METHODS.items() if not kind.alone),
-            {"rebuild": "copy"},
-            {"tracking": "clients"},
-            {"rebuild": "copy", "tracking": "clients"},
-            {"history": 2, "momentum": 0.9},
-            {"pull": "auto", "bandwidth": 1e9},
-            {"rebuild": "copy", "history": 2, "pull": "auto"},
-            {"revert": "sync", "local_steps": 2, **PLAIN},
-            {"private_seeds": True, "seeds": "per-run"},
-            {"method": "fedkseed", "pool": 8, "local_steps": 2},
-            {"sampled": 5},
+            *rows_of(__file__)["options"],
         ],
         6,
     ),

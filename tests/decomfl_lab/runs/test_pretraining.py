@@ -20,6 +20,7 @@ from decomfl_lab.runs import pretraining as family
 from decomfl_lab.runs.pretraining import PretrainConfig, pretrain
 from decomfl_lab.runs.told import Progress
 from tests.refusals import refuses
+from tests.tables import rows_of
 
 tokenizers = pytest.importorskip("tokenizers")
 transformers = pytest.importorskip("transformers")
@@ -108,15 +109,7 @@ def test_text_from_a_folder_is_checked(monkeypatch: pytest.MonkeyPatch, tmp_path
         load_corpus()
 
 
-@refuses(
-    ({"size": "opt-7b"}, "size must be one of opt-0.3m, .*, got 'opt-7b'"),
-    ({"vocabulary": 100}, "vocabulary must be an integer in 260..1000000, got 100"),
-    ({"steps": 0}, "steps must be an integer of at least 1, got 0"),
-    ({"batch": 0}, "batch must be an integer of at least 1, got 0"),
-    ({"verdicts": -1}, "verdicts must be an integer of at least 0, got -1"),
-    ({"lr": -1.0}, "lr must be a finite number above 0, got -1.0"),
-    ({"seed": -1}, "seed must be an integer in 0"),
-)
+@refuses(*rows_of(__file__)["refused"])
 def test_bad_configurations_are_refused(values: dict[str, Any]) -> None:
     _run(**values)
 

@@ -25,22 +25,13 @@ from decomfl_lab.runs.config import TrainConfig
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE
 from decomfl_lab.runs.run import Run, load_run, train
 from tests.decomfl_lab.runs.rewritten import rewritten
-from tests.decomfl_lab.runs.variants import VARIANTS
+from tests.decomfl_lab.runs.variants import SMALL, VARIANTS
 from tests.decomfl_lab.test_files import holder
 from tests.refusals import refuses
+from tests.tables import rows_of
 from tests.thorough import sampled
 
-TINY = TrainConfig(
-    data="digits",
-    model="logistic",
-    clients=5,
-    sampled=2,
-    rounds=7,
-    eval_every=3,
-    local_steps=2,
-    perturbations=3,
-    lr=0.01,
-)
+TINY = SMALL.but(clients=5, rounds=7, eval_every=3, local_steps=2, perturbations=3, lr=0.01)
 x = torch.randn(60, 6, generator=torch.Generator().manual_seed(1))
 PAIRS = [(x[n : n + 20], (x[n : n + 20, 0] > 0).long()) for n in (0, 20, 40)]
 
@@ -260,12 +251,7 @@ def test_a_log_has_one_writer_at_a_time(tmp_path: Path) -> None:
     assert (tmp_path / LOG_FILE).read_bytes() == before
 
 
-@refuses(
-    ({"rounds": 8}, r"round must be an integer in 0\.\.7, got 8"),
-    ({"measure": [7]}, r"round to measure must be an integer in 0\.\.6, got 7"),
-    ({"rounds": 2, "measure": [2]}, r"round to measure must be an integer in 0\.\.1, got 2"),
-    ({"tolerance": 0.0}, "tolerance must be a finite number above 0, got 0.0"),
-)
+@refuses(*rows_of(__file__)["refused"])
 def test_rounds_and_tolerances_that_are_none_are_refused(wrong: Any, out: Path) -> None:
     lab.replay(out, **wrong)  # type: ignore[arg-type]
 

@@ -20,7 +20,8 @@ from decomfl_lab.runs.provenance import read_provenance
 from decomfl_lab.runs.run import load_run
 from decomfl_lab.runs.tuning import Tuning, cheapest_directions, largest_step, rehearse
 from tests.decomfl_lab.runs.bowl import QuadraticBowl, half_square
-from tests.refusals import refuses, rows_of
+from tests.refusals import refuses
+from tests.tables import rows_of
 from tests.thorough import sampled
 from theory.checks.stability import load
 from theory.problems.spectrum import Spectrum
@@ -156,6 +157,6 @@ def test_a_tuned_run_is_the_run_with_the_number_and_says_how_it_was_found(tmp_pa
     assert main(["replay", str(tmp_path / "auto")]) == 0
 
 
-@refuses(*rows_of(__file__, "tuned"))
+@refuses(*rows_of(__file__)["tuned"])
 def test_what_cannot_be_tuned_is_refused_by_name(options: dict[str, Any]) -> None:
     searched(**options)

@@ -22,6 +22,7 @@ from tests.hessian.operators.test_smoothed import Quadratic
 from tests.hessian.problems import columns, data, mlp
 from tests.hessian.spectra import rotated
 from tests.refusals import refused, refuses
+from tests.tables import rows_of
 
 H = rotated(torch.cat([torch.logspace(0, 2, 59), torch.tensor([-3.0])]))
 S = torch.logspace(-1, 1, 60, dtype=torch.float64)[torch.randperm(60, generator=torch.Generator().manual_seed(0))]
@@ -112,17 +113,7 @@ def test_every_operator_is_whitened_and_says_so(
     assert scaled["lambda_max"] == pytest.approx(factor * plain["lambda_max"], rel=0.01)
 
 
-@pytest.mark.parametrize(
-    ("more", "name"),
-    [
-        (["--trace", "exact"], ("estimate", "trace", "value")),
-        (["--trace", "gauss-newton", "--products", "12"], ("estimate", "trace", "value")),
-        (["--forward-only", "8", "--mu", "1e-2", "--dtype", "float64"], ("forward_only", "trace", "value")),
-        (["--ball", "0.1", "--ball-points", "1"], ("ball", "lambda_max")),
-        (["--ball-lr", "1e-6", "--ball-points", "1"], ("ball", "lambda_max")),
-        (["--products", "8", "--split-sample"], ("split_sample", "above")),
-    ],
-)
+@pytest.mark.parametrize(("more", "name"), rows_of(__file__)["rows"])
 def test_every_way_to_measure_is_whitened(
     more: list[str], name: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

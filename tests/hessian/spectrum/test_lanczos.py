@@ -13,6 +13,7 @@ from decomfl_lab.errors import InputError
 from hessian.operators.operator import Counted, DenseOperator
 from hessian.spectrum.lanczos import Krylov, Lanczos, lanczos
 from tests.hessian.spectra import eigenvalues, mlp_hessian, rotated
+from tests.tables import rows_of
 
 OUTLIERS = [10.0, 7.0, -6.0, 4.0, *np.linspace(-1, 1, 60)]
 
@@ -103,14 +104,7 @@ def test_no_ghost_eigenvalues_in_float32_after_200_steps() -> None:
 
 @pytest.mark.parametrize(
     ("values", "steps", "ritz"),
-    [
-        ([0.0] * 5, 5, [0.0] * 5),
-        ([0.0] * 5, 2, [0.0] * 2),
-        ([3.0] * 4, 9, [3.0] * 4),
-        ([0.0] * 19 + [2.0], 4, [0.0] * 3 + [2.0]),
-        ([-1.0, -2.0, -3.0], 3, [-3.0, -2.0, -1.0]),
-        ([-7.0], 1, [-7.0]),
-    ],
+    rows_of(__file__)["ended"],
     ids=["zero", "zero in part", "identity", "rank one", "negative", "d = 1"],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

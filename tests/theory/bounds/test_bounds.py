@@ -14,6 +14,7 @@ from sympy import exp
 
 from decomfl_lab.errors import InputError
 from tests.refusals import refuses
+from tests.tables import rows_of
 from tests.theory.checks.test_checking import alone
 from theory import STATEMENTS, Quadratic, Setting, Spectrum, check, statement, unit_of, value_of
 from theory.bounds import names
@@ -25,28 +26,11 @@ BASE = Setting(
     d=50, L=2.0, m=3, M=9, P=4, R=100, eta=1e-4, mu=1e-3, sigma=0.5, sigma_G=0.3, D=2.0, kappa=5.0, G=4.0,
     H3=0.4, alpha=0.1, Q=3.0, central=True,
 )  # fmt: skip
+ROWS = rows_of(__file__)
 POINT = {"a": 0.7, "delta": 0.1}
 
 
-@refuses(
-    ({"L": 0.0}, "^L must"),
-    ({"L": -1.0}, "^L must"),
-    ({"L": math.nan}, "^L must"),
-    ({"kappa": 51.0}, "^kappa must"),
-    ({"kappa": 0.5}, "^kappa must"),
-    ({"m": 10}, "^m must"),
-    ({"m": 0}, "^m must"),
-    ({"d": 0}, "^d must"),
-    ({"P": 0}, "^P must"),
-    ({"K": 1.5}, "^K must"),
-    ({"R": -1}, "^R must"),
-    ({"eta": -1e-3}, "^eta must"),
-    ({"mu": -1e-3}, "^mu must"),
-    ({"sigma": math.inf}, "^sigma must"),
-    ({"sigma_G": -0.1}, "^sigma_G must"),
-    ({"D": -1.0}, "^D must"),
-    ({"distribution": "uniform"}, "^distribution must"),
-)
+@refuses(*ROWS["refused"])
 def test_bad_constants_are_refused_by_name(changes: dict[str, Any]) -> None:
     replace(BASE, **changes)
 
@@ -206,16 +190,7 @@ def test_a_planted_constant_is_seen() -> None:
     assert planted.bound(here)[1] > printed.noise >= proved.bound(here)[1] * (1 - 1e-12)
 
 
-@pytest.mark.parametrize(
-    ("heading", "name", "variant", "sign"),
-    [
-        ("(`theorem-2`,", "theorem-2", "corrected", False),
-        ("(`theorem-2-dimension-free`;", "theorem-2-dimension-free", "corrected", True),
-        ("(variant `sharper` of `theorem-2`,", "theorem-2", "sharper", True),
-        ("(variant `sharper` of `theorem-2`,", "theorem-2-gaussian", "sharper", True),
-        ("(`theorem-2-gaussian`;", "theorem-2-gaussian", "corrected", True),
-    ],
-)
+@pytest.mark.parametrize(("heading", "name", "variant", "sign"), ROWS["rows"])
 def test_the_page_assumes_of_the_sign_of_h_what_the_bound_does(
     heading: str, name: str, variant: Any, sign: bool
 ) -> None:

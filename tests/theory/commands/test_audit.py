@@ -8,6 +8,7 @@ import click
 import pytest
 
 from tests.refusals import refuses
+from tests.tables import rows_of
 from theory.commands.audit import AuditOptions, audit
 from theory.findings import registry
 from theory.findings.finding import Entry, Evidence, EvidenceCheck
@@ -90,15 +91,6 @@ def test_evidence_that_fails_is_told_and_the_command_fails(capsys: Capture, monk
 
 
 @pytest.mark.usefixtures("few")
-@refuses(
-    (
-        {"statement": ["algoritm-1"]},
-        "--statement must be a statement of the audit, which --all lists, as algorithm-1, .*, got 'algoritm-1'",
-    ),
-    ({"statement": ["momentum"]}, "decomfl bound --statement momentum has it"),
-    ({"status": ["wrong"]}, "--status must be one of refuted, "),
-    ({"kind": ["proof"]}, "--kind must be one of equation, "),
-    ({"cause": ["haste"]}, "--cause must be one of 37 names, got 'haste': mini-batch, "),
-)
+@refuses(*rows_of(__file__)["refused"])
 def test_what_is_not_known_is_refused(options: dict[str, Any]) -> None:
     audit.run(AuditOptions(**options))

@@ -51,7 +51,7 @@ def by_hand(rows: list[list[str]]) -> list[Mutation]:
     return found
 
 
-@pytest.mark.parametrize("planted", sampled(by_hand(PLANTED["noticed"]), 6), ids=lambda each: each.name)
+@pytest.mark.parametrize("planted", sampled(by_hand(PLANTED["noticed"]), 3), ids=lambda each: each.name)
 def test_faults_planted_by_hand_are_noticed(planted: Mutation, paper: TexSource) -> None:
     assert noticed(planted, paper, objections)
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from decomfl_lab.errors import InputError
+from tests.tables import rows_of
 from tests.theory.findings.borne_out import untold
 from tests.theory.findings.coverage import AS_PRINTED, inconsistent, missing, stale, unquoted
 from tests.theory.findings.entries import entry
@@ -67,15 +68,7 @@ def test_the_entries_are_consistent() -> None:
     assert inconsistent(ENTRIES) == []
 
 
-@pytest.mark.parametrize(
-    ("more", "says"),
-    [
-        ({"label": "a"}, "a: the label is not its own, or not of line 7"),
-        ({"label": "line-8"}, "line-8: the label is not its own, or not of line 7"),
-        ({"restates": "c"}, "line-7: it points to c, which is no entry"),
-        ({"carries": "a", "status": "carried over", "why": "so"}, "line-7: it carries a, which is correct"),
-    ],
-)
+@pytest.mark.parametrize(("more", "says"), rows_of(__file__)["contradictions"])
 def test_entries_that_contradict_each_other_are_told(more: dict[str, Any], says: str) -> None:
     assert inconsistent([_entry("a", 3), _entry(**{"label": "line-7", "line": 7, **more})]) == [says]
 
@@ -255,18 +248,7 @@ def test_an_entry_of_nothing_is_stale(entry: Entry, says: str) -> None:
     assert stale(parse(TEX), [entry], ()) == [f"{entry.label}: {says}"]
 
 
-@pytest.mark.parametrize(
-    ("quote", "says", "tests", "apart"),
-    [
-        ("It is always cheaper", "It is cheaper", "", ["no 'all'"]),
-        ("It is always cheaper", "It is cheaper", "weaker: not in every run", []),
-        ("It falls because of P", "It falls", "", ["no 'reason'"]),
-        ("It sends less", "It sends more", "", ["the other direction"]),
-        ("the cost is O(1)", "the cost is O(d)", "", ["no 'constant'", "the other direction"]),
-        ("FedAvg does not converge", "FedZO converges", "", ["no 'not'", "FedZO"]),
-        ("FedAvg does not converge", "it does not converge", "", []),
-    ],
-)
+@pytest.mark.parametrize(("quote", "says", "tests", "apart"), rows_of(__file__)["quotations"])
 def test_says_is_as_strong_as_its_quotation_or_tests_tells(quote: str, says: str, tests: str, apart: list[str]) -> None:
     assert differences(quote, says, tests) == apart
     assert bool(inconsistent([_entry("line-2", 2, "claim", quote=quote, says=says, tests=tests)])) is bool(apart)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
+from tests.tables import rows_of
 from tests.theory.strategies import quadratics
 from theory.checks.simulate import simulate
 from theory.notation.setting import DISTRIBUTIONS, Setting, effective_factor, second_moment_factor, sixth_moment
@@ -23,19 +24,7 @@ MIXED = Quadratic.of(
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
-@pytest.mark.parametrize(
-    "run",
-    [
-        {"K": 1, "M": 4, "m": 2},
-        {"K": 3, "M": 5, "m": 2},
-        {"K": 3, "M": 5, "m": 2, "replacement": True},
-        {"K": 2, "M": 1, "m": 1},
-        {"K": 3, "M": 5, "m": 2, "central": True},
-        {"K": 1, "M": 5, "m": 2, "eta": 0.04, "beta": 0.6},
-        {"K": 1, "M": 5, "m": 2, "eta": 0.01, "beta": 0.9, "central": True},
-        {"K": 3, "M": 5, "m": 2, "eta": 0.01, "beta": 0.9},
-    ],
-)
+@pytest.mark.parametrize("run", rows_of(__file__)["rows"])
 def test_the_closed_form_is_the_mean_of_simulated_runs(distribution: str, run: dict[str, Any]) -> None:
     setting = MIXED.setting(**{"eta": 0.1, "P": 3, "R": 5, "mu": 0.7, "distribution": distribution} | run)
     wanted = expected(MIXED, setting)
@@ -53,19 +42,7 @@ def test_the_closed_form_without_noise_or_dissimilarity_or_smoothing_is_another(
     for other in (
         expected(Quadratic(MIXED.spectrum, MIXED.start, none, strong.dissimilarity), strong.setting(**run)),
         expected(Quadratic(MIXED.spectrum, MIXED.start, strong.noise, none), strong.setting(**run)),
-        *(
-            expected(strong, strong.setting(**(run | change)))
-            for change in (
-                {"mu": 0.0},
-                {"distribution": "gaussian"},
-                {"distribution": "rademacher"},
-                {"replacement": True},
-                {"m": 4},
-                {"beta": 0.5},
-                {"central": True},
-                {"K": 1},
-            )
-        ),
+        *(expected(strong, strong.setting(**(run | change))) for change in rows_of(__file__)["changes"]),
     ):
         assert abs(found.value - other.average) > 4 * found.stderr
 

@@ -34,6 +34,7 @@ from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.replicas.replica import Replica
 from tests.decomfl_lab.language.tiny import ARCHITECTURES, PAD, V, answers, prompts, tiny, transformers
 from tests.refusals import refuses
+from tests.tables import rows_of
 
 KINDS = ("opt", "llama")
 MU = 1e-3
@@ -326,11 +327,7 @@ def test_auto_is_fused_for_models_that_it_covers(kind: str) -> None:
     assert not _same_as_serial(lively(kind), ragged([4, 9, 7]))
 
 
-@refuses(
-    ("opt-narrow", "do_layer_norm_before of the model must be True for the fused engine, got False"),
-    ("llama", r"inputs and outputs of self_attn.k_proj must be multiples of 16 for the fused engine, got \(16, 8\)"),
-    ("gpt2", "model must be one of OPTForCausalLM, LlamaForCausalLM for the fused engine, got 'GPT2LMHeadModel'"),
-)
+@refuses(*rows_of(__file__)["others"])
 def test_other_models_are_refused_by_name_and_left_to_serial_by_auto(kind: str) -> None:
     module, ids = answers(kind), ragged([4, 9, 7])
     assert _same_as_serial(module, ids)
@@ -367,20 +364,7 @@ def test_prompts_that_the_kernel_cannot_take_are_refused() -> None:
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": V, "pad_token_id": PAD}
 
 
-@refuses(
-    ("OPT", {"activation_function": "gelu"}, "activation_function of the model must be relu"),
-    ("OPT", {"enable_bias": False}, "enable_bias of the model must be True"),
-    ("OPT", {"ffn_dim": 40}, r"inputs and outputs of fc1 must be multiples of 16 for the fused engine, got \(32, 40\)"),
-    ("Llama", {"hidden_act": "gelu"}, "hidden_act of the model must be silu"),
-    ("Llama", {"attention_bias": True}, "attention_bias of the model must be False"),
-    ("Llama", {"mlp_bias": True}, "mlp_bias of the model must be False"),
-    (
-        "Llama",
-        {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}},
-        "rope_type of the model must be default for the fused engine, got 'linear'",
-    ),
-    ("Mistral", {}, "model must be one of OPTForCausalLM, LlamaForCausalLM for the fused engine"),
-)
+@refuses(*rows_of(__file__)["refused"])
 def test_the_forms_of_models_that_the_kernels_compute_are_checked(kind: str, change: dict[str, Any]) -> None:
     library, own = transformers(), {"word_embed_proj_dim": 32, "ffn_dim": 64} if kind == "OPT" else {}
     config = getattr(library, f"{kind}Config")(**{**SHAPE, "num_key_value_heads": 2, **own, **change})

@@ -15,6 +15,7 @@ from decomfl_lab.engines.kernels.cnn import Network, pixels
 from decomfl_lab.engines.kernels.winograd import matrices, tile_size
 from decomfl_lab.layout import Layout
 from decomfl_lab.models.registry import build_model
+from tests.tables import rows_of
 
 
 @pytest.mark.parametrize("kernel", [3, 5])
@@ -38,24 +39,11 @@ def test_the_matrices_make_a_convolution_and_its_adjoints(kernel: int) -> None:
     np.testing.assert_allclose(g.T @ (values * spread) @ g, by_weights, **rounding)
 
 
-@pytest.mark.parametrize(
-    ("kernel", "stride", "size", "m"),
-    [
-        ((3, 3), (1, 1), (24, 24), 4),
-        ((5, 5), (1, 1), (14, 14), 2),
-        ((3, 3), (1, 1), (12, 12), 4),
-        ((5, 5), (1, 1), (6, 6), 2),
-        ((3, 3), (1, 1), (8, 16), 0),  # 8 tiles are too few
-        ((3, 3), (1, 1), (26, 24), 0),  # no whole tiles
-        ((3, 3), (2, 2), (24, 24), 0),
-        ((3, 5), (1, 1), (24, 24), 0),
-        ((4, 4), (1, 1), (24, 24), 0),
-    ],
-)
+@pytest.mark.parametrize(("kernel", "stride", "size", "m"), rows_of(__file__)["rows"])
 def test_whole_tiles_of_square_kernels_go_through_values(
     kernel: tuple[int, int], stride: tuple[int, int], size: tuple[int, int], m: int
 ) -> None:
-    assert tile_size(kernel, stride, *size) == m
+    assert tile_size(tuple(kernel), tuple(stride), *size) == m
 
 
 def _through_values(network: Network) -> int:

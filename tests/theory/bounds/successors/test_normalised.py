@@ -11,6 +11,7 @@ from decomfl_lab.methods.fzoo import Normalised
 from decomfl_lab.noise import Distribution, direction
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import Step
+from tests.tables import rows_of
 from tests.theory.bounds.successors.test_signs import near, simulated
 from tests.theory.checks.test_checking import planted
 from theory import Quadratic, Spectrum, fzoo
@@ -69,15 +70,7 @@ def test_the_bound_holds_on_quadratics_at_any_step(m: int, sigma: float, sigma_G
     assert simulated(fzoo, quadratic, quadratic.setting(m=m, M=4, P=6, R=40, eta=eta)).holds is not False
 
 
-@pytest.mark.parametrize(
-    ("term", "factor", "d", "constants", "run", "runs"),
-    [
-        ("start", 0.95, 6, {"D": 300.0}, {"P": 8, "R": 300, "eta": 0.1}, 400),
-        ("length", 0.95, 6, {"D": 1.0}, {"P": 8, "R": 300, "eta": 0.1}, 400),
-        # In one dimension the mini-batches ±σ cancel as long as |∇f| < σ: x wanders there.
-        ("noise", 0.2, 1, {"D": 0.0, "sigma": 1.0}, {"P": 20, "R": 3000, "eta": 0.05}, 40),
-    ],
-)
+@pytest.mark.parametrize(("term", "factor", "d", "constants", "run", "runs"), rows_of(__file__)["rows"])
 def test_wrong_constants_are_caught(term: str, factor: float, d: int, constants: Any, run: Any, runs: int) -> None:
     flat = Quadratic.of(Spectrum.flat(d), **constants)
     assert simulated(fzoo, flat, flat.setting(**run), runs).holds is not False
