@@ -104,6 +104,7 @@ def requested(asked: PaperOptions, *, problems: Sequence[str] = (), lines: Seque
         lines=tuple(lines),
     )
     # The time that the check of the bits took counts.
-    until = math.inf if asked.time_limit is None else started + 3600 * asked.time_limit
+    hours = asked.hours if asked.minutes is None else asked.minutes / 60
+    until = math.inf if hours is None else started + 3600 * hours
     live = asked.recorded_first and not (problems or lines)
     return Request(asked=asked, names=names, options=options, live=live, until=until)

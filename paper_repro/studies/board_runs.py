@@ -106,16 +106,14 @@ class _Over(Exception):  # noqa: N818 (nothing is wrong)
     """The race is over, for the reason that is its argument."""
 
 
-def stretch(line: str) -> int:
-    """How many rounds a line has for one of the others: a method that has one direction a step keeps to it."""
-    own = METHODS[LINES[line]["method"]].options().get("perturbations")
-    return int(BOARD["common"]["perturbations"]) if own is not None and own.default == 1 else 1
-
-
 def configuration(race: Race, problem: str, line: str) -> TrainConfig:
     """The runs of a line on a problem, whatever their η and seed."""
-    own, rounds_for_one = dict(LINES[line]), stretch(line)
+    own = dict(LINES[line])
     kind = METHODS[own.pop("method")]
+    # A method that has one direction a step keeps to it, and has so many rounds for one of the others.
+    directions = kind.options().get("perturbations")
+    alone_a_step = directions is not None and directions.default == 1
+    rounds_for_one = int(BOARD["common"]["perturbations"]) if alone_a_step else 1
     alone = {"clients": 1, "sampled": 1} if own.pop("alone", kind.alone) else {}
     known = {name: value for name, value in BOARD["common"].items() if name in kind.options()}
     if rounds_for_one > 1:
