@@ -10,6 +10,7 @@ import pytest
 
 from paper_repro.workflow import reference
 from tests.refusals import refuses
+from tests.tables import rows_of
 
 KEYS = ["figure", "series", "metric", "seed"]
 ENDS = {"fig2_left": 2000, "fig2_right": 1500}
@@ -78,13 +79,7 @@ def test_the_thinned_curves_are_small_and_say_where_they_are_from() -> None:
 HEAD = "figure,series,seed,step,metric,value"
 
 
-@refuses(
-    ("", "reference must be a folder with a readable authors_curves.csv"),
-    ("figure,series", "columns of .* must include figure, series, seed, step, metric, value"),
-    (f"{HEAD}\nfig3_left,FedAvg K=5,1,0,train_loss,2", "figures in .* must include fig2_left and fig2_right"),
-    (f"{HEAD}\nfig2_left,DeComFL K=1,1,0,test_accuracy,0.1", "series in .* must name a method that is known, K"),
-    (f"{HEAD}\nfig2_left,FedProx K=1,1,0,test_accuracy,0.1", "series in .* must name a method that is known, K"),
-)
+@refuses(*rows_of(__file__)["refused"])
 def test_curves_that_are_not_the_authors_are_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "authors_curves.csv").write_text(text)
     reference.curves(tmp_path)

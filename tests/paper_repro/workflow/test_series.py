@@ -18,6 +18,7 @@ from paper_repro.workflow.part import Options
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.scales import SCALES, TASK_ROWS, Scale, changed
 from paper_repro.workflow.series import READINGS, Series
+from tests.tables import rows_of
 from theory.notation.printed import PARAMETERS, RATES, RESULTS, ROUNDS, model_terabytes
 
 TRUTHS: Final = tomllib.loads(Path(__file__).with_name("settings.toml").read_text(encoding="utf-8"))
@@ -68,15 +69,7 @@ def test_runs_have_the_settings_of_text_logs_and_scripts(part: str) -> None:
         assert untrue(truth, of_part[truth.get("scale", "full")]) == [], truth["where"]
 
 
-@pytest.mark.parametrize(
-    ("change", "found"),
-    [
-        ("eta_factor=0.5", [("lr", 0.0005)] * 3),
-        ("batch_size=255", [("batch_size", 255)] * 3),
-        ("local_rounds.1=1999", [("rounds", 1999)] * 3),
-        ("seeds=[0, 1]", [2]),
-    ],
-)
+@pytest.mark.parametrize(("change", "found"), rows_of(__file__)["changes"])
 def test_a_setting_that_is_not_the_papers_is_found(change: str, found: list[Any]) -> None:
     scale, _ = changed(SCALES["full"], [f"fig2.{change}"])
     assert untrue(TRUTHS["fig2"][0], runs("fig2", scale)) == found
