@@ -76,9 +76,6 @@ def test_the_thinned_curves_are_small_and_say_where_they_are_from() -> None:
     assert len(reference.fig2_reference(None)) + len(reference.fig3_reference(None)) == len(shipped())
 
 
-HEAD = "figure,series,seed,step,metric,value"
-
-
 @refuses(*rows_of(__file__)["refused"])
 def test_curves_that_are_not_the_authors_are_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "authors_curves.csv").write_text(text)
