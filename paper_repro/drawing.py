@@ -113,10 +113,8 @@ def judged(name: str, rows: Rows, options: Options) -> Made:
 def told_changed(part: Made, changes: str) -> Made:
     """A part of changed settings: no verdict counts, and each says what it would be."""
     note = f"Changed by --set: {changes}. So this is not the paper's experiment, and no verdict on it counts."
-    claims = []
-    for each in part.claims:
-        words = f"reads “{each.verdict}” for settings changed by --set ({changes}); {each.scale}"
-        claims.append(replace(each, verdict=UNTESTED, scale=words))
+    words = f"for settings changed by --set ({changes})"
+    claims = [replace(c, verdict=UNTESTED, scale=f"reads “{c.verdict}” {words}; {c.scale}") for c in part.claims]
     return replace(part, section=replace(part.section, notes=[note, *part.section.notes]), claims=claims)
 
 
@@ -173,9 +171,14 @@ def drawn(
     """
     key = " ".join([key, *kinds])
     path = out / FOLDER / f"{name}.json"
-    there = _load(path, out, key)
-    if there is not None:
-        return there
+    kept = read_sealed(path)
+    # Somebody may have changed or removed a figure or table meanwhile.
+    if (
+        kept is not None
+        and kept["key"] == key
+        and all(file_digest(out / file) == h for file, h in kept["files"].items())
+    ):
+        return DrawnPart(kept["section"], [ClaimOutcome(**outcome) for outcome in kept["claims"]])
     made = make()
     written: dict[str, str] = {}
 
@@ -193,14 +196,3 @@ def drawn(
     claims = [asdict(claim) for claim in made.claims]
     write_sealed(path, {"key": key, "section": section, "claims": claims, "files": written})
     return DrawnPart(section, made.claims)
-
-
-def _load(path: Path, out: Path, key: str) -> DrawnPart | None:
-    """What ``drawn`` left, if all of it is there as it was written."""
-    kept = read_sealed(path)
-    if kept is None or kept["key"] != key:
-        return None
-    # Somebody may have changed or removed a figure or table meanwhile.
-    if any(file_digest(out / file) != expected for file, expected in kept["files"].items()):
-        return None
-    return DrawnPart(kept["section"], [ClaimOutcome(**outcome) for outcome in kept["claims"]])

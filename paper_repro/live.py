@@ -114,29 +114,28 @@ def agreement(
     if not all(work.labels for work in works):
         # Rows that do not say whose they are stand in one order, and are as many as are recorded, or are others.
         pairs = [(rows.reset_index(drop=True), kept.rows.reset_index(drop=True))] if len(rows) == len(kept.rows) else []
-    found = [_compared(*pair) for pair in pairs if len(pair[0])]
-    if not found:
+    equal: list[pd.Series[bool]] = []
+    gaps: list[pd.DataFrame] = []
+    texts: dict[str, None] = {}
+    for one, other in pairs:
+        if one.empty:
+            continue
+        names = [str(name) for name in one if name in other and name not in _NOT_COMPARED]
+        columns = [name for name in names if all(pd.api.types.is_numeric_dtype(f[name]) for f in (one, other))]
+        # A file has no text and no list where a frame has an empty one.
+        a, b = (frame[[n for n in names if n not in columns]].fillna("").astype(str) for frame in (one, other))
+        alike = a == b
+        a, b = (frame[columns].astype(float) for frame in (one, other))
+        gap = (a - b).abs().where(~(a.isna() & b.isna()), 0.0).fillna(np.inf)  # a number beside none is no rounding
+        size = pd.DataFrame(np.maximum(a.abs(), b.abs()), columns=columns).replace(0.0, 1.0).fillna(1.0)
+        gaps.append(gap / size.assign(**{name: 1.0 for name in _ACCURACIES if name in columns}))
+        equal.append((gap == 0).all(axis=1) & alike.all(axis=1))
+        texts |= dict.fromkeys(map(str, alike.columns[~alike.all()]))
+    if not equal:
         return Agreement(len(rows))
-    equal = pd.concat([same for same, *_ in found])
-    gaps = pd.concat([gaps for _, gaps, _ in found], axis=1).max(axis=1)
-    largest = {str(name): float(gap) for name, gap in gaps.items() if gap > 0}
-    texts = dict.fromkeys(name for *_, names in found for name in names)
-    return Agreement(len(rows), len(equal), int(equal.sum()), largest, tuple(texts))
-
-
-def _compared(rows: pd.DataFrame, kept: pd.DataFrame) -> tuple[pd.Series[bool], pd.Series[float], list[str]]:
-    """Which rows are equal, the largest difference of each column of numbers, and the columns whose text differs."""
-    shared = [str(name) for name in rows if name in kept and name not in _NOT_COMPARED]
-    columns = [name for name in shared if all(pd.api.types.is_numeric_dtype(f[name]) for f in (rows, kept))]
-    # A file has no text and no list where a frame has an empty one.
-    here, there = (frame[[n for n in shared if n not in columns]].fillna("").astype(str) for frame in (rows, kept))
-    same = here == there
-    a, b = (frame[columns].astype(float) for frame in (rows, kept))
-    gaps = (a - b).abs().where(~(a.isna() & b.isna()), 0.0).fillna(np.inf)  # a number beside none is no rounding
-    size = pd.DataFrame(np.maximum(a.abs(), b.abs()), columns=columns).replace(0.0, 1.0).fillna(1.0)
-    relative = gaps / size.assign(**{name: 1.0 for name in _ACCURACIES if name in columns})
-    texts = [str(name) for name, alike in same.all().items() if not alike]
-    return (gaps == 0).all(axis=1) & same.all(axis=1), relative.max(), texts
+    same = pd.concat(equal)
+    largest = {str(name): float(most) for name, most in pd.concat(gaps).max().items() if most > 0}
+    return Agreement(len(rows), len(same), int(same.sum()), largest, tuple(texts))
 
 
 def overlay(

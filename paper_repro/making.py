@@ -47,7 +47,10 @@ def make_report(request: Request, *, silent: bool = False) -> list[ClaimOutcome]
         made = all_drawn(found.parts, options, asked.out, ("png",) if request.live else KINDS, processes)
         if from_records:
             made = _with_recorded_verdicts(made, found.parts, asked.record)
-        made += _absent(found.missing, "Not recorded" if from_records else "Not finished")
+        if found.missing:  # a section that lists the parts that the page does not have
+            title = "Not recorded" if from_records else "Not finished"
+            absent = Section(id="absent", title=title, notes=[f"{name}: {why}." for name, why in found.missing.items()])
+            made.append(DrawnPart(page_section(absent), []))
         outcomes = [outcome for part in made for outcome in part.claims]
         write_atomically(asked.out / "claims.json", outcomes_json(outcomes))
         minutes = (time.monotonic() - started) / 60
@@ -90,10 +93,3 @@ def _with_recorded_verdicts(made: Sequence[DrawnPart], parts: Mapping[str, Rows]
         outcomes = {name: part.claims for name, part in zip(parts, found, strict=True)}
         recorded.save_outcomes(outcomes, data, into)
     return found
-
-
-def _absent(missing: Mapping[str, str], title: str) -> list[DrawnPart]:
-    """A section that lists the parts that the page does not have."""
-    notes = [f"{name}: {why}." for name, why in missing.items()]
-    section = Section(id="absent", title=title, notes=notes)
-    return [DrawnPart(page_section(section), [])] if missing else []

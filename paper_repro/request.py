@@ -17,7 +17,7 @@ from paper_repro.workflow.asked import PaperOptions
 from paper_repro.workflow.claims import ON_GPU, named
 from paper_repro.workflow.measures import COUNTS
 from paper_repro.workflow.part import Options
-from paper_repro.workflow.reference import require_reference
+from paper_repro.workflow.reference import curves
 from paper_repro.workflow.report import require_own_page
 from paper_repro.workflow.scales import SCALES, changed
 from paper_repro.workflow.series import READINGS
@@ -79,7 +79,7 @@ def requested(asked: PaperOptions, *, problems: Sequence[str] = (), lines: Seque
     meant = not told or any(part in chosen for part in told)
     require(meant, "--set", "change a part that is made", asked.changes)
     if asked.reference is not None:
-        require_reference(asked.reference)
+        curves(asked.reference)  # refuses what is no such file
     for name, folder in (("--runs", asked.runs), ("--record", asked.record)):
         if folder is not None:
             require_writable(name, folder / "any")
@@ -102,6 +102,7 @@ def requested(asked: PaperOptions, *, problems: Sequence[str] = (), lines: Seque
         lines=tuple(lines),
     )
     # The time that the check of the bits took counts.
-    until = math.inf if asked.time_limit is None else started + 3600 * asked.time_limit
+    hours = asked.hours if asked.minutes is None else asked.minutes / 60
+    until = math.inf if hours is None else started + 3600 * hours
     live = asked.recorded_first and not (problems or lines)
     return Request(asked=asked, names=names, options=options, live=live, until=until)

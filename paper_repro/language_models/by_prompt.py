@@ -11,7 +11,6 @@ So the block of G that belongs to a layer has, beside zeros, the eigenvalues of 
 
 import json
 import sys
-from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,6 @@ TASK = "sst2"
 EXAMPLES = 64
 MEMORY = 8 << 30  # bytes for the gradients of all prompts, of as many layers as they have room for
 _BLOCK = 1 << 18  # elements of a gradient that are widened to float64 at once
-
-Layers = Mapping[str, Sequence[nn.Parameter]]
 
 
 def exact_by_layer(trained: TrainedModel, *, depth: int, examples: int = EXAMPLES) -> dict[str, Any]:
@@ -46,9 +43,19 @@ def exact_by_layer(trained: TrainedModel, *, depth: int, examples: int = EXAMPLE
     layers: dict[str, list[nn.Parameter]] = {}
     for name, parameter in trained.module.named_parameters():
         layers.setdefault(".".join(name.split(".")[:-1][:depth]), []).append(parameter)
+    # Layers whose gradients are kept together.
+    turns: list[dict[str, list[nn.Parameter]]] = [{}]
+    room = MEMORY
+    for name, own in layers.items():
+        size = len(prompts) * sum(4 * parameter.numel() for parameter in own)
+        if turns[-1] and size > room:
+            turns.append({})
+            room = MEMORY
+        turns[-1][name] = own
+        room -= size
     # The products ⟨a_m, a_n⟩ over the parameters of each layer.
     products: dict[str, Tensor] = {}
-    for some in _in_turn(layers, len(prompts)):
+    for some in turns:
         parameters = [parameter for own in some.values() for parameter in own]
         gradients = []
         for ids in prompts:
@@ -74,25 +81,7 @@ def exact_by_layer(trained: TrainedModel, *, depth: int, examples: int = EXAMPLE
     return {**facts, **provenance(trained.dataset), "rows": rows}
 
 
-def _in_turn(layers: Layers, prompts: int) -> Iterator[Layers]:
-    """Layers whose gradients are kept together."""
-    some: dict[str, Sequence[nn.Parameter]] = {}
-    room = MEMORY
-    for name, own in layers.items():
-        size = prompts * sum(4 * parameter.numel() for parameter in own)
-        if some and size > room:
-            yield some
-            some, room = {}, MEMORY
-        some[name] = own
-        room -= size
-    yield some
-
-
-def main(depth: str, model: str, weights: str = "") -> None:
-    """Print the table of a model as it is, or with the weights of a safetensors file."""
-    trained = from_weights(Path(weights), model=model, task=TASK) if weights else from_task(TASK, model=model)
-    print(json.dumps(exact_by_layer(trained, depth=int(depth)), ensure_ascii=False))
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    asked_depth, named, *files = sys.argv[1:]
+    asked = from_weights(Path(files[0]), model=named, task=TASK) if files else from_task(TASK, model=named)
+    print(json.dumps(exact_by_layer(asked, depth=int(asked_depth)), ensure_ascii=False))

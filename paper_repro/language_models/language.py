@@ -1,7 +1,7 @@
 """What parts on language models share: a small OPT model pretrained from text, and κ of a task's prompts."""
 
 import os
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 import pandas as pd
@@ -26,7 +26,8 @@ def pretraining(config: PretrainConfig) -> Work:
     size = SIZES[config.size]
     cost = tokens_cost(3 * config.tokens, size)  # a backward pass is worth two
     title = f"pretraining {config.size}"
-    return Work(title=title, function=_pretrained, arguments={"config": config}, data=_corpus, cost=cost)
+    corpus = partial(_corpus, os.environ.get("DECOMFL_DATA"))
+    return Work(title=title, function=_pretrained, arguments={"config": config}, data=corpus, cost=cost)
 
 
 def _pretrained(folder: Path, report: Report, config: PretrainConfig) -> Result:
@@ -55,10 +56,7 @@ def kappa_of(objective: MeanLoss, x: Tensor, products: int) -> dict[str, float]:
     return {"kappa": found.kappa, "low": low, "high": high, "lambda_max": found.lambda_max}
 
 
-def _corpus() -> str:
-    return _corpus_digest(os.environ.get("DECOMFL_DATA"))
-
-
 @lru_cache
-def _corpus_digest(users: str | None) -> str:  # noqa: ARG001 (part of what is remembered)
+def _corpus(users: str | None) -> str:  # noqa: ARG001 (part of what is remembered)
+    """The digest of the text."""
     return load_corpus().digest

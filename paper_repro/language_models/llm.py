@@ -3,9 +3,10 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import product
+from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
@@ -23,7 +24,7 @@ from paper_repro.workflow.data import missing, task_facts
 from paper_repro.workflow.expression import judged
 from paper_repro.workflow.measures import binomial_error
 from paper_repro.workflow.part import Made, Options, made
-from paper_repro.workflow.report import amount, caption, notes, settings
+from paper_repro.workflow.report import amount, caption, notes, printed, settings
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.scales import SCALES, TASK_ROWS, Scale, TaskTuning
 from paper_repro.workflow.series import PATTERNS, configuration
@@ -48,29 +49,11 @@ ALL, LORA_WORDS = "all parameters", "LoRA: rank 8, α = 8, Q and V"
 _BEFORE = ("zero-shot", "calibrated", "most frequent")
 
 
-@dataclass(frozen=True)
-class MethodColumn:
-    """A column of a table of results."""
-
-    method: str  # the name of the method
-    P: int  # the number of directions; 0 for first-order steps
-    column: int | None  # its place in a row of the paper's table; None if it is not there
-    unit: float  # the number of bytes in which the paper counts its costs
+FULL, _LORA = printed("llm"), printed("lora")
+"""The columns of the paper's tables of results: method, the unit in bytes of its costs, P, and its place in a row."""
 
 
-# Series, method and unit of its costs; P and the place in a row of the paper's tables, of all parameters and of LoRA.
-_ROWS: Final[Sequence[tuple[str, str, float, tuple[int, int | None] | None, tuple[int, int | None] | None]]] = (
-    ("FedAvg", "fedavg", 1e12, (0, 0), None),
-    ("MeZO", "mezo", 1e12, (1, 1), (1, 0)),
-    (FEDZO, "fedzo", 1e12, (10, 2), (5, 1)),
-    (P5, "decomfl", 1e6, (5, None), (5, 2)),
-    (P10, "decomfl", 1e6, (10, 3), (10, 3)),
-)
-FULL: Final = {name: MethodColumn(method, *own, unit) for name, method, unit, own, _ in _ROWS if own}
-_LORA: Final = {name: MethodColumn(method, *own, unit) for name, method, unit, _, own in _ROWS if own}
-
-
-def methods(row: str) -> Mapping[str, MethodColumn]:
+def methods(row: str) -> Mapping[str, SimpleNamespace]:
     """The columns of the table in which a row of the settings (a model, or model+LoRA) has its results."""
     return _LORA if row.endswith(ADAPTED) else FULL
 
@@ -148,7 +131,7 @@ def in_print() -> pd.DataFrame:
     for row, task in product(ROUNDS, TASKS):
         own, table = TASK_ROWS[task], LORA if row.endswith(ADAPTED) else RESULTS[row]
         for series, method in methods(row).items():
-            if method.column is None:
+            if method.column < 0:
                 continue
             cell, R = table[own][method.column], ROUNDS[row][own]
             told.append(
@@ -242,11 +225,34 @@ def claims(rows: pd.DataFrame, words: str) -> list[ClaimOutcome]:
     cells, costs, paper = results(rows), _costs(), in_print()
     paper = paper[paper.ours].assign(name=paper.name + ", " + paper.series, below=paper.always - paper.accuracy)
     off = np.array([not agree(cost, formula) for cost, formula in zip(costs.cost / 1e6, costs.formula, strict=True)])
+    size, rounds = SCALES["full"].llm, []
+    for row, tunings in size.first_order.items():
+        for task, tuning in tunings.items():
+            if task in TASKS:  # the other reading of CB is none
+                ratio = size.settings[row][task].rounds / tuning.rounds
+                rounds.append({"name": f"{task_title(task)}, {row}", "ratio": ratio})
+    # Every two cells of one task and model: their difference in accuracy, as of two sets of examples, and in bytes.
+    column = cells.series + cells["row"].str.extract(r"(\+.*)$")[0].fillna("")
+    own = cells.assign(place=range(len(cells)), column=column)
+    both = own.merge(own, on=["task", "paper_model"], suffixes=("", "_b"))
+    both = both[both.place != both.place_b]
+    across = np.where(both["row"] == both.row_b, "", " − " + both.trained_b)
+    pairs = both.assign(
+        pair=both.column + " − " + both.column_b,
+        told=both.series + " − " + both.series_b + ", " + both.name + across,
+        whole=~(both.diverged.astype(bool) | both.diverged_b.astype(bool)),
+        learnt=both.learnt.astype(bool) | both.learnt_b.astype(bool),
+        difference=both.accuracy - both.accuracy_b,
+        error=(both.error**2 + both.error_b**2) ** 0.5,
+        counted=(both.rounds > 0) & (both.rounds_b > 0) & (both.bytes_b > 0),
+        ratio=both.a_round / both.a_round_b,
+    )
     frames = {
         "": pd.DataFrame(),
         "cells": cells,
-        "pairs": _pairs(cells),
-        "rounds": _rounds(),
+        "pairs": pairs,
+        # DeComFL's rounds in print over those that FedAvg's costs in print imply.
+        "rounds": pd.DataFrame(rounds),
         # The paper's cells of DeComFL against always the same answer.
         "printed": paper.assign(is_below=paper.below >= 0),
         # Its costs in MB against DeComFL's formula, and in bytes against what LoRA's numbers need.
@@ -259,38 +265,6 @@ def claims(rows: pd.DataFrame, words: str) -> list[ClaimOutcome]:
         "same": _same_cost(rows, cells),
     }
     return judged("llm", words, frames)
-
-
-def _pairs(cells: pd.DataFrame) -> pd.DataFrame:
-    """Every two cells of one task and model: their difference in accuracy, as of two sets of examples, and in bytes."""
-    own = cells.assign(
-        place=range(len(cells)), column=cells.series + cells["row"].str.extract(r"(\+.*)$")[0].fillna("")
-    )
-    both = own.merge(own, on=["task", "paper_model"], suffixes=("", "_b"))
-    both = both[both.place != both.place_b]
-    across = np.where(both["row"] == both.row_b, "", " − " + both.trained_b)
-    return both.assign(
-        pair=both.column + " − " + both.column_b,
-        told=both.series + " − " + both.series_b + ", " + both.name + across,
-        whole=~(both.diverged.astype(bool) | both.diverged_b.astype(bool)),
-        learnt=both.learnt.astype(bool) | both.learnt_b.astype(bool),
-        difference=both.accuracy - both.accuracy_b,
-        error=(both.error**2 + both.error_b**2) ** 0.5,
-        counted=(both.rounds > 0) & (both.rounds_b > 0) & (both.bytes_b > 0),
-        ratio=both.a_round / both.a_round_b,
-    )
-
-
-def _rounds() -> pd.DataFrame:
-    """DeComFL's rounds in print over those that FedAvg's costs in print imply."""
-    size = SCALES["full"].llm
-    told = []
-    for row, own in size.first_order.items():
-        for task, tuning in own.items():
-            if task in TASKS:  # the other reading of CB is none
-                ratio = size.settings[row][task].rounds / tuning.rounds
-                told.append({"name": f"{task_title(task)}, {row}", "ratio": ratio})
-    return pd.DataFrame(told)
 
 
 def _same_cost(rows: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:

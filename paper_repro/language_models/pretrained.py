@@ -91,26 +91,29 @@ def taken(run: Path, dataset: Dataset | None = None) -> tuple[pd.DataFrame, dict
     dataset = dataset_of(config) if dataset is None else dataset
     settings = {name: value for name, value in config.to_dict().items() if name not in ("model", "task_data")}
     facts = {**read_provenance(run), "settings": settings}
-    facts["rebuilt"] = proof(config, dataset, (tensors, saved["federation"]))
-    facts["kappa"] = kappas(config, dataset, (tensors, saved["federation"]))
+    facts["rebuilt"], facts["kappa"] = proof(config, dataset, (tensors, saved["federation"]))
     return pd.DataFrame(saved["rows"], columns=list(COLUMNS)), facts
 
 
-def proof(config: TrainConfig, dataset: Dataset, saved: Saved) -> dict[str, int | float | bool | str]:
-    """What it takes to rebuild the model of a saved DeComFL run, and whether that gives its bits.
+def proof(config: TrainConfig, dataset: Dataset, saved: Saved) -> tuple[dict[str, Any], list[dict[str, float]]]:
+    """What it takes to rebuild the model of a saved DeComFL run, whether that gives its bits, and κ on the way.
 
     One replica begins at x_0 and is given all records, as a client who joins now would be; and each of the M clients,
-    brought up to date by the records that it missed, is compared too.
+    brought up to date by the records that it missed, is compared too. κ = tr(G)/‖G‖₂ is that of the Gauss-Newton matrix
+    of the mean loss of ``EXAMPLES`` training prompts, with a 95 % interval, at the models of ``KAPPA_AT``.
     """
-    federation = cast(DeComFLFederation, build_federation(config, dataset)[0])
-    late = federation.observer.clone()
+    built, module, layout = build_federation(config, dataset)
+    federation = cast(DeComFLFederation, built)
+    late, rolling = federation.observer.clone(), federation.observer.clone()
+    layout.bind(module, rolling.x.clone())
+    objective = prompts_loss(module, dataset, chunk=8, examples=EXAMPLES)
     federation.load(saved)
     digest = federation.observer.digest()
     records = federation.server.history.since(0)
     started = time.monotonic()
     late.catch_up(records)
     seconds = time.monotonic() - started
-    return {
+    rebuilt = {
         "rounds": federation.round,
         "bytes": len(encode(records)),
         "seconds": round(seconds, 1),
@@ -119,25 +122,12 @@ def proof(config: TrainConfig, dataset: Dataset, saved: Saved) -> dict[str, int 
         "equal": sum(own == digest for own in federation.rebuilt().values()),
         "digest": digest,
     }
-
-
-def kappas(config: TrainConfig, dataset: Dataset, saved: Saved) -> list[dict[str, float]]:
-    """κ = tr(G)/‖G‖₂ of the Gauss-Newton matrix at the models of ``KAPPA_AT``, which the records bring back.
-
-    Of the mean loss of ``EXAMPLES`` training prompts, with a 95 % interval, where the data are.
-    """
-    federation, module, layout = build_federation(config, dataset)
-    rolling = cast(DeComFLFederation, federation).observer.clone()
-    layout.bind(module, rolling.x.clone())
-    objective = prompts_loss(module, dataset, chunk=8, examples=EXAMPLES)
-    federation.load(saved)
-    records = cast(DeComFLFederation, federation).server.history.since(0)
-    del federation  # and its clients' models
+    del built, federation, late  # and the models of its clients
     rows = []
     for r in sorted({*(at for at in KAPPA_AT if at < len(records)), len(records)}):
         rolling.catch_up(records[:r])
         rows.append({"round": r, **kappa_of(objective, rolling.x.clone(), PRODUCTS)})
-    return rows
+    return rebuilt, rows
 
 
 # --- the part ---------------------------------------------------------------------------------------------------------

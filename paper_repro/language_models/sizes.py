@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor
 
@@ -33,7 +32,7 @@ from paper_repro.workflow.measures import TOLERANCE, binomial_error
 from paper_repro.workflow.part import Made, Options, made
 from paper_repro.workflow.report import caption, notes, settings
 from paper_repro.workflow.runs import Job, Report, Result, Work
-from paper_repro.workflow.scales import Scale, Sizes
+from paper_repro.workflow.scales import Sizes
 from theory.notation.setting import effective_factor
 
 TASK: Final = "sst2"
@@ -47,15 +46,14 @@ LAST: Final = 0.2
 """The last share of the evaluations: their mean accuracy is a run's result, their scatter the measure of a fall."""
 CONFIDENCE: Final = 0.95
 START, END = "kappa-start.csv", "kappa-end.csv"
-CHUNK: Final = 32
 
 
 def jobs(options: Options) -> list[Work]:
     """A work for each size; none where the task or the text is not available here."""
     size = options.scale.sizes
-    if _missing(options.scale):
-        return []
     own = options.scale.pretrained
+    if missing([TASK], size.models, own):
+        return []
     return [of_model(size, model, pretraining(own[model]) if model in own else None) for model in size.models]
 
 
@@ -73,28 +71,9 @@ def of_model(size: Sizes, model: str, begins: Work | None = None) -> Work:
     )
 
 
-def _missing(scale: Scale) -> str:
-    """What has to be done before the runs can be."""
-    return missing([TASK], scale.sizes.models, scale.pretrained)
-
-
 def configuration(size: Sizes, model: str, eta: float = 1.0, seed: int = 0) -> TrainConfig:
     """A run's configuration: the authors' but for its length, batch and η."""
     return series.configuration(series.PATTERNS["sizes"], vars(size), model=model, lr=eta, seed=seed)
-
-
-def learning_rate(size: Sizes, model: str, start: Mapping[str, float]) -> float:
-    """The η of a model's runs: where none is given, a share c of the largest that Theorem 2 admits.
-
-        η = c / (4 L ρ_κ),    ρ_κ = 1 + (κ + 1)/P
-
-    with L = ``start["lambda_max"]`` and κ = ``start["kappa"]`` of the Gauss-Newton matrix before training.
-    """
-    if model in size.etas:
-        return float(size.etas[model])
-    P = configuration(size, model).perturbations
-    rho = effective_factor("gaussian", d=int(start["d"]), P=P, kappa=start["kappa"])
-    return float(size.share / (4 * start["lambda_max"] * rho))
 
 
 def _runs_and_kappas(folder: Path, report: Report, size: Sizes, model: str, job: Job) -> Result:
@@ -105,7 +84,7 @@ def _runs_and_kappas(folder: Path, report: Report, size: Sizes, model: str, job:
     """
     job = job.placed(folder.parent)
     dataset = job.dataset()
-    objective = prompts_loss(task_module(job.config, dataset), dataset, chunk=CHUNK, examples=size.examples)
+    objective = prompts_loss(task_module(job.config, dataset), dataset, chunk=32, examples=size.examples)
 
     def kappa(name: str, x: Callable[[], Tensor]) -> dict[str, float]:
         """κ and what goes with it at an x, from the file of this name, which is written first if it is missing."""
@@ -116,7 +95,11 @@ def _runs_and_kappas(folder: Path, report: Report, size: Sizes, model: str, job:
         return {str(key): float(value) for key, value in pd.read_csv(path).iloc[0].items()}
 
     start = kappa(START, lambda: objective.x)
-    eta = learning_rate(size, model, start)
+    # Where η is not given, it is a share c of the largest that Theorem 2 admits, by G before training:
+    #     η = c / (4 L ρ_κ),    ρ_κ = 1 + (κ + 1)/P,    L = λ_max
+    P = job.config.perturbations
+    rho = effective_factor("gaussian", d=int(start["d"]), P=P, kappa=start["kappa"])
+    eta = float(size.etas.get(model, size.share / (4 * start["lambda_max"] * rho)))
     frames = [pd.DataFrame([start]).assign(what="kappa", at="start")]
     total = len(size.seeds) * size.rounds
     for n, seed in enumerate(size.seeds):
@@ -159,50 +142,44 @@ def run_table(rows: pd.DataFrame, size: Sizes) -> pd.DataFrame:
         evaluations); accuracy_rounds, the first evaluation within a standard error of that end; wire_bytes a client.
     """
     evaluations = rows[rows["what"] == "evaluation"].sort_values(["d", "model", "seed", "round"])
-    return pd.DataFrame([_run_row(run, size) for _, run in evaluations.groupby(["model", "seed"], sort=False)])
-
-
-def _run_row(run: pd.DataFrame, size: Sizes) -> dict[str, Any]:
-    first, last = run.iloc[0], run.tail(max(2, round(LAST * len(run))))
-    start, lowest = float(first["test_loss"]), float(run["test_loss"].min())
-    least = max(LIMITS.scatter * float(last["test_loss"].std(ddof=1)), LIMITS.learnt * start)
-    fell = not first["diverged"] and start - lowest > least
-    accuracy, examples = float(last["test_accuracy"].mean()), size.test_examples or TESTED
-    began = float(first[["test_accuracy", "calibrated_accuracy"]].max())
-    margin = TOLERANCE * math.hypot(binomial_error(accuracy, examples), binomial_error(began, examples))
-    learnt = fell and accuracy - began > margin
-    rounds = _first_below(run["round"].to_numpy(), run["test_loss"].to_numpy(), start - LIMITS.share * (start - lowest))
-    error = math.sqrt(accuracy * (1 - accuracy) / examples)
-    there = run[run["test_accuracy"] >= accuracy - error]
-    return {
-        "model": first["model"],
-        "d": int(first["d"]),
-        "eta": float(first["eta"]),
-        "seed": int(first["seed"]),
-        "loss_start": start,
-        "loss_lowest": lowest,
-        "fell": fell,
-        "learnt": learnt,
-        "rounds": rounds if learnt else math.nan,
-        "settled": learnt and rounds <= LIMITS.settled * float(run["round"].iloc[-1]),
-        "accuracy_start": float(first["test_accuracy"]),
-        "calibrated_start": float(first["calibrated_accuracy"]),
-        "accuracy_end": accuracy,
-        "accuracy_rounds": float(there["round"].iloc[0]) if len(there) else math.nan,
-        "wire_bytes": 4 * float(run["wire_scalars"].iloc[-1]),
-    }
-
-
-def _first_below(rounds: NDArray[np.float64], loss: NDArray[np.float64], level: float) -> float:
-    """The place where the line through the evaluations first comes down to the level; NaN if there is none."""
-    (below,) = np.nonzero(loss <= level)
-    if not len(below):
-        return math.nan
-    n = int(below[0])
-    if n == 0:
-        return float(rounds[0])
-    part = (loss[n - 1] - level) / (loss[n - 1] - loss[n])
-    return float(rounds[n - 1] + part * (rounds[n] - rounds[n - 1]))
+    examples, table = size.test_examples or TESTED, []
+    for _, run in evaluations.groupby(["model", "seed"], sort=False):
+        first, last = run.iloc[0], run.tail(max(2, round(LAST * len(run))))
+        start, lowest = float(first["test_loss"]), float(run["test_loss"].min())
+        least = max(LIMITS.scatter * float(last["test_loss"].std(ddof=1)), LIMITS.learnt * start)
+        fell = not first["diverged"] and start - lowest > least
+        accuracy = float(last["test_accuracy"].mean())
+        began = float(first[["test_accuracy", "calibrated_accuracy"]].max())
+        margin = TOLERANCE * math.hypot(binomial_error(accuracy, examples), binomial_error(began, examples))
+        learnt = fell and accuracy - began > margin
+        rounds, r, loss = math.nan, run["round"].to_numpy(), run["test_loss"].to_numpy()
+        if learnt:
+            # The first place where the line through the evaluations comes down to the level, below its beginning.
+            level = start - LIMITS.share * (start - lowest)
+            n = int(np.argmax(loss <= level))
+            part = (loss[n - 1] - level) / (loss[n - 1] - loss[n])
+            rounds = float(r[n - 1] + part * (r[n] - r[n - 1]))
+        there = run[run["test_accuracy"] >= accuracy - math.sqrt(accuracy * (1 - accuracy) / examples)]
+        table.append(
+            {
+                "model": first["model"],
+                "d": int(first["d"]),
+                "eta": float(first["eta"]),
+                "seed": int(first["seed"]),
+                "loss_start": start,
+                "loss_lowest": lowest,
+                "fell": fell,
+                "learnt": learnt,
+                "rounds": rounds,
+                "settled": learnt and rounds <= LIMITS.settled * float(r[-1]),
+                "accuracy_start": float(first["test_accuracy"]),
+                "calibrated_start": float(first["calibrated_accuracy"]),
+                "accuracy_end": accuracy,
+                "accuracy_rounds": float(there["round"].iloc[0]) if len(there) else math.nan,
+                "wire_bytes": 4 * float(run["wire_scalars"].iloc[-1]),
+            }
+        )
+    return pd.DataFrame(table)
 
 
 def kappa_table(rows: pd.DataFrame) -> pd.DataFrame:
@@ -211,22 +188,18 @@ def kappa_table(rows: pd.DataFrame) -> pd.DataFrame:
     return found[["model", "d", "at", "seed", "kappa", "low", "high", "lambda_max"]]
 
 
-def slope(runs: pd.DataFrame) -> pd.DataFrame:
-    """The exponent s of rounds ∝ d^s, by least squares over runs that converged, with its ends; NaN where few did."""
-    found = dict.fromkeys(("s", "low", "high"), math.nan)
-    if len(runs) >= 3 and runs["settled"].all() and runs["d"].nunique() > 1:
-        line = stats.linregress(np.log(runs["d"]), np.log(runs["rounds"]))
-        half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, len(runs) - 2) * line.stderr)
-        found = {"s": float(line.slope), "low": float(line.slope) - half, "high": float(line.slope) + half}
-    return pd.DataFrame([found])
-
-
 def claims(rows: pd.DataFrame, size: Sizes, words: str) -> list[ClaimOutcome]:
     """The claims about the scale figure; not tested where there are no rows."""
     runs = pd.DataFrame(columns=["model", "d", "rounds", "settled", "accuracy_end"])
     kappas = pd.DataFrame(columns=["at", "d", "kappa", "low", "high"])
     if len(rows):
         runs, kappas = run_table(rows, size), kappa_table(rows)
+    # The exponent s of rounds ∝ d^s, by least squares over runs that converged, with its ends; NaN where few did.
+    slope = dict.fromkeys(("s", "low", "high"), math.nan)
+    if len(runs) >= 3 and runs["settled"].all() and runs["d"].nunique() > 1:
+        line = stats.linregress(np.log(runs["d"]), np.log(runs["rounds"]))
+        half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, len(runs) - 2) * line.stderr)
+        slope = {"s": float(line.slope), "low": float(line.slope) - half, "high": float(line.slope) + half}
     by_model = runs.groupby("model", sort=False)
     rounds = by_model["rounds"].apply(lambda own: own.mean(skipna=False)).round()  # evaluated now and then
     # The error is that of the test examples, which runs share.
@@ -237,7 +210,7 @@ def claims(rows: pd.DataFrame, size: Sizes, words: str) -> list[ClaimOutcome]:
     frames = {
         "runs": runs,
         "rounds": rounds.reset_index(),
-        "slope": slope(runs),
+        "slope": pd.DataFrame([slope]),
         "accuracies": accuracy.assign(error=[binomial_error(float(end), n) for end in accuracy["accuracy"]]),
         "kappa": kappa.reset_index(),
     }
@@ -255,7 +228,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     given = ", ".join(f"{eta:g}" for eta in size.etas.values())
     told = settings("sizes", size.told(rates=given or f"{size.share:g}/(4 L ρ_κ), see below"))
     if rows.empty:
-        nothing = f"Not computed: {_missing(options.scale) or 'no rows'}."
+        nothing = f"Not computed: {missing([TASK], size.models, options.scale.pretrained) or 'no rows'}."
         return made("sizes", found, settings=told, notes=[nothing])
     runs, kappas = run_table(rows, size), kappa_table(rows)
     evaluations = rows[rows["what"] == "evaluation"]

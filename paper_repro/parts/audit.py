@@ -10,10 +10,11 @@ import pandas as pd
 
 import theory
 from decomfl_lab.runs.told import Progress
+from paper_repro.workflow.answer import TONES
 from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict
 from paper_repro.workflow.expression import judged
 from paper_repro.workflow.part import Made, Options, made
-from paper_repro.workflow.report import TONES, Folded, notes
+from paper_repro.workflow.report import Folded, notes
 from paper_repro.workflow.runs import Report, Result, Work
 from theory.findings.finding import STATUSES, EntryResult, gather
 from theory.findings.registry import ENTRIES
@@ -39,6 +40,34 @@ def _audited(folder: Path, report: Report) -> Result:  # noqa: ARG001 (of the pr
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:  # noqa: ARG001
     """The list of findings, and those on the theorems, corollaries and lemmas as claims."""
+    # What is correct is counted, not listed.
+    folded = []
+    for row in rows.to_dict("records"):
+        if row["status"] == "correct" and row["confirmed"]:
+            continue
+        # The first piece that speaks against the statement, or of the context, and those that fail.
+        shown = [found for found in row["evidence"] if found["role"] in ("refutes", "context")][:1]
+        shown += [found for found in row["evidence"] if not found["holds"] and found not in shown]
+        told = [
+            (f"{each['role']}{'' if each['holds'] else ' (fails)'}", f"{each['instrument']}: {each['says']}")
+            for each in shown
+        ]
+        formulas = {}
+        for bound in row["bounds"]:
+            name, variant = bound.split()
+            formulas[f"as {variant}"] = inequality(theory.statement(name, variant))
+        where = ", ".join((row["place"], row["kind"], f"line {row['line']}", *row["labels"]))
+        body = [("quote", str(row.get("quote", ""))), ("where", where), ("why", str(row["why"])), *told]
+        folded.append(
+            Folded(
+                label=str(row["label"]),
+                verdict=row["status"] if row["confirmed"] else f"{row['status']}: not borne out",
+                tone=TONES[row["status"]] if row["confirmed"] else "untested",
+                says=str(row["says"]),
+                body=[*body, ("instead", str(row["instead"]))],
+                formulas=formulas,
+            )
+        )
     return made(
         "audit",
         claims(rows),
@@ -50,35 +79,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
             "pieces of evidence": str(sum(len(evidence) for evidence in rows["evidence"])),
             "findings borne out": f"{int(rows['confirmed'].sum())} of {len(rows)}",
         },
-        folded=[_folded(row) for row in rows.to_dict("records") if row["status"] != "correct" or not row["confirmed"]],
-    )
-
-
-def _folded(row: Mapping[Any, Any]) -> Folded:
-    status = str(row["status"])
-    # The first piece that speaks against the statement, or of the context, and those that fail.
-    shown = [found for found in row["evidence"] if found["role"] in ("refutes", "context")][:1]
-    shown += [found for found in row["evidence"] if not found["holds"] and found not in shown]
-    formulas = {}
-    for bound in row["bounds"]:
-        name, variant = bound.split()
-        formulas[f"as {variant}"] = inequality(theory.statement(name, variant))
-    return Folded(
-        label=str(row["label"]),
-        verdict=status if row["confirmed"] else f"{status}: not borne out",
-        tone=TONES[status] if row["confirmed"] else "untested",
-        says=str(row["says"]),
-        body=[
-            ("quote", str(row.get("quote", ""))),
-            ("where", ", ".join((row["place"], row["kind"], f"line {row['line']}", *row["labels"]))),
-            ("why", str(row["why"])),
-            *(
-                (f"{found['role']}{'' if found['holds'] else ' (fails)'}", f"{found['instrument']}: {found['says']}")
-                for found in shown
-            ),
-            ("instead", str(row["instead"])),
-        ],
-        formulas=formulas,
+        folded=folded,
     )
 
 
@@ -93,18 +94,18 @@ def claims(rows: pd.DataFrame) -> list[ClaimOutcome]:
     wrong = any(counts[status] for status in STATUSES if TONES[status] in ("no", "depends"))
     measured = {status: counts[status] for status in STATUSES}
     words = f"{len(own)} statements, {int(again.sum())} of them said again elsewhere in the paper"
-    everything = ClaimOutcome("audit.all", "does not hold" if wrong else "holds", measured, words)
-    return judged("audit", "", {}, [everything, *map(_outcome, own[own["kind"].isin(_JUDGED)].to_dict("records"))])
-
-
-def _outcome(row: Mapping[Any, Any]) -> ClaimOutcome:
-    tone = TONES[str(row["status"])] if row["confirmed"] else "untested"
+    found = [ClaimOutcome("audit.all", "does not hold" if wrong else "holds", measured, words)]
     verdicts: dict[str, Verdict] = {"yes": "holds", "untested": UNTESTED}
-    numbers: Mapping[str, float | None] = next((found["numbers"] for found in row["evidence"] if found["numbers"]), {})
-    return ClaimOutcome(
-        f"audit.{row['label'].replace(':', '-')}",
-        verdicts.get(tone, "does not hold"),
-        {name: value for name, value in numbers.items() if value is not None and math.isfinite(value)},
-        f"audit: {row['status']}",
-        f"{row['place']}, {row['label']}: {row['says']}",
-    )
+    for row in own[own["kind"].isin(_JUDGED)].to_dict("records"):
+        tone = TONES[str(row["status"])] if row["confirmed"] else "untested"
+        numbers: Mapping[str, float | None] = next((each["numbers"] for each in row["evidence"] if each["numbers"]), {})
+        found.append(
+            ClaimOutcome(
+                f"audit.{row['label'].replace(':', '-')}",
+                verdicts.get(tone, "does not hold"),
+                {name: value for name, value in numbers.items() if value is not None and math.isfinite(value)},
+                f"audit: {row['status']}",
+                f"{row['place']}, {row['label']}: {row['says']}",
+            )
+        )
+    return judged("audit", "", {}, found)

@@ -34,7 +34,6 @@ PANELS = {"local-updates": "local updates K (P = 20)", "perturbations": "perturb
 SETTINGS = {"as-plotted": "the authors' logs", "as-written": "the paper's text"}
 """Whose settings a reading has."""
 CURVE = ("reading", "panel", "series")  # columns that name a curve
-
 BANDS = {"as-plotted": "bands", "as-written": "bands of the text"}
 """The frames of the claims that the curves of a reading run where the authors' do."""
 TEXT = CLAIMS["fig2.band-of-the-text"]
@@ -67,7 +66,19 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
             title="Figure 2: what K, P and FedAvg cost in communication",
             caption=own.caption("fig2", provenance, options, settings=SETTINGS[reading]),
         )
-    tables = {"fig2": summary_table(lines), "fig2-estimators": curves.agreement}
+    # Final accuracy and communication of every series, mean over seeds.
+    last = lines.sort_values("round").groupby([*CURVE, "seed"], sort=False).tail(1)
+    table = last.groupby([*CURVE]).agg(
+        seeds=("seed", "count"),
+        rounds=("round", "max"),
+        accuracy=("test_accuracy", "mean"),
+        std=("test_accuracy", lambda v: v.std(ddof=1) if len(v) > 1 else float("nan")),
+        **{f"{count}_scalars": (f"{count}_scalars", "mean") for count in COUNTS},
+    )
+    tables = {
+        "fig2": table.reset_index(),
+        "fig2-estimators": estimators.gaps_table(estimators.gaps(rows, CURVE), CURVE),
+    }
     frames = {}
     if options.authors is not None:  # nothing is judged by thinned curves
         frames["logs"] = authors.assign(reading="as-plotted")
@@ -135,21 +146,6 @@ def settings_table(scale: Scale) -> pd.DataFrame:
     rates = dict.fromkeys(job.config.lr for job in plotted if job.labels["method"] == "DeComFL")
     by = {"decomfl": "finite differences", "decomfl-projection": "projection ⟨∇f, z⟩"}[size.written_method]
     return settings("fig2", size.told(by=by, rates=" / ".join(f"{lr:g}" for lr in rates)))
-
-
-def summary_table(rows: pd.DataFrame) -> pd.DataFrame:
-    """Final accuracy and communication of every series, mean over seeds."""
-    last = rows.sort_values("round").groupby(["reading", "panel", "series", "seed"], sort=False).tail(1)
-    grouped = last.groupby(["reading", "panel", "series"], sort=True)
-    return grouped.agg(
-        seeds=("seed", "count"),
-        rounds=("round", "max"),
-        accuracy=("test_accuracy", "mean"),
-        std=("test_accuracy", lambda v: v.std(ddof=1) if len(v) > 1 else float("nan")),
-        wire_scalars=("wire_scalars", "mean"),
-        table1_scalars=("table1_scalars", "mean"),
-        plotted_scalars=("plotted_scalars", "mean"),
-    ).reset_index()
 
 
 def claims(rows: pd.DataFrame, scale: Scale, of_logs: Mapping[str, pd.DataFrame] | None = None) -> list[ClaimOutcome]:

@@ -1,7 +1,7 @@
 """The appendix's figure of Hessian eigenvalues: a small ResNet while it is trained, and its effective rank."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -75,40 +75,31 @@ def _spectra(folder: Path, report: Report, size: Sizes, data: str, device: str) 
     def reached(done: int, loss: float) -> None:
         report(Progress(done, size.steps[-1] + len(size.steps), loss, math.nan, 0.0))
 
-    models, losses = _models(size, start, folder / _MODELS, reached)
-    layout = Layout.of(start.module)
+    # The parameters after each number of steps, and the last training loss.
+    layout, dataset, kept = Layout.of(start.module), start.dataset, folder / _MODELS
+    if kept.exists():
+        models, values = read_checkpoint(kept)
+        loss = values["loss"]
+    else:
+        use_batch_statistics_(start.module)
+        descent = Descent(optimizer="adam", lr=size.lr, batch_size=size.batch_size, seed=SEED)
+        models, loss = {"0": layout.flatten(start.module)}, math.nan
+        taken = descent(start.module, cross_entropy, dataset.train_images, dataset.train_labels, max(size.steps))
+        for step, loss in enumerate(taken, 1):
+            if step in size.steps:
+                models[str(step)] = layout.flatten(start.module)
+            reached(step, loss)
+        write_checkpoint(kept, {str(step): models[str(step)] for step in size.steps}, {"loss": loss})
     tables = []
-    for step, x in models.items():
+    for step in size.steps:
         path = folder / f"step-{step}.csv"
         if not path.exists():
-            layout.bind(start.module, x.clone().to(place))
+            layout.bind(start.module, models[str(step)].clone().to(place))
             use_batch_statistics_(start.module)
             write_atomically(path, _spectrum(size, start).assign(step=step).to_csv(index=False))
         tables.append(pd.read_csv(path))
-        reached(size.steps[-1] + 1 + size.steps.index(step), losses)
-    return pd.concat(tables, ignore_index=True), provenance(start.dataset.to(place))
-
-
-def _models(
-    size: Sizes, start: TrainedModel, path: Path, reached: Callable[[int, float], None]
-) -> tuple[dict[int, torch.Tensor], float]:
-    """The parameters after each number of steps, and the last training loss."""
-    if path.exists():
-        tensors, values = read_checkpoint(path)
-        return {step: tensors[str(step)] for step in size.steps}, values["loss"]
-    layout, dataset = Layout.of(start.module), start.dataset
-    use_batch_statistics_(start.module)
-    descent = Descent(optimizer="adam", lr=size.lr, batch_size=size.batch_size, seed=SEED)
-    found = {0: layout.flatten(start.module)}
-    loss = math.nan
-    taken = descent(start.module, cross_entropy, dataset.train_images, dataset.train_labels, max(size.steps))
-    for step, loss in enumerate(taken, 1):
-        if step in size.steps:
-            found[step] = layout.flatten(start.module)
-        reached(step, loss)
-    models = {step: found[step] for step in size.steps}
-    write_checkpoint(path, {str(step): x for step, x in models.items()}, {"loss": loss})
-    return models, loss
+        reached(size.steps[-1] + 1 + size.steps.index(step), loss)
+    return pd.concat(tables, ignore_index=True), provenance(dataset.to(place))
 
 
 def _spectrum(size: Sizes, trained: TrainedModel) -> pd.DataFrame:

@@ -34,27 +34,6 @@ def jobs(options: Options) -> list[Job]:
     return sorted(runs, key=lambda job: rates.index(job.config.lr))
 
 
-def equal_rounds(rows: pd.DataFrame, size: Sizes) -> pd.DataFrame:
-    """The first seed's rows of each η that both estimators have, up to the last round both have or were to have."""
-    kept = [rows.iloc[:0]]
-    for _, pair in rows[rows.seed == size.seeds[0]].groupby("eta", sort=False):
-        runs = [run for _, run in pair.groupby("estimator")]
-        ends = [int(run["planned" if run.finished.all() else "round"].max()) for run in runs]
-        if len(runs) == len(_METHODS):
-            kept.append(pair[pair["round"] <= min(*ends, size.rounds, size.differences)])
-    return pd.concat(kept).sort_index()
-
-
-def final_by_rate(rows: pd.DataFrame) -> pd.DataFrame:
-    """One row a run: estimator (as series), eta, seed, final test_accuracy (chance where the run diverged)."""
-    table = []
-    for (name, eta, seed), run in rows.groupby(["estimator", "eta", "seed"], sort=False):
-        apart = diverges(run)
-        accuracy = CHANCE if apart else final_accuracy(run)[0]
-        table.append({"series": name, "eta": eta, "seed": seed, "test_accuracy": accuracy, "diverged": apart})
-    return pd.DataFrame(table, columns=["series", "eta", "seed", "test_accuracy", "diverged"])
-
-
 def _counted(rows: pd.DataFrame, size: Sizes) -> pd.DataFrame:
     return countings(rows, lambda R: R * size.K * size.P, M=size.M, m=size.m)
 
@@ -65,8 +44,21 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     words = options.scale.words("projection")
     rows = _counted(rows, size)
     missing = unready(rows, ["series"])
-    equal = equal_rounds(rows, size)
-    final = final_by_rate(equal)
+    # The first seed's rows of each η that both estimators have, up to the last round both have or were to have.
+    pairs = [rows.iloc[:0]]
+    for _, pair in rows[rows.seed == size.seeds[0]].groupby("eta", sort=False):
+        runs = [run for _, run in pair.groupby("estimator")]
+        ends = [int(run["planned" if run.finished.all() else "round"].max()) for run in runs]
+        if len(runs) == len(_METHODS):
+            pairs.append(pair[pair["round"] <= min(*ends, size.rounds, size.differences)])
+    equal = pd.concat(pairs).sort_index()
+    # A row a run, with its final accuracy: chance where it diverged.
+    finals = []
+    for (name, eta, seed), run in equal.groupby(["estimator", "eta", "seed"], sort=False):
+        apart = diverges(run)
+        accuracy = CHANCE if apart else final_accuracy(run)[0]
+        finals.append({"series": name, "eta": eta, "seed": seed, "test_accuracy": accuracy, "diverged": apart})
+    final = pd.DataFrame(finals, columns=["series", "eta", "seed", "test_accuracy", "diverged"])
     rates = sorted(set(rows.eta))
     styles = {
         f"{name}, η = {eta:g}": LineStyle(color=OKABE_ITO[n % len(OKABE_ITO)], dash=_SUMMARY[name].dash, linewidth=1.6)

@@ -1,7 +1,7 @@
 """Table 1: communication complexities, with what was measured beside every formula."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from math import isnan
 from typing import Any
 
 import pandas as pd
@@ -12,7 +12,7 @@ from paper_repro.workflow.expression import judged
 from paper_repro.workflow.measures import CHECKED, highest_level, lines_of, scalars_to_reach, unready
 from paper_repro.workflow.part import Made, Options, made
 from paper_repro.workflow.reference import D, countings
-from paper_repro.workflow.report import notes
+from paper_repro.workflow.report import notes, printed
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.series import runs_of
 
@@ -21,23 +21,9 @@ OURS = "DeComFL K=10 P=20"
 FEDZO = "FedZO K=10 P=20"
 
 
-@dataclass(frozen=True)
-class _Row:
-    """A row of the paper's table: costs a round; rounds, uplink and downlink in all; and β."""
-
-    up: str  # uplink a round
-    down: str  # downlink a round
-    complexity: str  # rounds; scalars up; scalars down, for an ε-approximate solution
-    beta: float | None  # the share of d scalars that goes up; None for DeComFL
-
-
-_ROWS: dict[str, _Row] = {
-    "FedAvg K=10": _Row("md", "md", "O(1/mKε²); O(d/Kε²); O(d/Kε²)", 1.0),
-    FEDZO: _Row("md", "md", "O(d/mPKε²); O(d²/PKε²); O(d²/PKε²)", 1.0),
-    "FedCom 8 bit K=10": _Row("βmd", "md", "O(1/mKε²); O(βd/Kε²); O(d/Kε²)", 0.25),
-    "FedAvg+Top-k 10 % K=10": _Row("2mk (not in the paper's table)", "md", "–", 0.2),
-    OURS: _Row("mKP", "2MKP", "O(d/mPKε²); O(d/ε²); O(Md/mε²)", None),
-}
+_ROWS = printed("table1")
+"""The rows of the paper's table: costs a round up and down; the complexity, rounds, scalars up and down for an
+ε-approximate solution; and β, the share of d scalars that goes up, NaN for DeComFL."""
 
 CHECK_MU = 1e-3  # the μ of the runs of FedZO by finite differences that check those by projection, the limit μ → 0
 
@@ -55,67 +41,55 @@ def jobs(options: Options) -> list[Job]:
     return of_fig2 + sorted(runs[len(of_fig2) :], key=lambda job: size.seeds.index(job.config.seed))
 
 
-def comparison_table(rows: pd.DataFrame, *, M: int, m: int, level: float | None) -> pd.DataFrame:
-    """The paper's formulas with their values in scalars a round (all clients), and the measured ones beside them."""
-    table = []
+def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:  # noqa: ARG001
+    """The table, and whether its formulas are what is sent."""
+    size = options.scale.fig2
+    by = "finite differences"
+    if size.fedzo_method != "fedzo":
+        # How far FedZO's runs by finite differences are from those by projection, where there are any.
+        by = "projection"
+        found = estimators.gaps(rows[rows.series == FEDZO], ["series"]) if CHECKED in rows else rows[:0]
+        if len(found):
+            last = found[found["round"] == found["round"].max()]
+            gap, at_last = (f"{100 * each.gap.max():.2f}" for each in (found, last))
+            by += (
+                f" (by finite differences, μ = {CHECK_MU:g}, {plural(found.seed.nunique(), 'seed')}, accuracies are at "
+                f"most {gap} points from those, at {len(found)} evaluations, and {at_last} at the last)"
+            )
+    rows = lines_of(rows)
+    beta = rows.series.map({series: row.beta for series, row in _ROWS.items()})
+    rows = countings(rows, lambda R: R * K * P, M=size.M, m=size.m, ours=beta.isna(), uplink=beta)
+    runs = [rows[rows.series == series] for series in _COMPARED]
+    level, M, m = highest_level(runs), size.M, size.m
+    # The paper's formulas with their values in scalars a round (all clients), and the measured ones beside them.
+    entries = []
     for series, row in _ROWS.items():
         run = rows[rows.series == series]
         if run.empty:
             continue
         last = run[run["round"] == run["round"].max()]
-        up = float((last.up_bytes / 4 / last["round"]).mean())
-        down = float(((last.wire_bytes - last.up_bytes) / 4 / last["round"]).mean())
-        formula_up, formula_down = (m * K * P, 2 * M * K * P) if row.beta is None else (row.beta * m * D, m * D)
+        formula_up, formula_down = (m * K * P, 2 * M * K * P) if isnan(row.beta) else (row.beta * m * D, m * D)
         entry: dict[str, Any] = {
             "algorithm": series,
             "uplink a round": row.up,
             "uplink, formula": float(formula_up),
-            "uplink, measured": up,
+            "uplink, measured": float((last.up_bytes / 4 / last["round"]).mean()),
             "downlink a round": row.down,
             "downlink, formula": float(formula_down),
-            "downlink, measured": down,
+            "downlink, measured": float(((last.wire_bytes - last.up_bytes) / 4 / last["round"]).mean()),
             "rounds; up; down to ε": row.complexity,
         }
         if level is not None:
             entry[f"rounds to {level:g}"] = scalars_to_reach(run, level, "round")
             for count in ("wire", "table1"):
                 entry[f"scalars a client to {level:g}, {count}"] = scalars_to_reach(run, level, f"{count}_scalars")
-        table.append(entry)
-    return pd.DataFrame(table)
-
-
-def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:  # noqa: ARG001
-    """The table, and whether its formulas are what is sent."""
-    size = options.scale.fig2
-    checked = _checked_words(rows)
-    rows = lines_of(rows)
-    beta = rows.series.map({series: row.beta for series, row in _ROWS.items()})
-    rows = countings(rows, lambda R: R * K * P, M=size.M, m=size.m, ours=beta.isna(), uplink=beta)
-    runs = [rows[rows.series == series] for series in _COMPARED]
-    level = None if any(run.empty for run in runs) else highest_level(runs)
-    table = comparison_table(rows, M=size.M, m=size.m, level=level)
+        entries.append(entry)
+    table = pd.DataFrame(entries)
     words = f"{options.scale.words('fig2')}; K={K}, P={P}, d={D:,}. {unready(rows, ['series'])}".strip(". ")
-    by = "finite differences" if size.fedzo_method == "fedzo" else f"projection{checked}"
     return made(
         "table1",
         judged("table1", words, {"": rows, "table": table}),
         tables={"table1": table},
         notes=notes("table1", fedzo_rounds=size.fedzo_rounds, fedzo_by=by),
         facts={"scale": words},
-    )
-
-
-def _checked_words(rows: pd.DataFrame) -> str:
-    """How far FedZO's runs by finite differences are from those by projection; "" where there is none."""
-    if CHECKED not in rows:
-        return ""
-    found = estimators.gaps(rows[rows.series == FEDZO], ["series"])
-    if found.empty:
-        return ""
-    last = found[found["round"] == found["round"].max()]
-    seeds = plural(found.seed.nunique(), "seed")
-    gap, at_last = (f"{100 * each.gap.max():.2f}" for each in (found, last))
-    return (
-        f" (by finite differences, μ = {CHECK_MU:g}, {seeds}, accuracies are at most {gap} points from those, at "
-        f"{len(found)} evaluations, and {at_last} at the last)"
     )

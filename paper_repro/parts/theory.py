@@ -42,10 +42,24 @@ _CONSTANTS: Final = [
 def jobs(options: Options) -> list[Work]:
     """The sweeps of each figure, and the training of each model."""
     size = options.scale.theory
-    return [
-        *(sweep(name, size) for name in sweeps.SWEEPS),
-        *(trained(size, model) for model in size.models),
+    layers = ("hessian", "theory")
+    tables = [
+        Work(title=f"theory: {name}", function=_swept, arguments={"name": name, "size": size}, layers=layers)
+        for name in sweeps.SWEEPS
     ]
+    trained = [
+        Work(
+            title=f"theory: {model} beside its bound",
+            function=_beside_bounds,
+            arguments={"size": size, "model": model},
+            data=partial(digest_named, "digits"),
+            layers=layers,
+            # A pass is worth about a fiftieth of one of the MNIST CNN.
+            cost=0.02 * size.rounds * len(size.seeds) * 5 * 21 * 16 + 1e5,
+        )
+        for model in size.models
+    ]
+    return tables + trained
 
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:  # noqa: ARG001
@@ -120,31 +134,25 @@ def claims(frames: Mapping[str, pd.DataFrame], words: str) -> list[ClaimOutcome]
         "promised": promised.assign(ratio=promised["measured"] / promised["stated bound"]),
         "moving": rounds[rounds["series"] == "measured"].dropna(subset="eta"),
     }
-    return judged("theory", words, over, _trained(frames["training"]))
-
-
-def _trained(frame: pd.DataFrame) -> Iterator[ClaimOutcome]:
-    """The claim about each trained model: what was measured over the bounds, by rounds, beside its constants."""
+    # Of each trained model what was measured over the bounds, by rounds, beside its constants.
+    frame = frames["training"]
     runs = frame[frame["kind"] == "run"].groupby(["model", "round"])["value"].max()
     bounds = {form: frame[frame["series"] == f"Theorem 2, {form}"].set_index(["model", "round"]) for form in _BOTH}
     table = pd.DataFrame({"admitted": bounds["stated"]["admitted"].astype(bool)})
     table = table.assign(**{form: runs / bound["value"] for form, bound in bounds.items()}).reset_index()
     constants = frame[frame["kind"] == "constant"].pivot(index="model", columns="series", values="value")
+    trained = []
     for model, own in table.merge(constants.reset_index(), on="model").groupby("model", sort=False):
         of_model = replace(CLAIMS["theory.trained-*"], id=f"theory.trained-{model}")
-        yield replace(evaluated(of_model, {"trained": own}), subject=str(model))
+        trained.append(replace(evaluated(of_model, {"trained": own}), subject=str(model)))
+    return judged("theory", words, over, trained)
 
 
 # --- what is computed, and what is trained ----------------------------------------------------------------------------
 
 
-def sweep(name: str, size: Sizes) -> Work:
-    """A table of exact values, one of ``SWEEPS``."""
-    given = {"name": name, "size": size}
-    return Work(title=f"theory: {name}", function=_swept, arguments=given, layers=("hessian", "theory"))
-
-
 def _swept(folder: Path, report: Report, name: str, size: Sizes) -> Result:  # noqa: ARG001 (of the protocol)
+    """A table of exact values, one of ``SWEEPS``."""
     rows = []
     for done, row in enumerate(sweeps.SWEEPS[name](size), 1):
         rows.append(row)
@@ -157,23 +165,11 @@ MARGIN: Final = 0.5
 """The share of the largest η by the constants along the pilot run that is taken: other runs meet other constants."""
 
 
-def trained(size: Sizes, model: str) -> Work:
-    """DeComFL on a small model, at the η that Theorem 2 allows by constants estimated at x_0, beside its bounds."""
-    return Work(
-        title=f"theory: {model} beside its bound",
-        function=_beside_bounds,
-        arguments={"size": size, "model": model},
-        data=partial(digest_named, "digits"),
-        layers=("hessian", "theory"),
-        # A pass is worth about a fiftieth of one of the MNIST CNN.
-        cost=0.02 * size.rounds * len(size.seeds) * 5 * 21 * 16 + 1e5,
-    )
-
-
 def _beside_bounds(folder: Path, report: Report, size: Sizes, model: str) -> Result:  # noqa: ARG001 (of the protocol)
-    """A pilot run, η and μ by the constants along it, the runs, bounds by those along the first.
+    """DeComFL on a small model, at the η that Theorem 2 allows by constants estimated on the way, beside its bounds.
 
-    Rows are of kind run, constant and bound; the model is trained on scikit-learn's digits.
+    A pilot run, η and μ by the constants along it, the runs, bounds by those along the first. Rows are of kind run,
+    constant and bound; the model is trained on scikit-learn's digits.
     """
     dataset = load_dataset("digits")
     config = _config(model, size.rounds)

@@ -51,7 +51,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         title="FedAvg + Top-k with smaller k, and DeComFL",
         caption=curves.caption("topk", provenance, options),
     )
-    level = highest_level(run for _, run in lines.groupby("series"))
+    level = highest_level([run for _, run in lines.groupby("series")])
     tables = {"topk": fig3.reaching_table(lines, level)}
     words = f"{words}; {data}; DeComFL by projection. {missing}".strip()
     frames = {"": lines}

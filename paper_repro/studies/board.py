@@ -19,7 +19,6 @@ from paper_repro.workflow.measures import TOLERANCE
 from paper_repro.workflow.part import Made, Options, made
 from paper_repro.workflow.report import amount, caption, notes
 from paper_repro.workflow.runs import Work
-from paper_repro.workflow.scales import Sizes
 from paper_repro.workflow.series import BOARD
 
 ONE_CLIENT: Final = "FZOO, one client"
@@ -122,7 +121,12 @@ def _number(value: float) -> str:
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
     """The races, the table and the verdicts."""
     size, words = options.scale.board, options.scale.words("board", named=False)
-    frame = drawn(rows, size)
+    frame = spent(rows).rename(columns={"test_accuracy": "accuracy", "test_loss": "loss"})
+    # What a race is decided by, and how much of it.
+    of = {problem: size.races[problem] for problem in dict.fromkeys(frame["problem"])}
+    by = {problem: "accuracy" if race.loss is None else "loss" for problem, race in of.items()}
+    target = {problem: race.accuracy if race.loss is None else race.loss for problem, race in of.items()}
+    frame = frame.assign(by=frame["problem"].map(by), target=frame["problem"].map(target))
     methods = zip(rows["line"], rows["method"], strict=True)
     styles = line_styles({line: METHODS[method].gradients for line, method in methods})
     data = "; ".join(dict.fromkeys(str(facts["data"]) for facts in provenance if "data" in facts))
@@ -156,15 +160,6 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         table=shown(table),
         facts={"scale": words},
     )
-
-
-def drawn(rows: pd.DataFrame, size: Sizes) -> pd.DataFrame:
-    """The rows as the figure wants them."""
-    frame = spent(rows).rename(columns={"test_accuracy": "accuracy", "test_loss": "loss"})
-    of = {problem: size.races[problem] for problem in dict.fromkeys(frame["problem"])}
-    by = {problem: "accuracy" if race.loss is None else "loss" for problem, race in of.items()}
-    target = {problem: race.accuracy if race.loss is None else race.loss for problem, race in of.items()}
-    return frame.assign(by=frame["problem"].map(by), target=frame["problem"].map(target))
 
 
 # --- claims -----------------------------------------------------------------------------------------------------------

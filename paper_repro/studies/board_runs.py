@@ -104,16 +104,14 @@ class _Over(Exception):  # noqa: N818 (nothing is wrong)
     """The race is over, for the reason that is its argument."""
 
 
-def stretch(line: str) -> int:
-    """How many rounds a line has for one of the others: a method that has one direction a step keeps to it."""
-    own = METHODS[LINES[line]["method"]].options().get("perturbations")
-    return int(BOARD["common"]["perturbations"]) if own is not None and own.default == 1 else 1
-
-
 def configuration(race: Race, problem: str, line: str) -> TrainConfig:
     """The runs of a line on a problem, whatever their η and seed."""
-    own, rounds_for_one = dict(LINES[line]), stretch(line)
+    own = dict(LINES[line])
     kind = METHODS[own.pop("method")]
+    # A method that has one direction a step keeps to it, and has so many rounds for one of the others.
+    directions = kind.options().get("perturbations")
+    alone_a_step = directions is not None and directions.default == 1
+    rounds_for_one = int(BOARD["common"]["perturbations"]) if alone_a_step else 1
     alone = {"clients": 1, "sampled": 1} if own.pop("alone", kind.alone) else {}
     known = {name: value for name, value in BOARD["common"].items() if name in kind.options()}
     if rounds_for_one > 1:
@@ -192,8 +190,19 @@ def _raced_to_the_target(folder: Path, report: Report, size: Sizes, job: Job) ->
         "B": config.batch_size,
         "candidates": len(scores),
     }
-    rows = pd.concat(_evaluations(folder, size, best, sorted(scores)), ignore_index=True)
-    return rows.assign(**told, **costs(config, dataset, size.missed)), provenance(dataset)
+    # ``what`` is evaluation, of a run of the table, or candidate, the last one of a tuning run.
+    frames = []
+    for seed in size.seeds:
+        rows = pd.read_csv(folder / f"{best}-{seed}.csv")
+        # At most about ``_KEPT`` rows, denser at the beginning, with the last.
+        places = np.unique(np.geomspace(1, len(rows), _KEPT).round().astype(int)) - 1
+        frames.append(rows.iloc[places].assign(what="evaluation", seed=seed, eta=_eta(best)))
+    for n, seed in itertools.product(sorted(scores), size.tuning_seeds):
+        if (folder / f"{n}-{seed}.csv").exists():
+            rows = pd.read_csv(folder / f"{n}-{seed}.csv").tail(1)
+            frames.append(rows.assign(what="candidate", seed=seed, eta=_eta(n)))
+    table = pd.concat(frames, ignore_index=True)
+    return table.assign(**told, **costs(config, dataset, size.missed)), provenance(dataset)
 
 
 def _placed(job: Job, root: Path) -> tuple[TrainConfig, Dataset]:
@@ -201,21 +210,6 @@ def _placed(job: Job, root: Path) -> tuple[TrainConfig, Dataset]:
     own = job.placed(root)
     dataset = own.dataset()
     return own.config if own.config.task else fitted(own.config, dataset), dataset
-
-
-def _evaluations(folder: Path, size: Sizes, best: int, candidates: Sequence[int]) -> list[pd.DataFrame]:
-    """``what`` is evaluation, of a run of the table, or candidate, the last one of a tuning run."""
-    frames = []
-    for seed in size.seeds:
-        rows = pd.read_csv(folder / f"{best}-{seed}.csv")
-        # At most about ``_KEPT`` rows, denser at the beginning, with the last.
-        places = np.unique(np.geomspace(1, len(rows), _KEPT).round().astype(int)) - 1
-        frames.append(rows.iloc[places].assign(what="evaluation", seed=seed, eta=_eta(best)))
-    for at, seed in itertools.product(candidates, size.tuning_seeds):
-        if (folder / f"{at}-{seed}.csv").exists():
-            rows = pd.read_csv(folder / f"{at}-{seed}.csv").tail(1)
-            frames.append(rows.assign(what="candidate", seed=seed, eta=_eta(at)))
-    return frames
 
 
 def _raced(
@@ -320,65 +314,66 @@ def costs(config: TrainConfig, dataset: Dataset, missed: int) -> dict[str, Any]:
     found = _round_costs(method, setting) | _return_costs(method, setting, missed)
     found["pace"] = _pace(method, real, int(found["forward"]))
     few, many = 16, 80
+    bits = dict.fromkeys(("up", "down"), math.nan)
     if "perturbations" in plain and not method.alone:
         pair = [_round_costs(method.but({"perturbations": P}), setting) for P in (few, many)]
-        bits = {way: 8 * (pair[1][f"round_{way}"] - pair[0][f"round_{way}"]) / (many - few) for way in ("up", "down")}
-    else:
-        bits = dict.fromkeys(("up", "down"), math.nan)
+        bits = {way: 8 * (pair[1][f"round_{way}"] - pair[0][f"round_{way}"]) / (many - few) for way in bits}
     return {"d": setting.x.numel(), **found, **{f"{way}_bits": value for way, value in bits.items()}}
 
 
-def _federation(method: Method, setting: TrainingSetting) -> tuple[Federation, list[_Meter], Callable[[int], None]]:
-    """A federation of two clients (or the one agent) on meters, those, and what says who takes part."""
+def _advanced(method: Method, setting: TrainingSetting, rounds: int) -> tuple[Federation, _Meter]:
+    """A federation of two clients (or the one agent) after rounds with client 0 alone, and what has counted for it."""
     meters = [_Meter() for _ in range(1 if method.alone else 2)]
     federation = method.federation(replace(setting, objectives=meters))
     drawing: Any = getattr(federation, "server", federation)
-
-    def takes_part(i: int) -> None:
-        drawing.sample = lambda: (i,)
-
-    return federation, meters, takes_part
+    drawing.sample = lambda: (0,)
+    for _ in range(rounds):
+        federation.advance()
+    return federation, meters[0]
 
 
 def _round_costs(method: Method, setting: TrainingSetting) -> dict[str, float]:
-    federation, (meter, *_), takes_part = _federation(method, setting)
-    takes_part(0)
+    """What client 0 computes, sends and gets in a round, once it has been there in those before."""
+    federation, meter = _advanced(method, setting, 2)
+
+    def counted() -> tuple[int, int, int, int]:
+        ledger = federation.ledger
+        return meter.forward, meter.backward, ledger.up[0].bytes, ledger.down[0].bytes
+
+    before = counted()
     federation.advance()
-    federation.advance()
-    ledger = federation.ledger
-    before = meter.forward, meter.backward, ledger.up[0].bytes, ledger.down[0].bytes
-    federation.advance()
-    after = meter.forward, meter.backward, ledger.up[0].bytes, ledger.down[0].bytes
     names = ("forward", "backward", "round_up", "round_down")
-    return {name: late - early for name, early, late in zip(names, before, after, strict=True)}
+    return {name: late - early for name, early, late in zip(names, before, counted(), strict=True)}
 
 
 def _return_costs(method: Method, setting: TrainingSetting, missed: int) -> dict[str, Any]:
-    federation, _, takes_part = _federation(method, setting)
-    takes_part(0)
-    for _ in range(missed):
-        federation.advance()
-    clients: Sequence[object] = getattr(federation, "clients", [federation])
-    kept = {"kept_bytes": _held_bytes(clients[0])}
+    """What client 0 keeps, and what client 1, which was never there, gets and takes to have the global model."""
+    federation, _ = _advanced(method, setting, missed)
+    kept = {"kept_bytes": _held_bytes(getattr(federation, "clients", [federation])[0])}
     if not isinstance(federation, DeComFLFederation):
         back = 0 if method.alone else model_bytes(setting.x.numel())
         follows = "nobody" if method.alone else "vectors"
         return {**kept, "back_bytes": back, "back_seconds": 0.0, "follows": follows, "exact": True}
-    delivery, client = federation.delivery, federation.clients[1]
-    reports = [federation.ledger.sent(client.id, client.report(), upwards=True)] if delivery.wants_reports else []
-    ((_, messages),) = delivery.open((1,), reports)
+    client, messages = federation.clients[1], _opened(federation, 1)
     started = time.perf_counter()
-    plan = receive(client, messages)
-    client.replica.catch_up(plan.records)
+    client.replica.catch_up(receive(client, messages).records)
     there = client.replica.x.numel() == setting.x.numel()  # a replica may make its x when it is first asked for
     seconds = time.perf_counter() - started
     return {
         **kept,
         "back_bytes": sum(map(len, messages)),
         "back_seconds": seconds,
-        "follows": "models" if isinstance(delivery, ModelsDown) else "records",
+        "follows": "models" if isinstance(federation.delivery, ModelsDown) else "records",
         "exact": there and client.replica.digest() == federation.observer.digest(),
     }
+
+
+def _opened(federation: DeComFLFederation, i: int) -> Sequence[bytes]:
+    """The messages with which a round begins for a client, which takes part in it alone."""
+    delivery, client = federation.delivery, federation.clients[i]
+    reports = [federation.ledger.sent(client.id, client.report(), upwards=True)] if delivery.wants_reports else []
+    ((_, messages),) = delivery.open((i,), reports)
+    return messages
 
 
 def _pace(method: Method, setting: TrainingSetting, passes: int) -> float:
@@ -390,14 +385,8 @@ def _pace(method: Method, setting: TrainingSetting, passes: int) -> float:
     federation = method.federation(setting)
     if not isinstance(federation, DeComFLFederation) or method.gradients:
         return math.nan
-    delivery, client, objective = (
-        federation.delivery,
-        federation.clients[0],
-        cast(ModuleObjective, setting.objectives[0]),
-    )
-    reports = [federation.ledger.sent(client.id, client.report(), upwards=True)] if delivery.wants_reports else []
-    ((_, messages),) = delivery.open((0,), reports)
-    plan = receive(client, messages)
+    client, objective = federation.clients[0], cast(ModuleObjective, setting.objectives[0])
+    plan = receive(client, _opened(federation, 0))
     if client.replica.forgotten:
         client.replica.restore(federation.observer.snapshot())
 

@@ -20,7 +20,7 @@ from paper_repro.workflow.measures import RISEN, diverges
 from paper_repro.workflow.part import Made, Options, made
 from paper_repro.workflow.report import caption, notes
 from paper_repro.workflow.runs import Work
-from paper_repro.workflow.scales import SCALES, Scale, Sizes
+from paper_repro.workflow.scales import SCALES, Scale
 from theory.bounds import statement
 from theory.checks.stability import largest_step, load
 from theory.notation.setting import Setting
@@ -37,45 +37,38 @@ def jobs(options: Options) -> list[Work]:
     return [at_point(size, point, seed) for point in points(size) for seed in size.seeds]
 
 
-def spectrum_of(trace: float, ritz: str) -> Spectrum:
-    """The spectrum that a measurement stands for: the Ritz values, and what is left of tr(H) in small parts.
+def with_limits(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with load (S), limit, admitted and push (T), NaN where the curvature was not finite any more.
 
-    Ritz values of a Krylov space never add up to more than as many of the largest eigenvalues do, and S is convex in
-    the eigenvalues, so S of this spectrum is at most S of the whole one.
-
-    Args:
-        trace: tr(H).
-        ritz: The positive Ritz values of G, joined by spaces.
-    """
-    values = tuple(float(value) for value in ritz.split())
-    rest = max(0.0, trace - math.fsum(values))
-    return Spectrum((*values, rest / (D - len(values))), (*(1 for _ in values), D - len(values)))
-
-
-def _limits(row: Any) -> dict[str, float]:
-    """S at the row's own step, the largest stable step, the largest that corrected Theorem 2 admits, and T; by its x.
+    S is at the row's own step, limit the largest stable step, admitted the largest that corrected Theorem 2 admits; and
 
         T = h tr(H)/(2P) · (1 + σ²/‖∇f‖²),    σ² the variance of the mean of the examples that a step draws
 
     A step of plain SGD changes f by −h‖∇f‖² + ½h²E(Zv̄)ᵀH(Zv̄), which is above 0 where T > 1 if the trace is all there is
     of H (F2 in ``docs/theory.md``).
     """
-    h = row.factor * PAPER_STEP
-    spectrum = spectrum_of(row.trace, row.ritz)
-    plain = Setting(d=D, L=spectrum.L, kappa=spectrum.kappa, P=row.P)
-    return {
-        "load": load(spectrum, h, P=row.P, beta=row.beta),
-        "limit": largest_step(spectrum, P=row.P, beta=row.beta),
-        "admitted": statement("theorem-2-dimension-free").step_sizes(plain).largest,
-        "push": h * row.trace / (2 * row.P) * (1 + row.variance / (row.drawn * max(row.signal, TINY))),
-    }
-
-
-def with_limits(rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with load (S), limit, admitted and push (T), NaN where the curvature was not finite any more."""
-    missing = dict.fromkeys(("load", "limit", "admitted", "push"), math.nan)
-    known = rows["ritz"].map(bool) & (rows["trace"] > 0)
-    found = [_limits(row) if there else missing for row, there in zip(rows.itertuples(), known, strict=True)]
+    found = []
+    row: Any
+    for row in rows.itertuples():
+        if not row.ritz or not row.trace > 0:
+            found.append(dict.fromkeys(("load", "limit", "admitted", "push"), math.nan))
+            continue
+        # The positive Ritz values, and what is left of tr(H) in small parts. Ritz values of a Krylov space never add up
+        # to more than as many of the largest eigenvalues do, and S is convex in the eigenvalues, so S of this spectrum
+        # is at most S of the whole one.
+        values = tuple(float(value) for value in row.ritz.split())
+        rest = max(0.0, row.trace - math.fsum(values))
+        spectrum = Spectrum((*values, rest / (D - len(values))), (*(1 for _ in values), D - len(values)))
+        plain = Setting(d=D, L=spectrum.L, kappa=spectrum.kappa, P=row.P)
+        h = row.factor * PAPER_STEP
+        found.append(
+            {
+                "load": load(spectrum, h, P=row.P, beta=row.beta),
+                "limit": largest_step(spectrum, P=row.P, beta=row.beta),
+                "admitted": statement("theorem-2-dimension-free").step_sizes(plain).largest,
+                "push": h * row.trace / (2 * row.P) * (1 + row.variance / (row.drawn * max(row.signal, TINY))),
+            }
+        )
     return pd.concat([rows.reset_index(drop=True), pd.DataFrame(found)], axis=1)
 
 
@@ -143,32 +136,6 @@ def _paired(found: pd.DataFrame, one: Mapping[str, Any], other: Mapping[str, Any
     return pd.concat({"one": of(one), "other": of(other)}, axis=1, join="inner").astype(bool)
 
 
-def more_stable(found: pd.DataFrame) -> pd.DataFrame:
-    """Whether runs by finite differences are more stable than by projection, on equal seeds and in all else alike.
-
-    One row: ``better`` is the p of an exact one-sided McNemar test that pairs of which only the projection diverged
-    outnumber those of which only the differences did; ``fewer`` that of an exact binomial test that differences rescue
-    fewer than half of the runs that diverged by projection.
-    """
-    pairs = _paired(found, {"estimator": DIFFERENCES}, {"estimator": PROJECTION})
-    rescued = int((pairs["other"] & ~pairs["one"]).sum())
-    lost = int((pairs["one"] & ~pairs["other"]).sum())
-    both = int((pairs["one"] & pairs["other"]).sum())
-    better = float(stats.binom.sf(rescued - 1, rescued + lost, 0.5))
-    fewer = float(stats.binom.cdf(rescued, rescued + both, 0.5))
-    row = {"pairs": len(pairs), "both": both, "rescued": rescued, "lost": lost, "better": better, "fewer": fewer}
-    return pd.DataFrame([{**row, "batch": found[found["estimator"] == DIFFERENCES]["batch"].max()}])
-
-
-def by_directions(own: pd.DataFrame) -> pd.DataFrame:
-    """The p of Fisher's exact tests that fewer, and that more, runs diverge with the most directions; one row."""
-    few, many = (own[own["P"] == P]["apart"] for P in (own["P"].min(), own["P"].max()))
-    counts = [[int(few.sum()), int((~few).sum())], [int(many.sum()), int((~many).sum())]]
-    better, worse = (float(stats.fisher_exact(counts, alternative=side).pvalue) for side in ("greater", "less"))
-    known = own["P"].nunique() > 1
-    return pd.DataFrame([{"better": better if known else math.nan, "worse": worse}])
-
-
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
     """The runs made here; and, above them, those recorded at the paper's sizes where there are any."""
     own = made_of(rows, provenance, options.scale)
@@ -212,6 +179,15 @@ def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: 
         if len(own) > 1:
             varied.append(own.assign(knob=symbol, at=own[knob])[["knob", "at", "share", "low", "high"]])
     facts = {"scale": words, "data": str(provenance[0]["data"])}
+    told = notes("edge", fallen=FALLEN)
+    of_batch = ({"estimator": PROJECTION, "batch": batch} for batch in (size.small_batch, size.batch_size))
+    pairs = _paired(found, *of_batch)
+    if len(pairs):
+        told.append(
+            f"Does B matter? On {len(pairs)} equal seeds and steps, B = {size.small_batch} diverged "
+            f"{int(pairs['one'].sum())} times and B = {size.batch_size} {int(pairs['other'].sum())} times; "
+            f"{int((pairs['one'] != pairs['other']).sum())} pairs differ."
+        )
     figure = partial(
         edge,
         steps.assign(series=[f"{row.estimator}, B = {row.batch}" for row in steps.itertuples()]),
@@ -226,7 +202,7 @@ def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: 
         claims(found, words),
         {"edge": figure},
         {"edge": table, "edge-runs": found, "edge-measurements": rows},
-        notes=_notes(found, size),
+        notes=told,
         facts={**facts, "runs": str(len(found))},
     )
 
@@ -238,33 +214,38 @@ def _on_line(found: pd.DataFrame, knob: str, base: Mapping[str, Any]) -> pd.Seri
     return same
 
 
-def _notes(found: pd.DataFrame, size: Sizes) -> list[str]:
-    """What the section says about how to read it."""
-    batches = _paired(
-        found,
-        {"estimator": PROJECTION, "batch": size.small_batch},
-        {"estimator": PROJECTION, "batch": size.batch_size},
-    )
-    changed = int((batches["one"] != batches["other"]).sum())
-    told = notes("edge", fallen=FALLEN)
-    if len(batches):
-        told.append(
-            f"Does B matter? On {len(batches)} equal seeds and steps, B = {size.small_batch} diverged "
-            f"{int(batches['one'].sum())} times and B = {size.batch_size} {int(batches['other'].sum())} times; "
-            f"{changed} pairs differ."
-        )
-    return told
-
-
 def claims(found: pd.DataFrame, words: str) -> list[ClaimOutcome]:
     """What the paper says of stability, and what the corrected theory says."""
     most = int(found["batch"].max())
+    # Whether runs by finite differences are more stable than by projection, on equal seeds and in all else alike:
+    # ``better`` is the p of an exact one-sided McNemar test that pairs of which only the projection diverged outnumber
+    # those of which only the differences did; ``fewer`` that of an exact binomial test that differences rescue fewer
+    # than half of the runs that diverged by projection.
+    pairs = _paired(found, {"estimator": DIFFERENCES}, {"estimator": PROJECTION})
+    rescued = int((pairs["other"] & ~pairs["one"]).sum())
+    lost = int((pairs["one"] & ~pairs["other"]).sum())
+    both = int((pairs["one"] & pairs["other"]).sum())
+    stable = {
+        "pairs": len(pairs),
+        "both": both,
+        "rescued": rescued,
+        "lost": lost,
+        "better": float(stats.binom.sf(rescued - 1, rescued + lost, 0.5)),
+        "fewer": float(stats.binom.cdf(rescued, rescued + both, 0.5)),
+        "batch": found[found["estimator"] == DIFFERENCES]["batch"].max(),
+    }
+    # The p of Fisher's exact tests that fewer, and that more, runs diverge with the most directions.
     directions = found[_on_line(found, "P", {**USUAL, "batch": most})]
+    few, many = (directions[directions["P"] == P]["apart"] for P in (directions["P"].min(), directions["P"].max()))
+    counts = [[int(few.sum()), int((~few).sum())], [int(many.sum()), int((~many).sum())]]
+    better, worse = (float(stats.fisher_exact(counts, alternative=side).pvalue) for side in ("greater", "less"))
+    known = directions["P"].nunique() > 1
+    fisher = {"better": better if known else math.nan, "worse": worse}
     frames = {
         "": found,
         "usual": found[_on_line(found, "batch", USUAL) & (found["batch"] == most)],
-        "pairs": more_stable(found),
+        "pairs": pd.DataFrame([stable]),
         "directions": directions,
-        "fisher": by_directions(directions),
+        "fisher": pd.DataFrame([fisher]),
     }
     return judged("edge", words, frames)

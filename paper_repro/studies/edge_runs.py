@@ -2,14 +2,14 @@
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import pandas as pd
-from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from decomfl_lab.errors import DivergedError, InputError
@@ -35,8 +35,6 @@ _METHODS: Final = {PROJECTION: "decomfl-projection", DIFFERENCES: "decomfl"}
 Point = Mapping[str, Any]
 _TEST_IMAGES, _HESSIAN_IMAGES = 5, 7  # purposes of ``fixed_choice``; 5 is what ``train`` evaluates on
 _SEED: Final = 0
-
-
 POINT: Final = ["estimator", "batch", "factor", "P", "K", "beta"]
 """A point's settings: estimator (of ``_METHODS``), B, η/(1 − β) in multiples of ``PAPER_STEP``, P, K, momentum β."""
 USUAL: Final[Point] = {name: series.PATTERNS["edge"].values[name] for name in POINT if name != "batch"}
@@ -108,8 +106,24 @@ def _measured(folder: Path, report: Report, config: TrainConfig, examples: int, 
         if r % config.eval_every == 0 or r == config.rounds:
             layout.bind(module, federation.x)
             accuracy, loss = mean_losses(module, [right_share, cross_entropy], inputs, targets)
-            found = {"round": r, "test_accuracy": accuracy, "test_loss": loss, "train_loss": float(np.mean(losses))}
-            found |= _gradient(halves, federation.x) | _curvature(landscape, federation.x, products)
+            found: dict[str, Any] = {
+                "round": r,
+                "test_accuracy": accuracy,
+                "test_loss": loss,
+                "train_loss": float(np.mean(losses)),
+            }
+            # ‖∇f‖² and the variance of an example's gradient, unbiased, from the gradients of halves of n images each:
+            # E⟨g_A, g_B⟩ = ‖∇f‖² and E‖g_A − g_B‖²/2 = variance/n. Nothing where they are not finite any more.
+            with suppress(InputError):
+                one, other = (each.gradient(federation.x).double() for each in halves)
+                found |= {"signal": float(one @ other), "variance": half * float(((one - other) ** 2).sum()) / 2}
+            # tr(G) and the positive Ritz values of the Gauss-Newton matrix G at x, likewise. The network is piecewise
+            # affine, so tr(G) = tr(H), up to rounding; and G ⪰ 0, as the theory has it of H.
+            with suppress(InputError):
+                G = GaussNewtonOperator(landscape, federation.x)
+                trace = gauss_newton_trace(G)
+                values = reversed(effective_rank(G, products=products, trace=trace, seed=_SEED).ritz_values)
+                found |= {"trace": trace, "ritz": " ".join(f"{value:.6g}" for value in values if value > 0)}
             rows.append(found | {"norm": float(federation.x.norm()), "drawn": drawn})
             losses = []
         if r == config.rounds:
@@ -121,30 +135,3 @@ def _measured(folder: Path, report: Report, config: TrainConfig, examples: int, 
             break
         report(Progress(r + 1, config.rounds, losses[-1], accuracy, federation.ledger.bytes / 4 / federation.ledger.M))
     return pd.DataFrame(rows).assign(diverged=diverged), provenance(dataset)
-
-
-def _gradient(halves: Sequence[MeanLoss], x: Tensor) -> dict[str, float]:
-    """‖∇f‖² and the variance of an example's gradient, unbiased, from the gradients of two halves of n images each.
-
-    E⟨g_A, g_B⟩ = ‖∇f‖² and E‖g_A − g_B‖²/2 = variance/n. Nothing where the losses are not finite any more.
-    """
-    try:
-        one, other = (half.gradient(x).double() for half in halves)
-    except InputError:
-        return {}
-    n = sum(piece.examples for piece in halves[0].pieces)
-    return {"signal": float(one @ other), "variance": n * float(((one - other) ** 2).sum()) / 2}
-
-
-def _curvature(landscape: MeanLoss, x: Tensor, products: int) -> dict[str, Any]:
-    """tr(G) and the positive Ritz values of the Gauss-Newton matrix G at x; nothing where they are not finite any more.
-
-    The network is piecewise affine, so tr(G) = tr(H), up to rounding; and G ⪰ 0, as the theory has it of H.
-    """
-    try:
-        G = GaussNewtonOperator(landscape, x)
-        trace = gauss_newton_trace(G)
-        found = effective_rank(G, products=products, trace=trace, seed=_SEED)
-    except InputError:
-        return {}
-    return {"trace": trace, "ritz": " ".join(f"{value:.6g}" for value in reversed(found.ritz_values) if value > 0)}

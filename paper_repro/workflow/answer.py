@@ -9,22 +9,13 @@ from typing import Any, Final
 
 from decomfl_lab.errors import require
 from paper_repro.workflow.claims import rows
-from theory.findings.finding import Entry, Status
+from theory.findings.finding import Entry
 from theory.findings.registry import ENTRIES
 
-_LINES: Final[list[dict[str, Any]]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))[
-    "line"
-]
-_GRAVITY: Final[tuple[Status, ...]] = (
-    "refuted",
-    "proof gap",
-    "carried over",
-    "imprecise",
-    "misprint",
-    "not decided",
-    "not checkable",
-    "correct",
-)
+_DATA: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_LINES: Final[list[dict[str, Any]]] = _DATA["line"]
+TONES: Final[Mapping[str, str]] = _DATA["tones"]
+"""The tone of each status of a statement in the registry, the gravest first."""
 _MARK: Final = re.compile("⟦([a-z]+) ?([^⟧]*)⟧")
 
 
@@ -84,7 +75,7 @@ def _filled(raw: Mapping[str, Any], entries: Mapping[str, Entry], recorded: Mapp
         return format(numbers[number], told)
 
     says = _MARK.sub(written, raw["says"])
-    statuses = sorted({_known(entries, label).status for label in raw["entries"]}, key=_GRAVITY.index)
+    statuses = sorted({_known(entries, label).status for label in raw["entries"]}, key=[*TONES].index)
     told = "; ".join(dict.fromkeys(sources))
     return AnswerLine(raw["topic"], "; ".join(statuses), says, raw["part"], raw["link"], raw["again"], told)
 

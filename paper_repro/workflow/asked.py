@@ -114,11 +114,6 @@ class PaperOptions:
         return self.out / "runs" if self.runs is None else self.runs
 
     @property
-    def time_limit(self) -> float | None:
-        """The hours after which no run is begun any more, and those under way are saved; None for no limit."""
-        return self.hours if self.minutes is None else self.minutes / 60
-
-    @property
     def largest(self) -> bool:
         """Whether of each part the largest scale that is recorded is drawn."""
         return (self.from_recorded and not self.scale) or self.recorded_first

@@ -200,8 +200,6 @@ def _require_registered(named: Mapping[str, str]) -> None:
 
 ON_GPU: Final = ("fig2", "fig3", "smollm2", "hessian")
 """Parts with runs that a GPU shortens, in the order of their worth."""
-
-
 DEAR: Final = ("llm", "board", "sizes")
 """Parts that take longer than all else: unless --only names them, drawn from what is recorded."""
 PARTS: Final[Mapping[str, PartFacts]] = {
@@ -244,7 +242,18 @@ class ClaimOutcome:
         """Check the fields, and turn numbers of other libraries into Python's own."""
         require(claim(self.id).id.endswith("*") or not self.subject, f"subject of claim {self.id}", "be left out", self)
         require_choice(f"verdict of claim {self.id}", self.verdict, VERDICTS)
-        measured = {str(name): _number(self.id, str(name), value) for name, value in self.measured.items()}
+        given: Mapping[str, object] = self.measured
+        measured: dict[str, float | int | None] = {}
+        for name, value in given.items():
+            # numpy's numbers are Integral or Real, but JSON does not take them.
+            if value is None or isinstance(value, bool):
+                measured[str(name)] = value
+            elif isinstance(value, Integral):
+                measured[str(name)] = int(value)
+            elif isinstance(value, Real) and math.isfinite(value):
+                measured[str(name)] = float(value)
+            else:
+                raise InputError(f"measured {name!r} of claim {self.id} must be a finite number or None, got {value!r}")
         object.__setattr__(self, "measured", measured)
 
     def row(self) -> dict[str, Any]:
@@ -365,15 +374,3 @@ def require_distinct_ids(name: str, ids: Sequence[str]) -> None:
     """Raise InputError if one of the ids called ``name`` occurs twice."""
     repeated = sorted({each for each in ids if ids.count(each) > 1})
     require(not repeated, f"ids of {name}", "be distinct", repeated)
-
-
-def _number(of: str, name: str, value: object) -> float | int | None:
-    """Return ``value`` as an int, a finite float, a bool or None, else raise InputError."""
-    if value is None or isinstance(value, bool):
-        return value
-    # numpy's numbers are Integral or Real, but JSON does not take them.
-    if isinstance(value, Integral):
-        return int(value)
-    if isinstance(value, Real) and math.isfinite(value):
-        return float(value)
-    raise InputError(f"measured {name!r} of claim {of} must be a finite number or None, got {value!r}")

@@ -60,15 +60,10 @@ class Curves:
         """The lines, and what is drawn beside them, as a ``figures.comparison.Panel`` takes them."""
         return {"frame": self.lines, "checks": self.dots, "longer": self.longer}
 
-    @property
-    def agreement(self) -> pd.DataFrame:
-        """See ``gaps_table``."""
-        return gaps_table(gaps(self.rows, self.by), self.by)
-
     def caption(self, stem: str, provenance: Sequence[Mapping[str, Any]], options: Options, **more: str) -> str:
         """The text under a figure of these curves: that of ``report.toml``, with what they are of."""
         # How far the estimators lie apart, beside what else tells dots from lines, the seeds.
-        found, gap = gaps(self.rows, self.by), ""
+        found, gap, longer = gaps(self.rows, self.by), "", options.longer
         if len(found):
             means = " (a line may be the mean of several)" if self.rows.seed.nunique() > 1 else ""
             largest = f"{100 * found.gap.max():.2f} points of accuracy"
@@ -83,13 +78,9 @@ class Curves:
             ),
             gaps=gap,
             missing=self.missing,
-            thin=options.thin,
+            thin=f"Thin: {longer.words}; {longer.provenance[0].get('data', 'no data')}." if longer else "",
             **more,
         )
-
-    def notes(self, part: str) -> list[str]:
-        """The notes of a part, below what is missing and what finite differences are there for."""
-        return [*filter(None, [self.missing, self.unbegun]), *notes("estimators"), *notes(part)]
 
     def made(
         self,
@@ -112,7 +103,8 @@ class Curves:
             claims,
             figures,
             {**tables, f"{part}-curves": self.rows},
-            notes=[*before, *self.notes(part)],
+            # The notes of the part are below what is missing and what finite differences are there for.
+            notes=[*before, *filter(None, [self.missing, self.unbegun]), *notes("estimators"), *notes(part)],
             facts={**(facts or {}), "training time": f"{seconds / 60:.1f} core-minutes"},
             **section,
         )

@@ -222,8 +222,7 @@ def _to_reach(own: _Number) -> Reading:
 
 def _level(own: _Number) -> Reading:
     """The highest of the levels that every series reaches."""
-    runs = own.runs
-    found = None if any(run.empty for run in runs) else highest_level(runs)
+    found = highest_level(own.runs)
     return _NONE if found is None else Reading(found)
 
 

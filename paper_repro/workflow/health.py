@@ -93,33 +93,29 @@ def complaint(run: pd.DataFrame) -> str | None:
         return f"{len(losses)} evaluations, {_FEW}"
     if (risen := rise(losses)) is not None:
         return f"its training loss fell to {risen[0]:.3g} and rises to {risen[1]:.3g} at round {last:,}"
-    if (told := _nothing_learnt(ordered[ordered["round"] <= 0], trained)) is not None:
-        return told
-    if "norm" in ordered and (grown := _growth(ordered.norm.dropna().to_numpy(dtype=float))) is not None:
-        return f"the norm of its parameters is {grown:.3g} times the first at round {last:,}, and grows on"
-    return None
-
-
-def _nothing_learnt(before: pd.DataFrame, trained: pd.DataFrame) -> str | None:
-    """What a run has to show for its rounds, if that is nothing; by the mean of its last tenth, at least five.
-
-    It has learnt if its loss ends clearly below, or its accuracy clearly above, that of guessing: before the first
-    round where this was evaluated, else that of ten equal classes.
-    """
-    end = trained.tail(_tenth(len(trained)))
-    # The training loss of the first round is of trained parameters already: only the test loss has a beginning.
+    # It has learnt if its loss ends clearly below, or its accuracy clearly above, that of guessing: before the first
+    # round where this was evaluated, else that of ten equal classes. The training loss of the first round is of trained
+    # parameters already: only the test loss has a beginning.
+    before, at_end = ordered[ordered["round"] <= 0], trained.tail(_tenth(len(trained)))
     own = len(before) > 0 and bool(np.isfinite(before["test_loss"].iloc[-1]))
-    loss = float(end["test_loss" if own else "train_loss"].mean())
+    loss = float(at_end["test_loss" if own else "train_loss"].mean())
+    accuracy = float(at_end["test_accuracy"].mean()) if "test_accuracy" in at_end else 0.0
     bound = (1 - FELL) * float(before["test_loss"].iloc[-1]) if own else -(1 - LEARNT) * np.log(CHANCE)
-    if loss < bound:
-        return None
-    accuracy = float(end["test_accuracy"].mean()) if "test_accuracy" in end else 0.0
     guessed = float(before["test_accuracy"].iloc[-1]) if own else CHANCE
-    if "majority" in end:
-        guessed = max(guessed, float(end["majority"].iloc[-1]))
-    if accuracy > guessed + LEARNT:
-        return None
-    return f"it has hardly learnt: loss {loss:.3g} and accuracy {accuracy:.3g} at its end"
+    if "majority" in at_end:
+        guessed = max(guessed, float(at_end["majority"].iloc[-1]))
+    if not loss < bound and not accuracy > guessed + LEARNT:
+        return f"it has hardly learnt: loss {loss:.3g} and accuracy {accuracy:.3g} at its end"
+    norms = ordered.norm.dropna().to_numpy(dtype=float) if "norm" in ordered else np.ones(1)
+    if not np.isfinite(norms).all():
+        return f"the norm of its parameters is inf times the first at round {last:,}, and grows on"
+    # The norm may grow much as long as it slows down. A random walk adds √2 − 1 = 0.41 times as much in its second half
+    # as in its first; weights that settle add less.
+    first, middle, end = norms[[0, len(norms) // 2, -1]] if len(norms) else np.ones(3)
+    slows = end - middle < SLOWING * (middle - first) and end <= MOST * first
+    if end > GROWN * first and not slows:
+        return f"the norm of its parameters is {end / first:.3g} times the first at round {last:,}, and grows on"
+    return None
 
 
 def _tenth(n: int) -> int:
@@ -149,20 +145,6 @@ def rise(losses: np.ndarray) -> tuple[float, float] | None:
         if gap > max(np.log1p(RISE), SURE * scatter * np.sqrt(1 / k + 1 / w)):
             return float(losses[least : least + w].mean()), float(losses[-k:].mean())
     return None
-
-
-def _growth(norms: np.ndarray) -> float | None:
-    """The last norm over the first, if it is above ``MOST``, or above ``GROWN`` and does not slow down; else None.
-
-    A random walk adds √2 − 1 = 0.41 times as much in its second half as in its first; weights that settle add less.
-    """
-    if not np.isfinite(norms).all():
-        return float("inf")
-    if len(norms) < 2 or norms[-1] <= GROWN * norms[0]:
-        return None
-    middle = norms[len(norms) // 2]
-    slows = norms[-1] - middle < SLOWING * (middle - norms[0]) and norms[-1] <= MOST * norms[0]
-    return None if slows else float(norms[-1] / norms[0])
 
 
 def decided_by_health(rows: pd.DataFrame, outcomes: Iterable[ClaimOutcome]) -> list[ClaimOutcome]:

@@ -1,6 +1,6 @@
 """How curves are compared: one rule for all figures, so that no verdict has a rule of its own."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -29,7 +29,6 @@ def settled(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     """
     if "finished" not in rows or rows.empty:
         return rows
-
     kept = [own[own.seed.isin(_kept(own))] for _, own in rows.groupby(list(by), sort=False, dropna=False)]
     return pd.concat(kept).sort_index()
 
@@ -105,46 +104,39 @@ def scalars_to_reach(rows: pd.DataFrame, level: float, column: str) -> float | N
     return None if reached.empty else float(reached[column].iloc[0])
 
 
-def highest_level(runs: Iterable[pd.DataFrame]) -> float | None:
+def highest_level(runs: Sequence[pd.DataFrame]) -> float | None:
     """The highest of ``LEVELS`` that the seed-mean accuracy of every series reaches; None if there is none."""
+    if any(run.empty for run in runs):
+        return None
     # The worst series limits what all reach; each at its best round, not at its last.
     best = min((float(run.groupby("round").test_accuracy.mean().max()) for run in runs), default=0.0)
     return next((level for level in LEVELS if level <= best), None)
 
 
 def accuracy_at(rows: pd.DataFrame, r: float, along: str = "round") -> tuple[float, float]:
-    """(mean, standard error) over seeds of the accuracy at round r, or r of another column, between evaluations.
-
-    Of one seed the standard error is ``binomial_error``, on the images of the column examples, or 1,000 without it.
-    """
-    return _over_seeds(rows, lambda run: np.interp(r, run[along], run.test_accuracy))
+    """(mean, standard error) over seeds of the accuracy at round r, or r of another column, between evaluations."""
+    return over_seeds(rows, lambda run: np.interp(r, run[along], run.test_accuracy))
 
 
 def accuracy_up_to(rows: pd.DataFrame, r: float) -> tuple[float, float]:
-    """(mean, standard error) over seeds of a run's accuracy averaged over its evaluations up to round r.
-
-    Of one seed the standard error is as in ``accuracy_at``.
-    """
-    means = rows[rows["round"] <= r].groupby("seed").test_accuracy.mean()
-    return _mean_and_error([float(value) for value in means], rows)
+    """(mean, standard error) over seeds of a run's accuracy averaged over its evaluations up to round r."""
+    # The mean of a group adds up otherwise than that of a column, in the last digit.
+    return over_seeds(rows[rows["round"] <= r], lambda run: run.groupby("seed").test_accuracy.mean().iloc[0])
 
 
 def final_accuracy(rows: pd.DataFrame) -> tuple[float, float]:
-    """(mean, standard error) over seeds of each run's mean accuracy over the last tenth of its evaluations.
+    """(mean, standard error) over seeds of each run's mean accuracy over the last tenth of its evaluations."""
+    return over_seeds(rows, lambda run: run.test_accuracy.tail(max(1, len(run) // 10)).mean())
 
-    Of one seed the standard error is as in ``accuracy_at``.
+
+def over_seeds(rows: pd.DataFrame, of: Callable[[pd.DataFrame], Any]) -> tuple[float, float]:
+    """(mean, standard error) over seeds of what a run has; NaN where there is none.
+
+    One seed has no spread: what is left is ``binomial_error``, on the images of the column examples, or 1,000 without.
     """
-    return _over_seeds(rows, lambda run: run.test_accuracy.tail(max(1, len(run) // 10)).mean())
-
-
-def _over_seeds(rows: pd.DataFrame, of: Callable[[pd.DataFrame], Any]) -> tuple[float, float]:
-    return _mean_and_error([float(of(run.sort_values("round"))) for _, run in rows.groupby("seed")], rows)
-
-
-def _mean_and_error(values: Sequence[float], rows: pd.DataFrame) -> tuple[float, float]:
+    values = [float(of(run.sort_values("round"))) for _, run in rows.groupby("seed")]
     if not values:
         return float("nan"), float("nan")
-    # One seed has no spread: what is left is the error of the test images.
     if len(values) > 1:
         return float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(len(values)))
     return values[0], binomial_error(values[0], int(rows.examples.min()) if "examples" in rows else 1000)

@@ -61,11 +61,6 @@ class Options:
         verb = ["board"] if board else ["paper", "--only", part]
         return shlex.join(["decomfl", *verb, "--scale", self.scale.name, *flags])
 
-    @property
-    def thin(self) -> str:
-        """The sentence of a caption about what is drawn thin."""
-        return "" if self.longer is None else self.longer.thin
-
 
 @dataclass(frozen=True, kw_only=True)
 class Made:

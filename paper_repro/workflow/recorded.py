@@ -80,11 +80,6 @@ class Rows:
         path = RESULTS / f"{part}-{self.scale}.csv.gz"
         return f"{path.name}, sha256 {file_digest(path)}" if self.date else f"rows computed, sha256 {self.digest}"
 
-    @property
-    def thin(self) -> str:
-        """The sentence of a caption where these rows are drawn beside others."""
-        return f"Thin: {self.words}; {self.provenance[0].get('data', 'no data')}."
-
 
 def facts_of(provenance: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """What a page says of runs: the code, and their data, versions, devices and noise, each once."""

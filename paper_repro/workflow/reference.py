@@ -27,13 +27,16 @@ IMAGES: Final = 10_000  # in the test sets of MNIST and Fashion-MNIST
 LOSS: Final = 0.02  # the same for a training loss
 COLUMNS = ("figure", "series", "seed", "step", "metric", "value")
 PANELS = {"fig2_left": ("local-updates", 2000), "fig2_right": ("perturbations", 1500)}
+"""Figure 2's panels, by the name of the paper's, and the rounds that it plots."""
 SHOWN = {**dict.fromkeys((*PANELS, "fig3_right"), "test_accuracy"), "fig3_left": "train_loss"}
 """The quantity that a panel of the paper shows."""
 M, m, D = 100, 10, 28_938
-_FIG3_SERIES = {
+_NAME: Final = re.compile(r"(DeComFL|FedAvg\+TopK 10%|FedAvg|FedCom 8-bit)(?: |$)(?:.*\bK=(\d+))?(?:.*\bP=(\d+))?")
+"""A log's name; FedAvg's "K=4" is the K=5 run that its file was named after, which the name says behind."""
+_LOGS: Final = {
     "DeComFL": ("DeComFL", "decomfl", 0.0, 0.0),
     "FedAvg+TopK 10%": ("FedAvg+Top-k 10 %", "fedavg-topk", 0.2, 0.1),
-    "FedAvg K": ("FedAvg", "fedavg", 1.0, 0.0),
+    "FedAvg": ("FedAvg", "fedavg", 1.0, 0.0),
     "FedCom 8-bit": ("FedCom 8 bit", "fedcom", 0.25, 0.0),
 }
 """How a log's name begins: our label, the method, β of its uplink by Table 1, and k/d."""
@@ -44,59 +47,19 @@ def curves_file(folder: Path | None) -> Path:
     return THINNED if folder is None else folder / FILE_NAME
 
 
-def fig2_reference(folder: Path | None) -> pd.DataFrame:
-    """The test accuracies behind the paper's Figure 2, up to the rounds that it plots.
-
-    The logs hold rounds; the scalars are what their 100 clients, 10 sampled, communicate in expectation by
-    each counting.
+def curves(folder: Path | None) -> pd.DataFrame:
+    """The logs behind Figures 2 and 3, a row an evaluation, up to the rounds that the paper plots.
 
     Args:
         folder: Holds authors_curves.csv with columns figure, series, seed, step (0-based), metric, value; None for the
             thinned curves.
 
     Returns:
-        Columns reading ("authors"), panel, method, series, K, P, seed, round, test_accuracy, wire_scalars,
-        table1_scalars, plotted_scalars.
+        The columns of the file, round, and what the names of the logs say: label, method, uplink, top_k, K, P.
 
     Raises:
-        InputError: If the file is missing, cannot be parsed or lacks a column.
+        InputError: If the file is missing, cannot be parsed, lacks a column or Figure 2, or has an unknown series.
     """
-    table = _curves(folder)
-    accuracy = table[table.metric == "test_accuracy"]
-    accuracy = accuracy.drop_duplicates(["figure", "series", "seed", "step"])  # the logs repeat their last step
-    frames = []
-    for (figure, series), rows in accuracy.groupby(["figure", "series"]):
-        if figure not in PANELS:
-            continue
-        panel, last = PANELS[str(figure)]
-        method, K, P = _parse(str(series))
-        rows = rows[rows.step < last]
-        rounds = rows.step + 1  # a step of the logs is evaluated at its end
-        label = f"{method} K={K} P={P}" if method == "DeComFL" else f"FedAvg K={K}"
-        frame = pd.DataFrame(
-            {"panel": panel, "series": label, "seed": rows.seed, "round": rounds, "test_accuracy": rows.value}
-        )
-        frames.append(frame.assign(reading="authors", method=method, K=K, P=P))
-    _require_panels(table)
-    found = pd.concat(frames, ignore_index=True)
-    keys = found[["method", "round", "K", "P"]].itertuples(index=False)
-    return fig2_countings(found.assign(wire_scalars=[_wire(*key) for key in keys]), M=M, m=m)
-
-
-def require_reference(folder: Path) -> None:
-    """Raise InputError as ``fig2_reference`` does, in less time."""
-    table = _curves(folder)
-    for series in sorted(set(table[table.figure.isin(PANELS)].series)):
-        _parse(str(series))
-    _require_panels(table)
-
-
-def _require_panels(table: pd.DataFrame) -> None:
-    there, name = sorted(set(table.figure)), f"figures in {table.attrs['file']}"
-    require(bool(set(there) & set(PANELS)), name, f"include {' and '.join(PANELS)}", there)
-
-
-def _curves(folder: Path | None) -> pd.DataFrame:
     path = curves_file(folder)
     try:
         table = pd.read_csv(path)
@@ -104,53 +67,62 @@ def _curves(folder: Path | None) -> pd.DataFrame:
         raise InputError(f"reference must be a folder with a readable {FILE_NAME}, got {folder} ({error})") from None
     missing = [column for column in COLUMNS if column not in table.columns]
     require(not missing, f"columns of {path}", f"include {', '.join(COLUMNS)}", list(table.columns))
-    table.attrs["file"] = path
-    return table
+    figures = sorted(set(table.figure))
+    require(bool(set(figures) & set(PANELS)), f"figures in {path}", f"include {' and '.join(PANELS)}", figures)
+    plotted = table.figure.map({figure: last for figure, (_, last) in PANELS.items()}).fillna(np.inf)
+    table = table[(table.metric == table.figure.map(SHOWN)) & (table.step < plotted)]
+    table = table.drop_duplicates(["figure", "series", "seed", "step"])  # the logs repeat their last step
+    told = {}
+    for name in dict.fromkeys(map(str, table.series)):
+        found = _NAME.match(name)
+        log, K, P = found.groups(default="") if found else ("", "", "")
+        known = bool(K) and (bool(P) or log != "DeComFL")
+        require(known, f"series in {FILE_NAME}", "name a method that is known, K (and P)", name)
+        told[name] = (*_LOGS[log], int(K), int(P or 0))
+    labels = pd.DataFrame.from_dict(told, orient="index", columns=["label", "method", "uplink", "top_k", "K", "P"])
+    # A step of the logs is evaluated at its end.
+    return table.join(labels, on="series").assign(round=table.step + 1)
+
+
+def fig2_reference(folder: Path | None) -> pd.DataFrame:
+    """The test accuracies behind the paper's Figure 2, of ``curves``.
+
+    The logs hold rounds; the scalars are what their 100 clients, 10 sampled, communicate in expectation by
+    each counting.
+
+    Returns:
+        Columns reading ("authors"), panel, method, series, K, P, seed, round, test_accuracy, wire_scalars,
+        table1_scalars, plotted_scalars.
+    """
+    table = curves(folder).sort_values(["figure", "series"], kind="stable")
+    table = table[table.figure.isin(PANELS)].reset_index(drop=True)
+    series = [
+        f"{label} K={K}" + (f" P={P}" if P else "") for label, K, P in zip(table.label, table.K, table.P, strict=True)
+    ]
+    found = table[["seed", "round", "K", "P"]].assign(
+        reading="authors",
+        panel=table.figure.map({figure: panel for figure, (panel, _) in PANELS.items()}),
+        method=table.label,
+        series=series,
+        test_accuracy=table.value,
+    )
+    keys = found[["method", "round", "K", "P"]].itertuples(index=False)
+    return fig2_countings(found.assign(wire_scalars=[_wire(*key) for key in keys]), M=M, m=m)
 
 
 def fig3_reference(folder: Path | None) -> pd.DataFrame:
     """The training losses and test accuracies behind the paper's Figure 3 (DeComFL's loss as logged, not × 0.9).
 
-    Args:
-        folder: See ``fig2_reference``.
-
     Returns:
-        Columns series, method, uplink, top_k, seed, round, train_loss, test_accuracy (NaN where a row has the other);
-        empty if the file has no curve of the figure.
-
-    Raises:
-        InputError: If the file is missing, cannot be parsed or lacks a column.
+        Columns series, method, uplink, top_k, seed, round, train_loss, test_accuracy (NaN where a row has the other),
+        of ``curves``; empty if the file has no curve of the figure.
     """
-    table = _curves(folder)
-    frames = []
-    for (figure, name), rows in table[table.figure.isin(["fig3_left", "fig3_right"])].groupby(["figure", "series"]):
-        metric = SHOWN[str(figure)]
-        rows = rows[rows.metric == metric].drop_duplicates(["seed", "step"])
-        # A log's name goes on behind its method, with the settings of that run.
-        series, method, uplink, top_k = next(
-            (labels for start, labels in _FIG3_SERIES.items() if str(name).startswith(start)), (None, "", 0.0, 0.0)
-        )
-        if series is None:
-            raise InputError(f"series of {figure} in {FILE_NAME} must be known, got {name!r}")
-        # Losses and accuracies are logged apart: a row has one of the two.
-        frame = pd.DataFrame({"seed": rows.seed, "round": rows.step + 1, "train_loss": None, "test_accuracy": None})
-        frame[metric] = rows.value
-        frames.append(frame.assign(series=series, method=method, uplink=uplink, top_k=top_k))
-    columns = ["series", "method", "uplink", "top_k", "seed", "round", "train_loss", "test_accuracy"]
-    if not frames:
-        return pd.DataFrame(columns=columns)
-    return pd.concat(frames, ignore_index=True)[columns].astype({"train_loss": float, "test_accuracy": float})
-
-
-def _parse(series: str) -> tuple[str, int, int]:
-    """(method, K, P) of a legend label; FedAvg's "K=4" is the K=5 run that its file was named after."""
-    method = "FedAvg" if series.startswith("FedAvg") else "DeComFL"
-    renamed = re.search(r"file was named K=(\d+)", series)
-    K = renamed or re.search(r"K=(\d+)", series)
-    P = re.search(r"P=(\d+)", series)
-    if K is None or (P is None and method == "DeComFL"):
-        raise InputError(f"series in {FILE_NAME} must name K (and P), got {series!r}")
-    return method, int(K[1]), int(P[1]) if P else 0
+    table = curves(folder).sort_values(["figure", "series"], kind="stable")
+    table = table[~table.figure.isin(PANELS)].reset_index(drop=True)
+    # Losses and accuracies are logged apart: a row has one of the two.
+    of = {metric: table.value.where(table.metric == metric) for metric in ("train_loss", "test_accuracy")}
+    found = table[["label", "method", "uplink", "top_k", "seed", "round"]].rename(columns={"label": "series"})
+    return found.assign(**of)
 
 
 def countings(
@@ -210,11 +182,7 @@ def thinned(folder: Path) -> pd.DataFrame:
     A curve of several seeds keeps the same steps of each, as their mean is drawn.
     """
     found = []
-    for (figure, _, metric), rows in _curves(folder).groupby(["figure", "series", "metric"], sort=False):
-        if SHOWN.get(str(figure)) != metric:
-            continue
-        _, last = PANELS.get(str(figure), ("", np.inf))
-        curve = rows[rows.step < last].drop_duplicates(["seed", "step"])
+    for (_, _, metric), curve in curves(folder).groupby(["figure", "series", "metric"], sort=False):
         table = curve.pivot(index="step", columns="seed", values="value").dropna()
         steps, values = table.index.to_numpy(dtype=float), table.to_numpy()
         near = (

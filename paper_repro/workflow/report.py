@@ -8,6 +8,7 @@ from collections import ChainMap, Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 import jinja2
@@ -17,7 +18,7 @@ from matplotlib.figure import Figure
 
 from decomfl_lab.errors import InputError, require, require_choice
 from figures.inline import dark_greys, picture
-from paper_repro.workflow.answer import AnswerLine
+from paper_repro.workflow.answer import TONES, AnswerLine
 from paper_repro.workflow.claims import (
     PARTS,
     SCALE_NAMES,
@@ -39,17 +40,6 @@ _STYLES = (("yes", "✓"), ("no", "✗"), ("depends", "±"), ("untested", "–")
 _VERDICT_STYLE = dict(zip(VERDICTS, _STYLES, strict=True))
 _COUNTED_AS: Final = {"yes": "hold", "no": "do not", "depends": "depend on the counting", "untested": "undecided"}
 """What is said of the claims of a tone where they are counted."""
-TONES: Final[Mapping[str, str]] = {
-    "correct": "yes",
-    "proof gap": "depends",
-    "imprecise": "depends",
-    "misprint": "depends",
-    "carried over": "no",
-    "refuted": "no",
-    "not decided": "untested",
-    "not checkable": "untested",
-}
-"""The tone of each status of a statement in the registry."""
 _NOTHING = "–"
 # A word of the glossary, whole: "wire" and not the end of "rewire", nor the beginning of "wire-count".
 _WORD: Final = re.compile(rf"(?<![\w-])({'|'.join(_TEXTS['words'])})(?![\w-])")
@@ -89,6 +79,11 @@ def caption(stem: str, **here: Any) -> str:
 def notes(part: str, **here: Any) -> list[str]:
     """The notes of a part, with the values."""
     return [text.format(**here) for text in _TEXTS[part]["notes"]]
+
+
+def printed(table: str) -> dict[str, SimpleNamespace]:
+    """The rows, or columns, of a table of the paper's, by what they are of."""
+    return {name: SimpleNamespace(**own) for name, own in _TEXTS["printed"][table].items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -243,35 +238,24 @@ def _tally(claims: Sequence[ClaimOutcome]) -> list[tuple[str, str, str, int]]:
 
 
 def _judged(section: Mapping[str, Any], claims: Sequence[ClaimOutcome]) -> dict[str, Any]:
-    """What the template wants of a section's claims; a scale that most of them share is said once."""
+    """What the template wants of a section's claims, with class, sign and texts."""
     own = [each for each in claims if claim(each.id).part == section["id"]]
     # Most claims of a part are judged at one scale; only those that are not repeat theirs.
     common = Counter(each.scale for each in own).most_common(1)
     shared = common[0][0] if common else ""
-    shown = [{**_claim(each), "scale": "" if each.scale == shared else each.scale} for each in own]
+    shown = []
+    for each in own:
+        measured = [(name, _text(value, none="never")) for name, value in each.measured.items()]
+        row, (css, sign) = each.row(), _VERDICT_STYLE[each.verdict]
+        row |= {"claim": each.subject} if len(each.subject) > _SUBJECT else {}
+        row |= {"scale": "" if each.scale == shared else each.scale, "css": css, "sign": sign}
+        row |= {"measured": dict(measured[:_NUMBERS]), "more": max(0, len(measured) - _NUMBERS)}
+        shown.append(row | {"otherwise": otherwise(each)})
     return {
         "verdicts": [row for row in _tally(own) if row[-1]],
         "claims": [each for each in shown if each["verdict"] != UNTESTED],
         "untested": [each for each in shown if each["verdict"] == UNTESTED],
         "judged_at": shared,
-    }
-
-
-def _claim(outcome: ClaimOutcome) -> dict[str, Any]:
-    """Return an outcome as the template wants it: class, sign and texts."""
-    css, sign = _VERDICT_STYLE[outcome.verdict]
-    measured = {name: _text(value, none="never") for name, value in outcome.measured.items()}
-    told = dict([*measured.items()][:_NUMBERS])
-    row = outcome.row()
-    return {
-        **row,
-        "claim": outcome.subject if len(outcome.subject) > _SUBJECT else row["claim"],
-        "part": claim(outcome.id).part,
-        "otherwise": otherwise(outcome),
-        "css": css,
-        "sign": sign,
-        "measured": told,
-        "more": len(measured) - len(told),
     }
 
 

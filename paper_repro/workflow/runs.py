@@ -231,11 +231,6 @@ def is_whole(rows: pd.DataFrame) -> bool:
     return "finished" not in rows or bool(rows["finished"].all())
 
 
-def finished(result: Result | None) -> bool:
-    """Whether a result of ``run_all`` is that of finished work."""
-    return result is not None and SO_FAR not in result[1]
-
-
 def so_far_words(rows: pd.DataFrame, planned: int) -> str:
     """How many of its ``planned`` rounds the evaluations of a run have, as ``SO_FAR`` says it."""
     return f"{rows['round'].max():,.0f} of {planned:,} rounds"

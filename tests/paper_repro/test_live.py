@@ -14,6 +14,7 @@ from paper_repro.live import Agreement, agreement, beginning, overlay
 from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.recorded import Rows
 from paper_repro.workflow.runs import Job, run_all
+from tests.tables import rows_of
 
 FACTS = {"data_digest": "digits", "data": "digits"}
 
@@ -61,16 +62,7 @@ def test_equal_rows_are_told_as_equal_and_seconds_are_not_compared() -> None:
     assert str(found) == "3 of 3 rows equal the recorded ones in every digit and word."
 
 
-@pytest.mark.parametrize(
-    ("column", "value", "alike"),
-    [
-        ("test_accuracy", [0.1, 0.2, 0.3 + 1e-9], True),
-        ("test_accuracy", [0.1, 0.25, 0.3], False),
-        ("train_loss", [2.3, 2.2, 2.11], True),
-        ("train_loss", [2.3, 2.2, 3.1], False),
-        ("train_loss", [2.3, 2.2, float("nan")], False),
-    ],
-)
+@pytest.mark.parametrize(("column", "value", "alike"), rows_of(__file__)["numbers"])
 def test_a_changed_number_is_told_with_its_column(column: str, value: list[float], alike: bool) -> None:
     found = compared(kept(rows(**{column: value})))
     assert found.alike is alike

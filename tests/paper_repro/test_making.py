@@ -15,6 +15,7 @@ from paper_repro.sources import recorded_parts
 from paper_repro.workflow.asked import PaperOptions
 from paper_repro.workflow.claims import ClaimOutcome, verdicts
 from paper_repro.workflow.runs import Job
+from tests.tables import rows_of
 
 
 @pytest.fixture
@@ -84,18 +85,7 @@ def test_a_verdict_that_needs_the_authors_curves_is_shown_as_it_was_recorded(tmp
     assert all(name.startswith("fig2.") for name in told)
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        {"live_only": True},
-        {"scale": "smoke"},
-        {"from_recorded": True},
-        {"changes": ("fig2.M=10",)},
-        {"record": Path("x")},
-        {"resume": True},
-        {"device": "cuda"},
-    ],
-)
+@pytest.mark.parametrize("asked", rows_of(__file__)["asked"])
 def test_what_only_whole_runs_can_have_is_not_laid_over_recorded_ones(asked: dict[str, Any]) -> None:
     assert PaperOptions().recorded_first
     assert not PaperOptions(**asked).recorded_first

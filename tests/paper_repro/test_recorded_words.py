@@ -7,7 +7,7 @@ have to give the recorded numbers and verdicts, too.
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from paper_repro.workflow.scales import SCALES
 from paper_repro.workflow.series import READINGS
 from tests.paper_repro.recomputed.common import RESULTS, lines, outcomes, rows, scale_of, trained
 from tests.paper_repro.test_recomputed import differing
+from tests.tables import rows_of
 from theory.findings.registry import ENTRIES
 
 OUTCOMES = {outcome["id"]: outcome for outcome in outcomes()}
@@ -85,31 +86,9 @@ def test_what_is_said_of_the_rows_is_in_them_or_beside_them(name: str) -> None:
     assert wrong(OUTCOMES[name]) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "plant", "found"),
-    [
-        ("fig2.local-updates", lambda o: {"recorded": re.sub("-[0-9]+ at", "-00 at", o["recorded"])}, "date"),
-        (
-            "fig2.local-updates",
-            lambda o: {"recorded": re.sub("; diverged.*", "", o["recorded"])},
-            "seeds that diverged",
-        ),
-        (
-            "fig2.local-updates",
-            lambda o: {"recorded": o["recorded"].replace("seed 2, after", "seed 0, after")},
-            "seeds",
-        ),
-        ("llm.mezo", lambda o: {"data": o["data"].replace("872 test", "87,200 test")}, "data"),
-        ("edge.limit", lambda o: {"data": ""}, "data"),
-        (
-            "theory.speed-up-m",
-            lambda o: {"recorded": re.sub(r"code 0\.1\.0\+..", "code 0.1.0+00", o["recorded"])},
-            "code",
-        ),
-    ],
-)
-def test_planted_words_are_noticed(name: str, plant: Callable[[Mapping[str, Any]], dict[str, str]], found: str) -> None:
-    planted = {**OUTCOMES[name], **plant(OUTCOMES[name])}
+@pytest.mark.parametrize(("name", "field", "pattern", "new", "found"), rows_of(__file__)["planted"])
+def test_planted_words_are_noticed(name: str, field: str, pattern: str, new: str, found: str) -> None:
+    planted = {**OUTCOMES[name], field: re.sub(pattern, new, OUTCOMES[name][field])}
     assert planted != OUTCOMES[name]
     assert any(found in told for told in wrong(planted))
 

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from tests.paper_repro.recomputed.common import RESULTS, rows
+from tests.tables import rows_of
 
 RECORDS = [path.name.removesuffix(".csv.gz").rpartition("-")[::2] for path in sorted(RESULTS.glob("*.csv.gz"))]
 TRAINED = [record for record in RECORDS if "wire_bytes" in rows(*record)]
@@ -59,15 +60,7 @@ def test_losses_and_pulls_are_plausible(part: str, scale: str) -> None:
     assert implausible(rows(part, scale), D[part]) == []
 
 
-@pytest.mark.parametrize(
-    ("columns", "told"),
-    [
-        ({"test_loss": 0.5}, "DeComFL: test losses too low for the accuracies"),
-        ({"train_loss": 0.5}, "DeComFL: training and test losses apart"),
-        ({"train_loss": 2.0}, "DeComFL: training and test losses apart"),
-        ({"test_loss": 0.5, "train_loss": 0.5}, "DeComFL: test losses too low for the accuracies"),
-    ],
-)
+@pytest.mark.parametrize(("columns", "told"), rows_of(__file__)["losses"])
 def test_losses_that_are_changed_in_all_parts_alike_are_noticed(columns: dict[str, float], told: str) -> None:
     frame = rows("fig3", "full")
     own = frame.series == "DeComFL"

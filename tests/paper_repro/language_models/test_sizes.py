@@ -17,20 +17,12 @@ from paper_repro.language_models import sizes
 from paper_repro.language_models.sizes import claims, configuration, of_model, run_table
 from paper_repro.workflow.runs import run_all
 from paper_repro.workflow.scales import SCALES
+from paper_repro.workflow.series import from_toml
 from tests.decomfl_lab.language.toy import toy_sst2
 from tests.paper_repro.parts.test_parts import options
+from tests.tables import rows_of
 
-SIZE = SCALES["smoke"].sizes.but(
-    models=("a", "b", "c"),
-    rounds=100,
-    batch_size=4,
-    split="dirichlet-total",
-    seeds=(0, 1),
-    eval_every=5,
-    test_examples=100,
-    examples=16,
-    products=6,
-)
+SIZE = SCALES["smoke"].sizes.but(**from_toml(rows_of(__file__)["size"]))
 
 
 def run(model: str, d: int, seed: int, time: float) -> pd.DataFrame:

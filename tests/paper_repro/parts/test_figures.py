@@ -8,6 +8,7 @@ from paper_repro.parts import fig3
 from paper_repro.parts.fig3 import DISTANCE, losses_beside, settings_told
 from paper_repro.workflow.claims import CLAIMS, rows
 from paper_repro.workflow.expression import evaluated
+from tests.tables import rows_of
 
 # --- Figure 2 ---------------------------------------------------------------------------------------------------------
 
@@ -70,15 +71,7 @@ def test_losses_are_compared_as_means_over_the_same_rounds() -> None:
     assert found["round"].tolist()[:3] == [1, 11, 21]
 
 
-@pytest.mark.parametrize(
-    ("factors", "verdict"),
-    [
-        ({"FedAvg": 1.09, "FedCom": 0.91}, "holds"),
-        ({"FedAvg": 1.11, "FedCom": 1.11}, "does not hold"),
-        ({"FedAvg": 1.0, "FedCom": 1.5}, "depends on how it is counted"),
-        ({"FedAvg": 1.0}, "not tested at this scale"),  # the claim is about more series
-    ],
-)
+@pytest.mark.parametrize(("factors", "verdict"), rows_of(__file__)["settings"])
 def test_a_setting_explains_a_log_within_a_tenth(factors: dict[str, float], verdict: str) -> None:
     logs_of = {f"{name}{n}": name for name in factors for n in range(2)}
     own = pd.concat([ours(factors[name], series) for series, name in logs_of.items()])

@@ -16,17 +16,10 @@ from hessian.spectrum.density import SpectralDensity, spectral_density
 from paper_repro.parts import hessian
 from paper_repro.parts.hessian import _density, _spectra
 from paper_repro.workflow.scales import SCALES
+from paper_repro.workflow.series import from_toml
+from tests.tables import rows_of
 
-TINY = SCALES["smoke"].hessian.but(
-    model="mlp",
-    steps=(0, 5, 10),
-    batch_size=16,
-    lr=0.01,
-    examples=60,
-    products=36,
-    probes=3,
-    gauss_newton=8,
-)
+TINY = SCALES["smoke"].hessian.but(**from_toml(rows_of(__file__)["tiny"]))
 SMALL_CHECK = partial(_density, model="logistic", steps=50, examples=100, products=20, probes=2)
 
 

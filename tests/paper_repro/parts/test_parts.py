@@ -20,9 +20,13 @@ from paper_repro.workflow.recorded import Rows
 from paper_repro.workflow.reference import fig2_reference, fig3_reference
 from paper_repro.workflow.report import Section
 from paper_repro.workflow.scales import SCALES, changed
+from paper_repro.workflow.series import from_toml
 from tests.paper_repro.parts import test_hessian, test_theory
 from tests.refusals import refuses
+from tests.tables import rows_of
 from theory.bounds import sweeps
+
+TABLES = rows_of(__file__)
 
 
 def options(scale: str = "full", **changes: Any) -> Options:
@@ -65,15 +69,15 @@ def fashion(*, ours: float, theirs: float, top_k: float, cost: float, rising: in
 
 def table1_rows() -> pd.DataFrame:
     M, m, d = 100, 10, table1.D
-    cost = {name: (1 + row.beta) * m * d / M for name, row in table1._ROWS.items() if row.beta is not None}
+    cost = {name: (1 + row.beta) * m * d / M for name, row in table1._ROWS.items()}
     rows = []
     for name, row in table1._ROWS.items():
-        if row.beta is None:
+        if np.isnan(row.beta):
             up, down = m * 200, 2 * M * 200
         else:
             up, down = row.beta * m * d, m * d
         frame = curve(name, [0.1, 0.5, 0.9], (up + down) / M, up=up / (up + down))
-        assert row.beta is None or frame.wire_scalars.iloc[0] == pytest.approx(cost[name])
+        assert np.isnan(row.beta) or frame.wire_scalars.iloc[0] == pytest.approx(cost[name])
         rows.append(frame)
     return pd.concat(rows, ignore_index=True)
 
@@ -100,19 +104,7 @@ def test_runs_of_fedzo_by_finite_differences_check_those_by_projection_and_decid
     assert not any("finite differences" in note for note in alone.section.notes)
 
 
-REFERENCE = """figure,series,seed,step,metric,value
-fig2_left,DeComFL K=1 P=20 lr=0.001,233,19,test_accuracy,0.3
-fig2_left,DeComFL K=1 P=20 lr=0.001,233,2019,test_accuracy,0.9
-fig2_left,FedAvg K=4 (file was named K=5 until 1dda74d) lr=0.1,99,0,test_accuracy,0.2
-fig2_left,FedAvg K=4 (file was named K=5 until 1dda74d) lr=0.1,99,0,test_accuracy,0.2
-fig2_right,DeComFL K=4 P=10 lr=0.0005,99,19,test_accuracy,0.4
-fig2_right,DeComFL K=4 P=10 lr=0.0005,99,19,train_loss,2.4
-fig3_left,DeComFL K=5 P=25..200 lr=0.0005,4242,3,train_loss,2.0
-fig3_right,DeComFL K=5 P=25..200 lr=0.0005,4242,19,test_accuracy,0.5
-fig3_right,FedAvg K=5 lr=0.001,42,0,test_accuracy,0.6
-fig3_left,FedAvg+TopK 10% K=5 lr=0.001,701,0,train_loss,3.2
-fig3_right,FedCom 8-bit K=5 lr=0.001,705,0,test_accuracy,0.3
-"""
+REFERENCE = TABLES["reference"]
 
 
 def test_the_authors_curves_are_read_with_their_own_counting(tmp_path: Path) -> None:
@@ -133,26 +125,8 @@ def test_the_command_makes_every_part_and_reuses_its_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     smoke = SCALES["smoke"]
-    few = {"M": 2, "m": 1, "batch_size": 1, "test_examples": 10}
-    tiny = {
-        "fig2": smoke.fig2.but(
-            **{**few, "M": 4, "m": 2, "test_examples": 0, "seeds": (0, 1)},
-            local_rounds={1: 3, 4: 2, 10: 1},
-            perturbation_rounds=2,
-            local_differences={1: 2},
-            perturbation_differences={10: 1, 20: 0, 40: 0},
-            fedavg_rounds=2,
-            fedzo_rounds=1,
-            eta_factor=1.0,
-            eval_every={1: 1, 4: 1, 10: 1},
-        ),
-        "fig3": smoke.fig3.but(**few, rounds=3, differences=1, baseline_batch=1, baseline_rounds=2),
-        "projection": smoke.projection.but(
-            **few, P=1, eta=0.001, rounds=2, differences=2, factors=(1.0, 1e30), eval_every=1
-        ),
-        "theory": smoke.theory.but(runs=2, factor=4, cells=2, rounds=2),
-        "hessian": test_hessian.TINY,
-    }
+    tiny = {part: smoke.of(part).but(**own) for part, own in from_toml(TABLES["tiny"]).items()}
+    tiny["hessian"] = test_hessian.TINY
     monkeypatch.setitem(SCALES, "smoke", smoke.but(**tiny))
     out = tmp_path / "out"
     (tmp_path / "authors_curves.csv").write_text(REFERENCE)
@@ -215,25 +189,7 @@ def test_figure_3_is_drawn_of_the_runs_that_there_are_and_names_those_under_way(
 # --- settings that are changed ----------------------------------------------------------------------------------------
 
 
-@refuses(
-    ("M=3", "--set must be PART.SETTING=VALUE, as fig2.M=50, got 'M=3'"),
-    ("fig9.M=3", "--set part must be one of fig2, fig3, "),
-    ("fig2.K=3", "--set fig2 setting must be one of .* names, got 'K': M, m, batch_size, .*local_rounds, "),
-    ("fig2.M=2.5", "--set fig2.M must be a whole number, got 2.5"),
-    ("fig2.M=0", "--set fig2.M must have numbers above 0, and something in it, got 0"),
-    ("fig2.M=true", "--set fig2.M must be a whole number, got True"),
-    ("fig2.local_rounds={a=1}", "--set fig2.local_rounds must have whole numbers for names"),
-    ("fig2.local_rounds.2=0", "--set fig2.local_rounds.2 must have numbers above 0, and something in it, got 0"),
-    ("edge.factors=[nan]", "--set edge.factors must be a finite number, got nan"),
-    ("edge.factors=[]", r"--set edge.factors must have numbers above 0, and something in it, got \[\]"),
-    ("llm.settings.OPT-125M.wsc=[1, 0.1]", "--set llm.settings.OPT-125M.wsc must have 3 values"),
-    ("board.races={'digits, logistic'={los=0.1}}", r"races.digits, logistic must have loss, rounds, accuracy, every"),
-    ("board.races={'digits, logistic'={loss=0.1}}", "race must have rounds"),
-    ("hessian.steps=[20, 10]", "steps must ascend to a number above 0"),
-    ("llm.settings.OPT-125M.sst3=[1, 0.1, 2]", "task of settings must be one of sst2, "),
-    ("board.races.sphere={loss=0.1, rounds=3}", "problem must be one of quadratic"),
-    ("memory.d=[5]", "d must be 1000 at least"),
-)
+@refuses(*TABLES["changes"])
 def test_a_change_of_what_there_is_not_or_cannot_be_is_refused(assignment: str) -> None:
     changed(SCALES["smoke"], [assignment])
 

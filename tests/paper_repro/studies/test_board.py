@@ -36,6 +36,7 @@ from paper_repro.workflow.part import Options
 from paper_repro.workflow.runs import RESULT_FILE, Job
 from paper_repro.workflow.scales import SCALES, Race, Sizes
 from tests.refusals import refuses
+from tests.tables import rows_of
 
 PROBLEM = "digits, logistic"
 TINY = SCALES["smoke"].board.but(
@@ -101,20 +102,7 @@ def test_a_round_costs_what_the_methods_closed_form_says_and_a_rebuild_is_exact(
     assert found["follows"] in FOLLOWS
 
 
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        ("DeComFL", {"forward": 20, "backward": 0, "kept_bytes": 4 * 650, "up_bits": 32.0, "follows": "records"}),
-        ("DeComFL, momentum 0.9", {"forward": 20, "kept_bytes": 8 * 650, "down_bits": 32.0}),
-        ("FZOO", {"forward": 11, "backward": 0, "follows": "records"}),
-        ("FeedSign", {"forward": 2, "kept_bytes": 4 * 650, "up_bits": 1.0, "down_bits": 1.0, "follows": "records"}),
-        ("FedKSeed", {"up_bits": 32.0, "follows": "records"}),
-        ("HiSo", {"kept_bytes": 8 * 650, "follows": "records"}),
-        ("FedAvg", {"forward": 1, "backward": 1, "kept_bytes": 0, "follows": "vectors"}),
-        ("Baffle", {"kept_bytes": 0, "up_bits": 32.0, "follows": "models"}),
-        ("MeZO", {"forward": 20, "round_up": 0, "kept_bytes": 4 * 650, "follows": "nobody"}),
-    ],
-)
+@pytest.mark.parametrize(("line", "expected"), rows_of(__file__)["costs"])
 def test_costs_are_those_counted_by_hand(line: str, expected: dict[str, Any]) -> None:
     found = measured(line)
     assert {name: found[name] for name in expected} == expected

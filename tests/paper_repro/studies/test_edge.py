@@ -10,11 +10,12 @@ from paper_repro.studies import edge
 from paper_repro.studies.edge_runs import USUAL, at_point, points
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.scales import SCALES
+from paper_repro.workflow.series import from_toml
+from tests.tables import rows_of
 
-TINY = SCALES["smoke"].edge.but(
-    M=4, m=2, batch_size=2, steps=4, seeds=(0,), factors=(1.0, 1e6), small_batch=2, small_factors=(), differences=(),
-    Ks=(2,), measurements=2, examples=8, products=6, test_examples=20,
-)  # fmt: skip
+TABLES = rows_of(__file__)
+
+TINY = SCALES["smoke"].edge.but(**from_toml(TABLES["tiny"]))
 OPTIONS = Options(scale=SCALES["smoke"].but(edge=TINY), readings=("as-plotted",), count="wire")
 
 
@@ -25,19 +26,7 @@ def run(losses: list[float], *, diverged: bool = False) -> pd.DataFrame:
 # --- the rule ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("losses", "diverged", "apart"),
-    [
-        ([2.3, 1.0, 0.5, 0.4], False, False),  # learns
-        ([2.3, 0.4, 1.5, 0.6], False, False),  # dips and recovers
-        ([2.3, 0.4, 0.6, 0.9], False, True),  # is twice above its best at the end
-        ([2.3, 0.4, 0.6, 0.79], False, False),  # is not
-        ([2.3, 2.3, 2.3, 2.3], False, False),  # never learns, and loses nothing
-        ([2.3, 0.4], True, True),  # its losses stopped being finite between two evaluations
-        ([2.3, 0.4, float("nan")], False, True),
-        ([2.3, 0.4, float("inf")], False, True),
-    ],
-)
+@pytest.mark.parametrize(("losses", "diverged", "apart"), TABLES["losses"])
 def test_the_rule_of_coming_apart(losses: list[float], diverged: bool, apart: bool) -> None:
     frame = run(losses, diverged=diverged)
     assert edge.diverges(frame) is apart

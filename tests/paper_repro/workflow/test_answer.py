@@ -10,6 +10,7 @@ from decomfl_lab.errors import InputError
 from paper_repro.workflow import answer as module
 from paper_repro.workflow.answer import answer
 from paper_repro.workflow.claims import PARTS
+from tests.tables import rows_of
 from theory.findings.registry import ENTRIES
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -42,16 +43,7 @@ def test_the_verdict_is_that_of_the_registry(monkeypatch: pytest.MonkeyPatch) ->
     assert answer()[0].verdict == "refuted; imprecise"
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"entries": ["the.9"]}, "label of the answer must be one of the registry, got 'the.9'"),
-        ({"says": "⟦run fig9.saving | x⟧"}, "measurement of the answer must be recorded, got 'fig9.saving'"),
-        ({"says": "⟦run fig2.saving | x⟧"}, "number of fig2.saving must be one of accuracy reached by both"),
-        ({"says": "⟦check the.1 claims.lag | x⟧"}, "check of the answer must be one on the.1, got 'claims.lag'"),
-        ({"says": "⟦check the.1 theorem_one.held_up | x⟧"}, "must be one of left, right, got 'x'"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), rows_of(__file__)["marks"])
 def test_a_mark_that_names_nothing_is_refused(
     changes: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from paper_repro.workflow import claims
 from paper_repro.workflow.claims import CLAIMS, PARTS, SCOPES, ClaimOutcome, claim, require_all_of
 from paper_repro.workflow.scales import SCALES
 from tests.paper_repro.parts import test_parts
+from tests.tables import rows_of
 
 FOLDER = Path(claims.__file__).parent
 
@@ -105,17 +106,7 @@ def test_parts_of_the_registry_are_those_of_the_command_with_their_seeds() -> No
         assert {name: getattr(scale, sized).seeds for name, scale in SCALES.items()} == PARTS[part].seeds
 
 
-@pytest.mark.parametrize(
-    "fault",
-    [
-        {"where": "Section 1"},
-        {"question": "Is it so?"},
-        {"rule": ""},
-        {"scale": "huge"},
-        {"measures": ""},
-        {"scope": "everywhere"},
-    ],
-)
+@pytest.mark.parametrize("fault", rows_of(__file__)["faults"])
 def test_a_claim_that_is_half_registered_is_refused(fault: dict[str, str]) -> None:
     with pytest.raises(InputError, match=r"fig2.saving must"):
         replace(CLAIMS["fig2.saving"], **fault)

@@ -1,6 +1,5 @@
 """Lines of claims.toml: both interpreters on the recorded rows, faults in one, rules by hand, verdicts either way."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
@@ -15,6 +14,9 @@ from tests.paper_repro.recomputed import images, others  # noqa: F401 (they regi
 from tests.paper_repro.recomputed.common import ALL, Part, outcomes, rows, scale_of, thresholds
 from tests.paper_repro.recomputed.lines import Line
 from tests.paper_repro.test_recomputed import differing
+from tests.tables import rows_of
+
+TABLES = rows_of(__file__)
 
 SCALES = {outcome["id"]: scale_of(outcome) for outcome in outcomes()}
 LINES = [name for name, own in CLAIMS.items() if own.line and "*" not in name]
@@ -94,30 +96,7 @@ def changed(value: Any, old: Any, new: Any) -> Any:
     return new if type(value) is type(old) and value == old else value
 
 
-@pytest.mark.parametrize(
-    ("name", "old", "new"),
-    [
-        ("fig2.saving", "DeComFL K=10", "DeComFL K=4"),
-        ("fig3.twenty-times", "times", "least"),
-        ("fig2.saving", "countings", "any"),
-        ("fig2.local-updates", "up to", "at"),
-        ("fig2.perturbations", "rises", "falls"),
-        ("fig2.p-over-k", 2, 3),
-        ("fig3.twenty-times", "wire_scalars", "round"),
-        ("fig3.slower", "ours", "gap FedAvg"),
-        ("fig3.not-by-d", 1206590, 28938),
-        ("topk.cheaper", "falls", "rises"),
-        ("topk.still-higher", "DeComFL", "FedAvg"),
-        ("projection.insensitive", "zeroth order", "projection"),
-        ("memory.fedzo", 3, 2),
-        ("hessian.low-rank", "high", "low"),
-        ("theory.learning-rates", "last", "first"),
-        ("board.hiso", "low", "value"),
-        ("llm.saving", "min", "max"),
-        ("edge.turn", 0.5, 0.4),
-        ("sizes.low-rank", "kappa", "low"),
-    ],
-)
+@pytest.mark.parametrize(("name", "old", "new"), TABLES["lines"])
 def test_a_line_with_another_series_threshold_measure_or_rule_is_noticed(name: str, old: Any, new: Any) -> None:
     line = changed(CLAIMS[name].line, old, new)
     assert line != CLAIMS[name].line
@@ -126,41 +105,8 @@ def test_a_line_with_another_series_threshold_measure_or_rule_is_noticed(name: s
 
 # --- rules ------------------------------------------------------------------------------------------------------------
 
-NEAR, CLEAR = 0.02, 0.001  # standard errors of a difference of 0.02 that two of them hide, or do not
 
-
-@pytest.mark.parametrize(
-    ("condition", "numbers", "verdict"),
-    [
-        ({"rule": "rises"}, [(0.50, NEAR), (0.52, NEAR)], "not tested at this scale"),
-        ({"rule": "rises"}, [(0.50, CLEAR), (0.52, CLEAR)], "holds"),
-        ({"rule": "rises"}, [(0.52, CLEAR), (0.50, CLEAR)], "does not hold"),
-        ({"rule": "rises"}, [(0.50, math.nan), (0.52, math.nan)], "not tested at this scale"),
-        ({"rule": "falls"}, [(3, 0), (2, 0), (1, 0)], "holds"),
-        ({"rule": "falls"}, [(3, 0), (3, 0)], "does not hold"),
-        ({"rule": "above", "bound": 1, "signs": "countings"}, [(2, 0), (0.5, 0)], "depends on how it is counted"),
-        ({"rule": "above", "bound": 1, "signs": "countings"}, [(0.2, 0), (0.5, 0)], "does not hold"),
-        ({"rule": "above", "bound": 1, "signs": "clear"}, [(0.2, 0), (1.1, 1)], "not tested at this scale"),
-        ({"rule": "above", "bound": 1}, [(0.2, 0), (1.1, 1)], "does not hold"),
-        ({"rule": "above", "bound": 1, "signs": "surely"}, [(1.1, 1)], "does not hold"),
-        ({"rule": "above", "bound": 1, "signs": "open"}, [(0.5, 0)], "not tested at this scale"),
-        ({"rule": "at most", "bound": 1, "signs": "depends"}, [(1, 0), (2, 0)], "depends on how it is counted"),
-        ({"rule": "at most", "around": 3, "bound": 0.1}, [(2.95, 0)], "holds"),
-        ({"rule": "at most", "around": 3, "bound": 0.1}, [(2.85, 0)], "does not hold"),
-        ({"rule": "above", "precise": 0.005}, [(0.001, 0.002)], "does not hold"),
-        ({"rule": "above", "precise": 0.005}, [(0.001, 0.02)], "not tested at this scale"),
-        # Of many differences one has to stand out more: 1.96 standard errors of one, 2.64 of six.
-        ({"rule": "above", "shared": True}, [(0.2, 0.1)], "holds"),
-        ({"rule": "above", "shared": True}, [(0.2, 0.1)] * 6, "not tested at this scale"),
-        ({"rule": "above", "shared": True}, [(0.3, 0.1)] * 6, "holds"),
-        ({"rule": "above", "shared": True}, [(0.3, 0.1)] * 5 + [(-0.3, 0.1)], "does not hold"),
-        ({"rule": "no more", "shared": True}, [(0.2, 0.1)] * 6, "holds"),
-        ({"rule": "no more", "shared": True}, [(0.3, 0.1)] * 6, "does not hold"),
-        ({"rule": "no less", "shared": True}, [(0.3, 0.1)] * 6, "holds"),
-        ({"rule": "no less", "shared": True}, [(-0.3, 0.1)] * 6, "does not hold"),
-        ({"rule": "no less", "shared": True}, [], "not tested at this scale"),
-    ],
-)
+@pytest.mark.parametrize(("condition", "numbers", "verdict"), TABLES["rules"])
 def test_rules_of_numbers_with_errors(condition: dict[str, Any], numbers: list[Any], verdict: str) -> None:
     line = expression._Line(replace(CLAIMS["fig2.saving"], line={"numbers": [], "decides": []}), {})
     line.known = {f"x {n}": Reading(*number) for n, number in enumerate(numbers)}

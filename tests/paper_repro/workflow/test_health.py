@@ -22,6 +22,7 @@ from paper_repro.workflow.health import complaint, decided_by_health, ill_words
 from paper_repro.workflow.measures import bands_table, compared, judged_bands
 from paper_repro.workflow.recorded import Rows
 from tests.paper_repro.parts import test_parts
+from tests.tables import rows_of
 
 FRESH_ADAM = pd.read_csv(Path(__file__).parent / "data" / "fresh-adam.csv")
 """Every fifth evaluation of a recorded run on Fashion-MNIST whose clients began each round with a new Adam."""
@@ -208,15 +209,7 @@ def test_what_is_ill_on_one_side_leaves_other_claims_alone() -> None:
     assert decided_by_health(rows, [ClaimOutcome("fig3.saving")])[0].verdict == claims.UNTESTED
 
 
-@pytest.mark.parametrize(
-    ("name", "changes"),
-    [
-        ("board.fzoo", {"exempt": ""}),
-        ("edge.turn", {"exempt": ""}),
-        ("fig3.slower", {"rests": ()}),
-        ("fig3.slower", {"exempt": "it is said twice"}),
-    ],
-)
+@pytest.mark.parametrize(("name", "changes"), rows_of(__file__)["changes"])
 def test_a_claim_about_training_runs_says_what_it_rests_on_or_why_on_nothing(
     name: str, changes: Mapping[str, Any]
 ) -> None:

@@ -9,6 +9,8 @@ import pandas as pd
 import pytest
 
 from paper_repro.workflow import reference
+from tests.refusals import refuses
+from tests.tables import rows_of
 
 KEYS = ["figure", "series", "metric", "seed"]
 ENDS = {"fig2_left": 2000, "fig2_right": 1500}
@@ -72,3 +74,9 @@ def test_the_thinned_curves_are_small_and_say_where_they_are_from() -> None:
     assert path.stat().st_size < 100_000
     assert "ZidongLiu/DeComFL, commit `0c426e6`" in " ".join((path.parent / "README.md").read_text().split())
     assert len(reference.fig2_reference(None)) + len(reference.fig3_reference(None)) == len(shipped())
+
+
+@refuses(*rows_of(__file__)["refused"])
+def test_curves_that_are_not_the_authors_are_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "authors_curves.csv").write_text(text)
+    reference.curves(tmp_path)

@@ -25,6 +25,7 @@ from paper_repro.workflow.claims import VERDICTS, ClaimOutcome, outcomes_json
 from paper_repro.workflow.claims import claim as registered
 from paper_repro.workflow.report import Folded, Section, caption, closing, page_section, render_report
 from tests.refusals import refuses
+from tests.tables import rows_of
 
 
 def drawing() -> Figure:
@@ -145,20 +146,7 @@ def test_the_page_opens_with_the_answer_and_what_each_line_rests_on() -> None:
 TWO = ("fig2", "audit")
 
 
-@pytest.mark.parametrize(
-    ("users", "facts", "live", "told"),
-    [
-        ("", {"scale": "recorded"}, True, "recorded runs, checked on the data that come with the package"),
-        ("/data", {"scale": "recorded"}, True, "recorded runs, checked on DECOMFL_DATA"),
-        ("", {"scale": "recorded", "data": "MNIST: 3 train, from DECOMFL_DATA"}, False, "recorded runs"),
-        (
-            "",
-            {"scale": "smoke", "data": "MNIST: 3 train; d: 4 examples", "changed": "x"},
-            False,
-            "MNIST, d; changed: x",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("users", "facts", "live", "told"), rows_of(__file__)["closing"])
 def test_a_command_ends_with_one_line(
     users: str, facts: dict[str, str], live: bool, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,7 +23,7 @@ from decomfl_lab.runs import kept as of_run
 from decomfl_lab.runs.progress import left_words
 from decomfl_lab.runs.told import Progress
 from paper_repro.workflow import runs
-from paper_repro.workflow.runs import RESULT_FILE, SO_FAR, Job, Report, Result, Work, finished, run_all
+from paper_repro.workflow.runs import RESULT_FILE, SO_FAR, Job, Report, Result, Work, run_all
 
 RUNS = 4
 AT_THE_END = Progress(1, 1, 0.0, 0.0, 0.0)
@@ -200,7 +200,7 @@ def test_when_the_hours_are_over_what_is_under_way_is_saved_and_another_version_
     _version("first", monkeypatch)
     rows, facts = _stopped_after(9, root, monkeypatch)
     monkeypatch.undo()
-    assert (finished((rows, facts)), facts[SO_FAR]) == (False, "8 of 60 rounds")
+    assert facts[SO_FAR] == "8 of 60 rounds"
     assert rows["round"].tolist() == [2, 4, 6, 8]
     assert (set(rows.finished), set(rows.planned), set(rows.examples)) == ({False}, {60}, {400})
     (table,) = root.glob("*/metrics.csv")
@@ -212,8 +212,8 @@ def test_when_the_hours_are_over_what_is_under_way_is_saved_and_another_version_
     assert again[0].equals(rows)  # they are the checkpoint's
     assert begun == table.parent
     assert not any(each.begun(root).exists() for each in (job(seed=1), job(rounds=61)))
-    result = rows, facts = one(job(), root, resume=True)
-    assert finished(result)
+    rows, facts = one(job(), root, resume=True)
+    assert SO_FAR not in facts
     assert facts["codes"] == ["first", "second"]
     same = [name for name in rows if name != "seconds"]
     pd.testing.assert_frame_equal(rows[same], whole[same])

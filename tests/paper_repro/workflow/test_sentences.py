@@ -8,10 +8,13 @@ import pytest
 from decomfl_lab.errors import InputError
 from paper_repro.workflow import claims
 from paper_repro.workflow.claims import CLAIMS, NAMED, ClaimOutcome, sentences
+from tests.tables import rows_of
 from tests.theory.findings.borne_out import disagreements, measured, unfounded
 from tests.theory.findings.entries import entry
 from theory.findings.finding import Entry, Evidence, EvidenceCheck, Role, Status
 from theory.findings.registry import ENTRIES
+
+TABLES = rows_of(__file__)
 
 HOLDS = EvidenceCheck("holds", lambda: Evidence("algebra", True, "yes"))
 
@@ -41,33 +44,12 @@ def test_a_measurement_says_the_sentence_that_it_tests() -> None:
     assert ClaimOutcome("fig2.p-over-k").row()["status"] == entry("line-557.3").status == "not decided"
 
 
-@pytest.mark.parametrize(
-    ("status", "role", "tests", "verdict", "told"),
-    [
-        ("correct", "supports", "", "does not hold", "so it refutes, not supports"),
-        ("refuted", "refutes", "", "holds", "so it supports, not refutes"),
-        ("correct", "supports", "", claims.UNHEALTHY, "so it context, not supports"),
-        ("correct", "supports", "", claims.UNTESTED, "so it context, not supports"),
-        ("not decided", "context", "", "holds", "so it supports, not context"),
-        ("refuted", "refutes", "", "", "so it context, not refutes"),
-        # A run decides nothing only where it fails what is stronger, or holds what is weaker.
-        ("not decided", "context", "weaker: on quadratics", "holds", None),
-        ("not decided", "context", "weaker: on quadratics", "does not hold", "so it refutes, not context"),
-        ("not decided", "context", "stronger: on every network", "does not hold", None),
-        ("not decided", "context", "stronger: on every network", "holds", "so it supports, not context"),
-        ("not decided", "context", "on every network", "does not hold", "so it refutes, not context"),
-        # What is weaker supports nothing, and what is stronger refutes nothing.
-        ("correct", "supports", "weaker: here", "holds", "in the context of it"),
-        ("refuted", "refutes", "stronger: everywhere", "does not hold", "in the context of it"),
-        ("imprecise", "refutes", "", "does not hold", "refuted, not imprecise"),
-        ("refuted", "refutes", "", "depends on how it is counted", "imprecise, not refuted"),
-    ],
-)
+@pytest.mark.parametrize(("status", "role", "tests", "verdict", "told"), TABLES["roles"])
 def test_a_status_or_role_that_the_verdict_does_not_give_is_said(
-    status: Status, role: Role, tests: str, verdict: str, told: str | None
+    status: Status, role: Role, tests: str, verdict: str, told: str
 ) -> None:
     said = _said(_sentence(status, {"a": role}, tests=tests), verdict)
-    assert (said == "") if told is None else (told in said)
+    assert told in said if told else said == ""
 
 
 def test_what_a_run_of_more_refutes_is_at_best_not_decided_whatever_is_proved() -> None:
@@ -82,16 +64,7 @@ def test_a_refuting_run_cannot_be_moved_to_the_context(label: str) -> None:
     assert "so it refutes, not context" in " ".join(disagreements([moved], claims.verdicts()))
 
 
-@pytest.mark.parametrize(
-    ("label", "field", "old", "new"),
-    [
-        ("line-574", "why", "up to six times", "up to sixty times"),
-        ("line-574", "instead", "0.8 to 6", "0.8 to 60"),
-        ("line-170", "why", "at most 25", "at most 2.5"),
-        ("line-575.2", "instead", "3.05", "3.5"),
-        ("line-944", "why", "99.97", "99.79"),
-    ],
-)
+@pytest.mark.parametrize(("label", "field", "old", "new"), TABLES["numbers"])
 def test_a_number_that_nothing_has_is_said(label: str, field: str, old: str, new: str) -> None:
     own = entry(label)
     told: Any = {field: getattr(own, field).replace(old, new)}
