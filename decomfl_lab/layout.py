@@ -1,8 +1,7 @@
 """Where each parameter of a module lies in the flat vector x."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -30,7 +29,7 @@ class Layout:
     dtype: torch.dtype  # the one dtype of all, float32 or float64
 
     @classmethod
-    def of(cls, module: nn.Module) -> Layout:
+    def of(cls, module: nn.Module) -> Self:
         """The layout of the module's trainable parameters; InputError if there are none or dtypes differ."""
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         require_trainable(module)

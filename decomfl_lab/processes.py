@@ -1,7 +1,5 @@
 """Processes that work while this one shows how far they are, tells them to stop, and takes what they bring."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal
@@ -13,7 +11,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import joblib
 
@@ -56,7 +54,7 @@ class Processes:
         self._children: list[_Child] = []
         self._open = ExitStack()
 
-    def __enter__(self) -> Processes:
+    def __enter__(self) -> Self:
         self._open.enter_context(safely())
         return self
 

@@ -1,11 +1,9 @@
 """A number with its error bar."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from scipy import stats
@@ -57,7 +55,7 @@ class Estimate:
     samples: int
 
     @classmethod
-    def of(cls, samples: Sequence[float], offset: float = 0.0) -> Estimate:
+    def of(cls, samples: Sequence[float], offset: float = 0.0) -> Self:
         """Offset + mean of ``samples``, standard error s/√n."""
         x = np.asarray(samples, dtype=np.float64)
         require(x.size > 0, "samples", "hold at least one number", x.size)

@@ -20,8 +20,6 @@ same data.
 bytes, each labelled with the byte that follows.
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import importlib.metadata
@@ -33,7 +31,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -129,15 +127,15 @@ class Dataset:
         """The number of held-out examples."""
         return row_count(self.test_images) or 0
 
-    def to(self, device: torch.device) -> Dataset:
+    def to(self, device: torch.device) -> Self:
         """The same with the examples on a device."""
         return self._with(lambda tensor: tensor.to(device))
 
-    def cast(self, dtype: torch.dtype) -> Dataset:
+    def cast(self, dtype: torch.dtype) -> Self:
         """The same with every number in this dtype, as the parameters have it; integers stay what they are."""
         return self._with(lambda tensor: tensor.to(dtype) if tensor.is_floating_point() else tensor)
 
-    def _with(self, change: Callable[[Tensor], Tensor]) -> Dataset:
+    def _with(self, change: Callable[[Tensor], Tensor]) -> Self:
         names = ("train_images", "train_labels", "test_images", "test_labels", "content_free")
         return replace(self, **{name: mapped(change, getattr(self, name)) for name in names})
 

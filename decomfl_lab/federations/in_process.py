@@ -1,10 +1,8 @@
 """In-process federations: server and clients driven round by round, every message through the wire codec."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -82,7 +80,7 @@ class DeComFLFederation:
                 client.replica.forget()
 
     @property
-    def by_records(self) -> DeComFLFederation:
+    def by_records(self) -> Self:
         """See ``Federation``."""
         return self
 

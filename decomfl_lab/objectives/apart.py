@@ -1,11 +1,10 @@
 """Whether tensors are apart in memory, so that to move one of them leaves the others where they are."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
@@ -32,7 +31,7 @@ class _Place:
     end: int
 
     @classmethod
-    def of(cls, n: int, name: str, tensor: Tensor) -> _Place:
+    def of(cls, n: int, name: str, tensor: Tensor) -> Self:
         last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
         begin = tensor.data_ptr()
         return cls(n, name, tensor, str(tensor.device), begin, begin + (last + 1) * tensor.itemsize)

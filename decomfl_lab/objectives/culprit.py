@@ -6,15 +6,13 @@ is wrong, until one is whose own parts are all right: then it is this part's for
 whole module is right, it is the loss.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -71,7 +69,7 @@ class _Call:
     outputs: Callable[[Point], Any]  # what it gives at a point
 
     @classmethod
-    def of_part(cls, name: str, part: nn.Module, inputs: Any) -> _Call:
+    def of_part(cls, name: str, part: nn.Module, inputs: Any) -> Self:
         """A part that got these arguments, positional ones and named ones."""
         moving, own = _moving(inputs), _trained(part)
 
@@ -84,7 +82,7 @@ class _Call:
         return cls(f"{what} ({type(part).__name__})", [*moving, *own.values()], outputs)
 
     @classmethod
-    def of_loss(cls, module: nn.Module, loss: BatchLoss, found: Any, batch: Batch) -> _Call:
+    def of_loss(cls, module: nn.Module, loss: BatchLoss, found: Any, batch: Batch) -> Self:
         """The loss as a function of the module's outputs; one of the module, as a function of its parameters."""
         name = f"the loss ({getattr(loss.loss, '__name__', type(loss.loss).__name__)})"
         if loss.form is Form.OUTPUTS:

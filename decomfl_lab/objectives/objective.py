@@ -1,12 +1,10 @@
 """A client's loss f_i on its own data, as a function of the flat parameter vector."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 import torch
@@ -196,7 +194,7 @@ class ModuleObjective(Function):
         self._current: tuple[int, Any, Any] | None = None
         self._order: tuple[int, Tensor] | None = None
 
-    def of(self, index: Tensor, batches: EpochBatches) -> ModuleObjective:
+    def of(self, index: Tensor, batches: EpochBatches) -> Self:
         """The objective of a client with these examples, in the same workspace."""
         other = copy.copy(self)
         other.index, other.batches = index, batches

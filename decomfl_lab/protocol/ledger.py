@@ -1,10 +1,8 @@
 """What was sent, message by message: the ledger of a federation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from decomfl_lab.protocol.messages import (
     Dense,
@@ -120,7 +118,7 @@ class Ledger:
         }
 
     @classmethod
-    def from_json(cls, M: int, saved: Mapping[str, list[list[int]]]) -> Ledger:
+    def from_json(cls, M: int, saved: Mapping[str, list[list[int]]]) -> Self:
         """Inverse of ``to_json``; clients that the counts lack, as they joined later, were sent nothing."""
         up, down = ([Traffic(*row) for row in saved[way]] for way in ("up", "down"))
         more = M - len(up)

@@ -10,8 +10,6 @@ entries before it, so that none can be changed, moved, added or left out in the 
 of its last entry is what a killed writer leaves: that entry is cut. Nothing here needs torch.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib
@@ -121,7 +119,7 @@ class RunLog:
         self._starts = array("Q", [first])  # of each entry, and the end of the last one
 
     @classmethod
-    def create(cls, path: Path | None, header: Mapping[str, Any], start: bytes = b"") -> RunLog:
+    def create(cls, path: Path | None, header: Mapping[str, Any], start: bytes = b"") -> Self:
         """An empty log in the file ``path``, which is replaced; in a nameless temporary file for None.
 
         Args:
@@ -147,7 +145,7 @@ class RunLog:
             return log._closed_with(opened)
 
     @classmethod
-    def open(cls, path: Path, *, end: int | None = None, write: bool = True) -> RunLog:
+    def open(cls, path: Path, *, end: int | None = None, write: bool = True) -> Self:
         """The log in a file, every byte of which is checked.
 
         Args:

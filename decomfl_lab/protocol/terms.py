@@ -1,10 +1,8 @@
 """The terms of a run: what its rounds may be, which server and clients know before it starts."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -32,7 +30,7 @@ class Terms:
     weighs: bool = False  # whether clients say how many examples they have, which is what they weigh
 
     @classmethod
-    def of(cls, server: Server) -> Terms:
+    def of(cls, server: Server) -> Self:
         """The terms that a server made of the same configuration would keep."""
         own = server.run_seed, server.aggregation.dtype, server.pool, server.weights.wanted
         return cls(server.K, server.P, server.eta, server.distribution, server.seeding, *own)

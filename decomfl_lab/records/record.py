@@ -1,10 +1,8 @@
 """The RoundRecord: the whole truth of a round. Replaying the same records gives the same bits."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,7 +55,7 @@ class RoundRecord:
     @classmethod
     def of_checked(
         cls, r: int, eta: float, distribution: Distribution, seeds: Sequence[StepSeed], scalars: ScalarArray
-    ) -> RoundRecord:
+    ) -> Self:
         """The same record, of fields that are known to keep the rules: for whoever reads records by the thousand."""
         record = object.__new__(cls)
         record.__dict__.update(round=r, eta=eta, distribution=distribution, seeds=seeds, scalars=scalars)

@@ -3,12 +3,10 @@
 Whatever comes after takes from here what it needs, and asks the configuration no more how to make it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -63,7 +61,7 @@ class Prepared:
         *,
         device: str | None = None,
         x: Tensor | None = None,
-    ) -> Prepared:
+    ) -> Self:
         """Resolve a configuration.
 
         Args:

@@ -1,7 +1,5 @@
 """A run: built, trained, gone on with, checked."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +7,7 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 import pandas as pd
 from torch import inference_mode, nn
@@ -97,7 +95,7 @@ class Run(Course):
         tuning: Tuning | None = None,
         federation: Elsewhere | None = None,
         metrics: Mapping[str, Metric] | None = None,
-    ) -> Run:
+    ) -> Self:
         """The run that was prepared, tried and perhaps tuned (``runs.tuning``)."""
         run = cls.__new__(cls)
         Course.__init__(run, start, federation, tuning, metrics)
@@ -270,7 +268,7 @@ class Run(Course):
             self.evaluate()
         return loss
 
-    def more(self, rounds: int, *, on_round: Hook | Sequence[Hook] | None = None, **options: Any) -> Run:
+    def more(self, rounds: int, *, on_round: Hook | Sequence[Hook] | None = None, **options: Any) -> Self:
         """Train so many rounds more, and return the run; ``on_round`` is that of ``decomfl_lab.train``.
 
         A run that was trained with ``out``, or loaded, is saved in its folder again, unless ``out`` says otherwise.

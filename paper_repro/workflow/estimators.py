@@ -1,10 +1,8 @@
 """Projection beside finite differences: which measured a curve, and how far the two lie apart."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -38,7 +36,7 @@ class Curves:
         by: Sequence[str],
         counted: Callable[[pd.DataFrame, Scale], pd.DataFrame],
         jobs: Sequence[Job],
-    ) -> Curves:
+    ) -> Self:
         """The curves of the jobs' rows and of the recorded ones, ``by`` these columns, ``counted`` at their scales."""
         rows = counted(rows, options.scale)
         lines, dots = (settled(rows[rows[CHECKED] == check], by) for check in (False, True))

@@ -1,11 +1,9 @@
 """The constants of a statement: dimensions, step size, smoothness, noise; checked by name."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 from decomfl_lab.errors import InputError, is_number, require, require_choice, require_finite_positive, require_int
 from decomfl_lab.options import REQUIRED, option
@@ -148,7 +146,7 @@ class Setting:
         optional = {name: getattr(self, name) for name in ("eta", "kappa", "G", "H3", "alpha", "Q")}
         return given | {name: float(value) for name, value in optional.items() if value is not None}
 
-    def at(self, eta: float) -> Setting:
+    def at(self, eta: float) -> Self:
         """The same with another η."""
         return replace(self, eta=eta)
 

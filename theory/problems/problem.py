@@ -4,12 +4,10 @@ Only the first n of d coordinates are held. The loss does not depend on the othe
 z in R^d only z[0:n] is ever drawn.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -174,9 +172,7 @@ class Logistic:
         require_int("d", self.d, self.inputs.shape[2])
 
     @classmethod
-    def random(
-        cls, *, M: int, examples: int, n: int, d: int | None = None, shift: float = 1.0, seed: int = 0
-    ) -> Logistic:
+    def random(cls, *, M: int, examples: int, n: int, d: int | None = None, shift: float = 1.0, seed: int = 0) -> Self:
         """Gaussian inputs around a centre of each client's own, ``shift`` from 0; labels of a random plane."""
         rng = np.random.default_rng(seed)
         centres = rng.standard_normal((M, 1, n)) * shift / math.sqrt(n)

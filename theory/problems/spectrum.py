@@ -1,9 +1,8 @@
 """Spectra of Hessians as eigenvalues with multiplicities, so that d = 10⁹ costs no more than d = 10."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,12 +34,12 @@ class Spectrum:
             require_int("counts", count, 1)
 
     @classmethod
-    def flat(cls, d: int, L: float = 1.0) -> Spectrum:
+    def flat(cls, d: int, L: float = 1.0) -> Self:
         """H = L·I: κ = d."""
         return cls((require_finite_positive("L", L),), (d,))
 
     @classmethod
-    def two_level(cls, d: int, kappa: float, L: float = 1.0) -> Spectrum:
+    def two_level(cls, d: int, kappa: float, L: float = 1.0) -> Self:
         """L once, the other d − 1 eigenvalues share (κ − 1)L: effective rank κ in any dimension d ≥ κ."""
         require_int("d", d, 1)
         require(1 <= kappa <= d, "kappa", f"be in 1..d = {d}", kappa)
@@ -48,13 +47,13 @@ class Spectrum:
         return cls((L,), (1,)) if d == 1 else cls((L, L * min(1.0, (kappa - 1) / (d - 1))), (1, d - 1))
 
     @classmethod
-    def confined(cls, d: int, rank: int, L: float = 1.0) -> Spectrum:
+    def confined(cls, d: int, rank: int, L: float = 1.0) -> Self:
         """L ``rank`` times, else 0: the loss depends on ``rank`` of d coordinates; κ = rank."""
         require_int("rank", rank, 1, d)
         return cls.flat(d, L) if rank == d else cls((require_finite_positive("L", L), 0.0), (rank, d - rank))
 
     @classmethod
-    def power(cls, d: int, exponent: float, L: float = 1.0, groups: int = 40) -> Spectrum:
+    def power(cls, d: int, exponent: float, L: float = 1.0, groups: int = 40) -> Self:
         """λ_j = L j^(−exponent), j = 1..d; where d is above ``groups``, neighbours far down share their mean.
 
         Means are taken over ranges whose ends grow geometrically, by ∫ j^(−exponent) dj from midpoint to midpoint.

@@ -9,11 +9,9 @@ With t·z for z of one of the three distributions (symmetric, E zzᵀ = I),
     sphere       ₀F₁(d/2; −d‖t‖²/4)              ψ = t ₀F₁(d/2 + 1; −d‖t‖²/4)      ω = d φ(t)
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from scipy import special
@@ -63,9 +61,7 @@ class Waves:
         require_int("M", self.M, 1)
 
     @classmethod
-    def random(
-        cls, *, waves: int, n: int, d: int | None = None, M: int = 1, noise: float = 0.3, seed: int = 0
-    ) -> Waves:
+    def random(cls, *, waves: int, n: int, d: int | None = None, M: int = 1, noise: float = 0.3, seed: int = 0) -> Self:
         """Gaussian wave vectors of length about 1 and random amplitudes; b and s are ``noise`` times as large as a."""
         rng = np.random.default_rng(seed)
         a, b, s = rng.standard_normal((3, waves)) * np.array([[1.0], [noise], [noise]])
