@@ -15,8 +15,6 @@ The mould makes a command of it, with a bar while it measures, one table a title
 README quotes has a function that tells the README's line by its rows, and ends with this line.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import sys
@@ -107,7 +105,7 @@ class Tabulated:
     words: int = 1  # how many of the first columns are words, which stand on the left; the others are numbers
 
     @classmethod
-    def of(cls, rows: Iterable[BenchmarkRow], options: Any) -> list[Tabulated]:
+    def of(cls, rows: Iterable[BenchmarkRow], options: Any) -> "list[Tabulated]":
         """The tables of these rows."""
         found: dict[tuple[str, type[BenchmarkRow]], list[dict[str, Any]]] = {}
         for row in rows:

@@ -9,8 +9,6 @@ time (``objectives.perturbed``). MeZO's own code moves x there and back instead,
 every step. Here x is exactly where it was, so a step is its record, and the log is one that every reader knows.
 """
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import hashlib
@@ -483,7 +481,7 @@ class MeZO(torch.optim.Optimizer):
         return _made_again, (type(self), params, self.defaults["lr"], options, self.state_dict())
 
 
-def _made_again(kind: type[MeZO], params: _Named, lr: float, options: dict[str, Any], state: dict[str, Any]) -> MeZO:
+def _made_again(kind: type[MeZO], params: "_Named", lr: float, options: dict[str, Any], state: dict[str, Any]) -> MeZO:
     made = kind(params, lr, **options)
     made.load_state_dict(state)
     return made

@@ -5,8 +5,6 @@ that they share; between it and the server's side travel the frames of the sessi
 losses for the log. An actor that dies is made anew at x_0 and gets back by records what it has lost, to the bit.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 import os
@@ -49,7 +47,7 @@ class Ray:
     def __post_init__(self) -> None:
         require_int("workers", self.workers, 1)
 
-    def carrier(self, make: MakeHost, M: int) -> Actors:
+    def carrier(self, make: MakeHost, M: int) -> "Actors":
         """The actors of M clients; InputError if Ray is not there, or the clients cannot be sent to another process."""
         connect(self.workers, self.address)
         return Actors(make, M, self.workers)

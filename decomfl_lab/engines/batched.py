@@ -11,8 +11,6 @@ Grouped kernels may add in another order than single ones: a value agrees to flo
 engine, and a gradient also with that of another set of clients.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -92,7 +90,7 @@ class Batches:
     loss: BatchLoss  # the loss of a batch
 
     @classmethod
-    def of(cls, objective: object) -> tuple[Batches, ModuleObjective]:
+    def of(cls, objective: object) -> "tuple[Batches, ModuleObjective]":
         """The functions of a client's objective, and the objective with its data; InputError for an unknown kind."""
         own = objective.narrow if isinstance(objective, RoundedObjective) else objective
         if not isinstance(own, ModuleObjective):

@@ -10,8 +10,6 @@ the validation part is the test set.
 ``tasks.toml`` has templates, verbalizers, lengths and files.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import json
@@ -166,7 +164,7 @@ def _hub_files(task: Task, folder: Path, stems: tuple[str, ...]) -> list[Path]:
     )
 
 
-def _task_data(task: Task, train: list[Row], test: list[Row], where: str, note: str, digest: str) -> TaskData:
+def _task_data(task: Task, train: "list[Row]", test: "list[Row]", where: str, note: str, digest: str) -> TaskData:
     for title, part in (("training", train), ("test", test)):
         require(bool(part), f"{title} examples of task {task.name}", "be at least one", 0)
     counts = f"{task.title}: {len(train):,} train / {len(test):,} test examples, {where}"

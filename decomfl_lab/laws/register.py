@@ -1,7 +1,5 @@
 """What a law is, and the register of all laws."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
@@ -59,7 +57,7 @@ class Bits(bytes):
 
     numbers: NDArray[Any]
 
-    def beside(self, wanted: Bits) -> str:
+    def beside(self, wanted: "Bits") -> str:
         """Where the numbers are others than those that are wanted."""
         found, right = self.numbers, wanted.numbers
         if len(self) != len(wanted):
@@ -75,7 +73,7 @@ class Model(tuple[tuple[str, Bits], ...]):
 
     __slots__ = ()
 
-    def beside(self, wanted: Model) -> str:
+    def beside(self, wanted: "Model") -> str:
         """Which vector differs, and where."""
         if [name for name, _ in self] != [name for name, _ in wanted]:
             return f"{', '.join(dict(self))} are there, not {', '.join(dict(wanted))}"

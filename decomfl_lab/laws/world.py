@@ -13,8 +13,6 @@ in a queue by the second at which they arrive. The *disk* loses what was written
 Who sits in the world, and what must be true there, is said by the two kinds of history (``histories``).
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import heapq
@@ -87,7 +85,7 @@ class SmallFederation:
     pulls: bool = False  # whether whoever missed a record is sent the model, not only where records are gone
 
     @classmethod
-    def drawn(cls, choose: Choose) -> SmallFederation:
+    def drawn(cls, choose: Choose) -> "SmallFederation":
         """The federation of these decisions."""
         made = [values[choose("setting", len(values))] for values in SETTINGS.values()]
         m = min(made[:2])
@@ -318,12 +316,12 @@ class File(io.BytesIO):
 
     mode = "r+b"
 
-    def __init__(self, whole: bytes, world: World | None = None) -> None:
+    def __init__(self, whole: bytes, world: "World | None" = None) -> None:
         """Of these bytes; without a world nothing happens to the disk."""
         super().__init__(whole)
         self.synced, self._world = len(whole), world
 
-    def open(self, mode: str, buffering: int) -> File:  # noqa: ARG002
+    def open(self, mode: str, buffering: int) -> "File":  # noqa: ARG002
         """This file, as a path has it."""
         return self
 

@@ -1,7 +1,5 @@
 """The paper's recursion written out in numpy: the model that whoever follows the records must hold, to the bit."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -63,7 +61,7 @@ class WrittenOut:
         for k, (seed, g) in enumerate(zip(record.seeds, record.scalars, strict=True), 1):
             self._take(self.case.rule, self.vectors, seed, g, eta, last=k == record.K)
 
-    def after_local_step(self, seed: StepSeed, g: ScalarArray, eta: float) -> WrittenOut:
+    def after_local_step(self, seed: StepSeed, g: ScalarArray, eta: float) -> "WrittenOut":
         """Another model: this one after a local step that a client takes between two measurements."""
         other = WrittenOut.__new__(WrittenOut)
         other.__dict__.update(self.__dict__)

@@ -7,8 +7,6 @@ missed, and no direction is ever stored. Every instruction rounds once (or as of
 the bits do not depend on tiles, slices, threads or where the history was cut.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
@@ -195,7 +193,7 @@ class Program:
         self._append(Op.NARROW_RANDOMLY, to, key=seed, first=place, kind=FORMATS.index(kind))
 
     @classmethod
-    def together(cls, programs: Sequence[Program]) -> Program | None:
+    def together(cls, programs: "Sequence[Program]") -> "Program | None":
         """All programs as one, register "x" of program n as "n x", that makes each direction once for all of them.
 
         None if there is nothing to share: the programs differ in more than numbers, or these are on a GPU, or they use
@@ -233,7 +231,7 @@ class Program:
         """Whether some instruction is a LIMIT, so that the program should be tried before it is run."""
         return any(at.op is Op.LIMIT for at in self.instructions)
 
-    def singly(self) -> Iterator[Program]:
+    def singly(self) -> "Iterator[Program]":
         """Each instruction as a program of its own, with the scratch kept in memory as "was scratch"."""
         coefficients = self.coefficients
         for at in self.instructions:

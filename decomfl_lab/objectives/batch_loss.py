@@ -8,8 +8,6 @@ parameters, and the batch: for penalties on weights, contrastive losses, equatio
 ``None``: the module's own loss. It is called with the targets as ``labels``, and returns a loss.
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
 from collections.abc import Callable, Mapping
@@ -53,7 +51,7 @@ class BatchLoss:
     needs: Needs = field(default_factory=Needs, repr=False)
 
     @classmethod
-    def of(cls, loss: LossFunction | BatchLoss | None) -> BatchLoss:
+    def of(cls, loss: "LossFunction | BatchLoss | None") -> "BatchLoss":
         """The loss that a user gave.
 
         Raises:
@@ -77,7 +75,7 @@ class BatchLoss:
             first = None
         return cls(loss, Form.MODEL if first == "model" else Form.OUTPUTS)
 
-    def wide(self) -> BatchLoss:
+    def wide(self) -> "BatchLoss":
         """The same for a module in float64: a loss that is a module has its constants in float64 too."""
         return replace(self, loss=copy.deepcopy(self.loss).double()) if isinstance(self.loss, nn.Module) else self
 

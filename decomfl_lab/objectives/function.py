@@ -6,8 +6,6 @@ Which pieces there are, and in which order they are summed, says whoever asks: t
 (``objective.ModuleObjective``) and all of κ's data (``hessian.MeanLoss``) are two schedules of pieces over it.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -51,7 +49,7 @@ class Piece:
         """(inputs, targets)."""
         return self.inputs, self.targets
 
-    def cut(self, chunk: int, weigh: Callable[[Batch], float] | None = None) -> Iterator[Piece]:
+    def cut(self, chunk: int, weigh: Callable[[Batch], float] | None = None) -> "Iterator[Piece]":
         """The same in pieces of at most ``chunk`` examples, in their order, with shares by their weights.
 
         Args:

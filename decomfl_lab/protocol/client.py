@@ -1,7 +1,5 @@
 """The client: a state machine without transport, clock or global randomness."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -106,7 +104,7 @@ class Client:
         if hasattr(self.objective, "release"):
             self.objective.release()
 
-    def local_update(self, plan: Plan) -> Update:
+    def local_update(self, plan: Plan) -> "Update":
         """ClientZOLocalUpdate without the revert: K measurements, with a step of x between each two.
 
             g_{i,r,p}^k ← estimator(f_i(· ; ξ), x_{i,r}^k, z_{r,p}^k),   x_{i,r}^{k+1} ← rule(x_{i,r}^k, g, z)

@@ -17,8 +17,6 @@ Where clients are weighed by their examples, an answer with a hello and a reply 
 server hears it before the first reply of a client counts, and again from a client that begins anew.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
@@ -93,7 +91,7 @@ class Frames(Mapping[int, bytes]):
         """The clients whose frame was read before: who loses nothing need not send it again."""
         return self._made.keys() & self._clients.keys()
 
-    def without(self, done: Container[int], enough: Callable[[], bool]) -> Frames:
+    def without(self, done: Container[int], enough: Callable[[], bool]) -> "Frames":
         """The frames to all clients but these, of whose answers there may be enough at some time."""
         return Frames((i for i in self._clients if i not in done), self._made, self._read, enough)
 

@@ -1,7 +1,5 @@
 """The sums of a pool: all that records change of a model whose directions come from a pool."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -47,7 +45,7 @@ class PoolSums:
         """Directions of the pool."""
         return int(self.values.size)
 
-    def after(self, records: Sequence[RoundRecord]) -> PoolSums:
+    def after(self, records: Sequence[RoundRecord]) -> "PoolSums":
         """The sums after these records too.
 
         Raises:

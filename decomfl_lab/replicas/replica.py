@@ -1,7 +1,5 @@
 """A replica: parameters and optimizer state that follow the records, bit for bit."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -242,7 +240,7 @@ class Replica:
         self.round = snapshot.round
         self._shared = True
 
-    def share(self, other: Replica) -> bool:
+    def share(self, other: "Replica") -> bool:
         """Hold the other's vectors instead of equal ones of this replica's own; False if a single bit differs."""
         pairs = [(self.x, other.x), *((vector, other.state[slot]) for slot, vector in self.state.items())]
         if self.round != other.round or not all(same_bits(mine, its) for mine, its in pairs):
@@ -260,7 +258,7 @@ class Replica:
         """Whether there are no vectors."""
         return self.x.is_meta
 
-    def clone(self) -> Replica:
+    def clone(self) -> "Replica":
         """An independent replica with the same bits."""
         other = Replica.__new__(type(self))
         other.__dict__.update(self.__dict__)

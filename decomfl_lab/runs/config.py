@@ -1,7 +1,5 @@
 """The configuration of a run: the whole truth, checked when it is made."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json
@@ -308,7 +306,7 @@ class TrainConfig:
         """M_r: how many clients there are in round r."""
         return growing(self.clients, self.joined)
 
-    def of_first(self, M: int) -> TrainConfig:
+    def of_first(self, M: int) -> "TrainConfig":
         """The run as it was when it had M clients: without those that joined later.
 
         Raises:
@@ -326,7 +324,7 @@ class TrainConfig:
         require(not self.joined, "joined", "be left out for a closed form", self.joined)
         return Cohort(self.rounds, self.clients, self.sampled)
 
-    def but(self, method: Method | str | None = None, **values: Any) -> TrainConfig:
+    def but(self, method: Method | str | None = None, **values: Any) -> "TrainConfig":
         """The same run with these values; another method keeps what it has in common with this one."""
         method = self.method if method is None else method
         if isinstance(method, str):

@@ -25,8 +25,6 @@ E x⁺x⁺ᵀ, E x⁺v⁺ᵀ and E x⁺uᵀ follow from x⁺ = x − ηv⁺, and
 every round, so E xuᵀ = E vuᵀ = 0 where one begins. ∎
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -80,7 +78,7 @@ class Quadratic:
         start: Sequence[float] | None = None,
         noise: Sequence[float] | None = None,
         dissimilarity: Sequence[float] | None = None,
-    ) -> Quadratic:
+    ) -> "Quadratic":
         """The quadratic with these constants.
 
         Args:
@@ -262,7 +260,7 @@ class _Moments:
     cross: Floats  # E xuᵀ, u constant during the round
     moving: Floats  # E vuᵀ
 
-    def step(self, quadratic: Quadratic, setting: Setting, drive: Floats, noise: Floats) -> _Moments:
+    def step(self, quadratic: Quadratic, setting: Setting, drive: Floats, noise: Floats) -> "_Moments":
         """After a local step v⁺ = βv + ĝ, x⁺ = x − ηv⁺, ĝ = Zw + e, w = Hx − u − s.
 
             E x⁺x⁺ᵀ = E xxᵀ − η(E xv⁺ᵀ + E v⁺xᵀ) + η² E v⁺v⁺ᵀ,     E xv⁺ᵀ = β E xvᵀ + E xwᵀ,

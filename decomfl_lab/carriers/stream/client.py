@@ -1,7 +1,5 @@
 """A client's end of the stream: connect, say hello, answer frames, come back."""
 
-from __future__ import annotations
-
 import json
 import logging
 import queue
@@ -111,7 +109,7 @@ class StreamClient:
 
         self._persist(work, max(largest, OFFER_BYTES))
 
-    def _persist(self, work: Callable[[dict[str, Any], Connection], None], largest: int) -> None:
+    def _persist(self, work: "Callable[[dict[str, Any], Connection], None]", largest: int) -> None:
         """Do the work on a connection, and again on a new one where that breaks."""
         seen, wait = time.monotonic(), FIRST_WAIT
         while True:
@@ -142,7 +140,7 @@ class StreamClient:
                 wait = min(2 * wait, LONGEST_WAIT)
 
     @contextmanager
-    def _connected(self, largest: int) -> Iterator[tuple[dict[str, Any], Connection]]:
+    def _connected(self, largest: int) -> "Iterator[tuple[dict[str, Any], Connection]]":
         """A new connection and what the server offers on it."""
         more = (
             ("grpc.max_receive_message_length", largest + largest // 1000 + 1024),

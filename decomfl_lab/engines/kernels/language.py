@@ -18,8 +18,6 @@ in the form of transformers' ``OPTForCausalLM`` and ``LlamaForCausalLM``.
 """
 
 # mypy: disable-error-code="no-untyped-call,misc,untyped-decorator,no-any-return,no-untyped-def"
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -319,7 +317,7 @@ class Prompts:
     starts: NDArray[np.int64]  # the place where each prompt begins, and the end of the last, (n + 1,)
 
     @classmethod
-    def together(cls, batches: Sequence[Prompts]) -> Prompts:
+    def together(cls, batches: "Sequence[Prompts]") -> "Prompts":
         """The prompts of all batches."""
         lengths = np.concatenate([np.diff(batch.starts) for batch in batches])
         return cls(np.concatenate([batch.tokens for batch in batches]), np.concatenate([[0], lengths.cumsum()]))
