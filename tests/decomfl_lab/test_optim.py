@@ -31,7 +31,7 @@ from tests.decomfl_lab.protocol.test_log import Full
 from tests.decomfl_lab.test_files import holder
 from tests.refusals import refuses
 from tests.situations.judge import Mine, made, same
-from tests.tables import rows_of
+from tests.tables import rows_of, text_beside
 
 X = torch.randn(24, 5, generator=torch.Generator().manual_seed(1))
 Y = (X[:, 0] > 0).long()
@@ -555,24 +555,7 @@ def test_a_full_disk_leaves_x_and_the_log_at_one_step(n: int, tmp_path: Path, mo
     assert same(model, whole)
 
 
-PEAK = """
-import torch
-from benchmarks.ways.language import answering
-from decomfl_lab.optim import MeZO
-from decomfl_lab.runs.memory import peak_of, resident_bytes
-
-def stepping(model, vocabulary):
-    module = answering(model, vocabulary).module
-    optimizer, ids = MeZO(module.named_parameters(), 1e-6, mu=1e-3), torch.full((1, 2), 4)
-    loss = lambda: module(input_ids=ids, labels=ids).loss
-    return (lambda: optimizer.step(loss)), sum(p.numel() for p in module.parameters())
-
-torch.set_num_threads(1)
-stepping("opt-0.3m", 300)[0]()  # code and threads are there
-before = resident_bytes()
-step, d = stepping("opt-4m", 6000)
-print(peak_of(step, 4 * d, before))
-"""
+PEAK = text_beside(__file__, "peak_of_a_step.txt")
 
 
 @pytest.mark.thorough

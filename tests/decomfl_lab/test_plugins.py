@@ -10,26 +10,9 @@ from torch import nn
 from decomfl_lab.errors import InputError
 from decomfl_lab.plugins import is_own, made, named
 from tests.refusals import refuses
-from tests.tables import rows_of
+from tests.tables import rows_of, text_beside
 
-OWN = """
-from torch import nn
-from decomfl_lab.errors import require
-import own_neighbour
-
-class Net(nn.Linear):
-    def __init__(self):
-        super().__init__(own_neighbour.WIDTH, 1)
-
-net = Net()
-rows = [1, 2]
-
-def refuses():
-    require(False, "own", "be true", 0)
-
-def fails():
-    raise KeyError("no such\\nkey")
-"""
+OWN = text_beside(__file__, "own_plugin.txt")
 
 
 @pytest.fixture(autouse=True)

@@ -14,6 +14,7 @@ from typing import Any, Self
 from decomfl_lab.children import environment
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.runs.config import TrainConfig
+from tests.tables import text_beside
 
 STEP = 0.03
 """Seconds between two looks at how far a run is."""
@@ -127,18 +128,7 @@ def over_stream(config: TrainConfig, folder: Path, current: Path | None = None) 
         return {name: own.result(name)["digest"] for name in own.running}
 
 
-BY_NVFLARE = """
-import sys
-from pathlib import Path
-from nvflare.recipe import SimEnv
-from decomfl_lab.carriers.nvflare import job
-from decomfl_lab.runs.config import config_from_mapping, read_config
-if __name__ == "__main__":
-    path, out = sys.argv[1:]
-    config = config_from_mapping(read_config(Path(path)), path)
-    sites = [f"site-{i + 1}" for i in range(config.clients)]
-    job(config, sites, out=out, deadline=None).execute(SimEnv(clients=sites, workspace_root=out + "/nvflare"))
-"""
+BY_NVFLARE = text_beside(__file__, "killed_nvflare.txt")
 
 
 def by_nvflare(config: TrainConfig, folder: Path) -> dict[str, str]:
@@ -161,18 +151,7 @@ def by_nvflare(config: TrainConfig, folder: Path) -> dict[str, str]:
     return found
 
 
-BY_RAY = """
-import json, sys
-from pathlib import Path
-from decomfl_lab.carriers.ray import Ray
-from decomfl_lab.runs.config import config_from_mapping, read_config
-from decomfl_lab.runs.run import Run
-path, out = sys.argv[1:]
-run = Run(config_from_mapping(read_config(Path(path)), path), federation=Ray(workers=2))
-run.train(out=Path(out))
-clients = {f"client {i}": digest for i, digest in run.federation.rebuilt().items()}
-print(json.dumps({"server": run.federation.observer.digest(), **clients}))
-"""
+BY_RAY = text_beside(__file__, "killed_ray.txt")
 
 
 def by_ray(config: TrainConfig, folder: Path) -> dict[str, str]:

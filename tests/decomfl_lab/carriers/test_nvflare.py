@@ -18,27 +18,13 @@ from decomfl_lab.protocol.messages import Hello
 from decomfl_lab.protocol.wire import read
 from decomfl_lab.runs.config import config_from_mapping, read_config
 from tests.decomfl_lab.carriers.killed import rounds_of
+from tests.tables import text_beside
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = "examples/nvflare/job.py"
 SITES = [f"site-{n}" for n in range(1, 5)]
-JOB = """
-import sys
-from nvflare.recipe import SimEnv
-from decomfl_lab.carriers.nvflare import job
-from examples.nvflare.job import CONFIG, SITES
-if __name__ == "__main__":
-    out = sys.argv[1]
-    job(CONFIG, SITES, out=out, deadline=20.0).execute(SimEnv(clients=SITES, workspace_root=out + "/nvflare"))
-"""
-HERE = """
-import torch
-def load():
-    return [(torch.ones(3, 2), torch.arange(3) % 2)]
-def model():
-    torch.manual_seed(0)
-    return torch.nn.Linear(2, 2)
-"""
+JOB = text_beside(__file__, "nvflare_job.txt")
+HERE = text_beside(__file__, "nvflare_parts.txt")
 engine = [
     pytest.mark.engine,
     pytest.mark.thorough,

@@ -24,23 +24,9 @@ from decomfl_lab.runs.run import load_run
 from hessian.named import from_run, scale_of
 from tests.decomfl_lab.carriers.test_engines_of_others import module
 from tests.decomfl_lab.cli.test_screens import EVERY
-from tests.tables import rows_of
+from tests.tables import rows_of, text_beside
 
-MARKS = """
-from dataclasses import dataclass
-from pathlib import Path
-Path(__file__).with_name("ran").touch()
-import torch
-import decomfl_lab as lab
-
-def model(): torch.manual_seed(0); return torch.nn.Linear(3, 2)
-def data(): return [(torch.ones(4, 3), torch.zeros(4).long())] * 2, (torch.ones(2, 3), torch.zeros(2).long())
-def loss(outputs, targets): return torch.nn.functional.cross_entropy(outputs, targets)
-
-@dataclass(frozen=True, kw_only=True)
-class Mine(lab.DeComFL):
-    '''A method.'''
-"""
+MARKS = text_beside(__file__, "marks.txt")
 PARTS = {"method": "Mine", "model": "model", "data": "data", "loss": "loss"}
 SMALL = ["--rounds", "2", "--eval-every", "2", "--batch-size", "4"]
 

@@ -6,49 +6,13 @@ import pytest
 
 from decomfl_lab.runs.memory import memory_rows, status_bytes
 from tests.decomfl_lab.language.tiny import transformers
+from tests.tables import text_beside
 
 SMALL_VOCABULARY, LARGE_VOCABULARY = 15_000_001, 15_000_002
 LEAN, DENSE, SIXTEEN_BITS, WHOLE_TABLES = "client-lean-k1", "client-k1", "client-lean", "client-lean-grid"
 """Roles; the program replaces the last two."""
 
-PROGRAM = """
-import sys
-from unittest.mock import patch
-sys.path[:0] = [{root!r}]
-import torch
-from torch.nn.functional import cross_entropy
-from decomfl_lab.runs import memory
-from decomfl_lab.objectives import perturbed
-from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
-from decomfl_lab.layout import Layout
-from decomfl_lab.replicas.rules import LowPrecision, Sgd
-from tests.decomfl_lab.language.tiny import answers
-
-SHAPES = {{memory._WARM: (500, 32, 2), 15_000_001: (4096, 384, 8), 15_000_002: (50272, 224, 6)}}
-
-def model(d):
-    vocabulary, width, depth = SHAPES[d]
-    return answers("opt", vocabulary=vocabulary, width=width, depth=depth)
-
-def objective(module):
-    ids = torch.arange(3, 11)[None]
-    return ModuleObjective(module, Layout.of(module), cross_entropy, ids, torch.tensor([0]), EpochBatches(1, 1, (0,)))
-
-def sixteen_bits(module):
-    return memory._client(module, rule=LowPrecision(Sgd()), K=1, lean=True)
-
-def whole_tables(module):
-    round_ = memory._client(module, rule=Sgd(), K=1, lean=True)
-    def planted():
-        with patch.object(perturbed._Virtual, "_looked_up", lambda *_: None):
-            round_()
-    return planted
-
-memory._model, memory._objective = model, objective
-memory.ROLES["client-lean"] = memory.Role("", sixteen_bits, 1)
-memory.ROLES["client-lean-grid"] = memory.Role("", whole_tables, 1)
-memory.main(sys.argv[1:])
-"""
+PROGRAM = text_beside(__file__, "language_memory.txt")
 
 pytestmark = [
     pytest.mark.thorough,

@@ -8,6 +8,7 @@ import pytest
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.runs.memory import ROLES, memory_rows, memory_table, status_bytes
+from tests.tables import text_beside
 
 D = 1_000_000
 
@@ -34,48 +35,7 @@ def test_every_role_needs_what_its_vectors_take(table: pd.DataFrame) -> None:
     assert ((above >= 0) & (above < 0.05)).all(), table
 
 
-PLANTED = """
-import dataclasses, sys
-import numpy as np
-from decomfl_lab.runs import memory
-from decomfl_lab.protocol.client import Client
-from decomfl_lab.protocol.server import Server
-
-class KeepsTorch(Client):
-    def handle(self, plan):
-        self.kept = self.replica.x.clone()
-        return super().handle(plan)
-
-class KeepsNumpy(Client):
-    def handle(self, plan):
-        self.kept = self.replica.x.numpy().copy()
-        return super().handle(plan)
-
-class ThreeForAMoment(Client):
-    def handle(self, plan):
-        self.replica.x.repeat(3)
-        return super().handle(plan)
-
-class FormsZ(Server):
-    def plan_round(self, *args):
-        self.kept = np.ones(1_000_000, dtype=np.float32)
-        return super().plan_round(*args)
-
-def plant(name, client=Client, server=Server):
-    sound = memory.ROLES[name].prepare
-    def prepare(module):
-        memory.Client, memory.Server = client, server
-        return sound(module)
-    memory.ROLES[name] = dataclasses.replace(memory.ROLES[name], prepare=prepare)
-
-plant("client-lean-k1", KeepsTorch)
-plant("client", KeepsNumpy)
-plant("client-lean-grid", KeepsNumpy)
-plant("client-k1", ThreeForAMoment)
-plant("server", server=FormsZ)
-plant("server-model")
-memory.main(sys.argv[1:])
-"""
+PLANTED = text_beside(__file__, "memory_faults.txt")
 MORE = {
     "client-lean-k1": 1.0,
     "client": 1.0,

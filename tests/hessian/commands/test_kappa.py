@@ -30,7 +30,7 @@ from hessian.operators.options import CurvatureKeywords, CurvatureOptions
 from tests.decomfl_lab.language.tiny import save_opt
 from tests.decomfl_lab.language.toy import write_sst2
 from tests.hessian.problems import dense_hessian
-from tests.tables import rows_of
+from tests.tables import rows_of, text_beside
 
 SMALL = ["--data", "digits", "--model", "logistic", "--examples", "300", "--train-steps", "60"]
 
@@ -203,42 +203,7 @@ def test_too_few_products_are_told_early_with_the_number_that_would_do(
     assert not caplog.records
 
 
-OWN = """
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-
-x = torch.randn(90, 5, generator=torch.Generator().manual_seed(0))
-
-def net():
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Dropout(), nn.Linear(4, 2))
-
-def loader():
-    return DataLoader(TensorDataset(x, x[:, :2]), batch_size=40)
-
-class Named(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inside = net()
-
-    def forward(self, features, scale):
-        return self.inside(features * scale)
-
-batches = [({"features": part, "scale": part[:, :1]}, part[:, :2]) for part in (x[:50], x[50:])]
-
-def three_classes():
-    return x, (3 * x[:, 0].sigmoid()).long()
-
-def doubled(outputs, targets):
-    return 2 * nn.functional.cross_entropy(outputs, targets)
-
-def clients():
-    return [(x[:40], x[:40, :2]), TensorDataset(x[40:], x[40:, :2])]
-
-def ragged():
-    return [(x, x[:, :2]), (x[:, :3], x[:, :2])]
-"""
+OWN = text_beside(__file__, "own_net.txt")
 MINE = ["--model", "mine:net", "--data", "mine:loader", "--loss", "torch.nn.functional:mse_loss"]
 
 
