@@ -99,19 +99,23 @@ def comparison_rows(problem: KappaProblem, options: ComparisonOptions) -> Iterat
                 started = time.perf_counter()
                 found.append(libraries.estimated(run, seed))
                 seconds.append(time.perf_counter() - started)
-            # The row of a method's runs.
-            truth = problem.kappa
-            intervals = [each.interval for each in found if each.interval is not None]
-            yield ComparisonRow(
-                problem=str(problem),
-                library=library_name,
-                method=method,
-                seeds=len(found),
-                products=float(np.median([each.products for each in found])),
-                rms_error=float(np.sqrt(np.mean([(each.value / truth - 1.0) ** 2 for each in found]))),
-                coverage=float(np.mean([low <= truth <= high for low, high in intervals])) if intervals else None,
-                half_width=float(np.median([(high - low) / 2 / truth for low, high in intervals]))
-                if intervals
-                else None,
-                seconds=float(np.median(seconds)),
-            )
+            yield _row(problem, library_name, method, found, seconds)
+
+
+def _row(
+    problem: KappaProblem, library: str, method: str, found: Sequence[KappaEstimate], seconds: Sequence[float]
+) -> ComparisonRow:
+    """The row of a method's runs."""
+    truth = problem.kappa
+    intervals = [each.interval for each in found if each.interval is not None]
+    return ComparisonRow(
+        problem=str(problem),
+        library=library,
+        method=method,
+        seeds=len(found),
+        products=float(np.median([each.products for each in found])),
+        rms_error=float(np.sqrt(np.mean([(each.value / truth - 1.0) ** 2 for each in found]))),
+        coverage=float(np.mean([low <= truth <= high for low, high in intervals])) if intervals else None,
+        half_width=float(np.median([(high - low) / 2 / truth for low, high in intervals])) if intervals else None,
+        seconds=float(np.median(seconds)),
+    )

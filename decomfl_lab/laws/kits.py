@@ -62,8 +62,6 @@ def _parts(name: str) -> tuple[str, set[str], str]:
     text = _HERE.joinpath(name).read_text(encoding="utf-8")
     about, *statements = _tree(name).body
     imports = [node for node in statements if isinstance(node, ast.Import | ast.ImportFrom)]
-    # Behind the imports stands what a module offers, which is not said here.
-    offered = statements[len(imports)]
     lines = text.splitlines()
     found = {ast.unparse(node) for node in imports if not ast.unparse(node).startswith("from __future__")}
-    return "\n".join(lines[: about.end_lineno]), found, "\n".join(lines[offered.end_lineno :])
+    return "\n".join(lines[: about.end_lineno]), found, "\n".join(lines[imports[-1].end_lineno :])

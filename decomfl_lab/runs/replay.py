@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from decomfl_lab.objectives.batch_loss import LossFunction
 from decomfl_lab.objectives.normalisation import refuse_evaluation_, uses_batch_statistics
 from decomfl_lab.outside import Header, read_as
 from decomfl_lab.plugins import OWN, is_own
+from decomfl_lab.protocol.aggregation import Mean
 from decomfl_lab.protocol.log import LogEntry, RunLog
 from decomfl_lab.protocol.messages import Held
 from decomfl_lab.protocol.server import Tracking
@@ -401,7 +402,9 @@ def _run(
         if own["model"] is None and config.model in MODELS and not config.task:
             there = size_of(config.model, header.shape, header.classes)  # before memory is taken for it
             require(there == header.d, "model", f"have d = {header.d}, as in {path}", there)
-        alone = config.but(clients=1, sampled=1, joined={}, compute="float32", engine="auto", trust=True)
+        # One client, which no rule of aggregation takes for several; the log has what a rule made of theirs.
+        method = replace(config.method, aggregation=Mean()) if getattr(config.method, "tolerated", 0) else config.method
+        alone = config.but(method, clients=1, sampled=1, joined={}, compute="float32", engine="auto", trust=True)
         # Two examples that have nothing of the run's but their shape: all that a model at x_0 needs.
         inputs = torch.zeros(2, *header.shape, dtype=getattr(torch, header.dtype))
         labels = torch.zeros(2, dtype=torch.int64)

@@ -47,9 +47,10 @@ class _Speaks:
     def __call__(self, find: Callable[Q, Evidence], *args: Q.args, **kwargs: Q.kwargs) -> Callable[Q, Evidence]:
         told = [_told(value) for value in args] + [f"{name}={_told(value)}" for name, value in kwargs.items()]
         # Of the module that places it, whosever instrument it is. Checks of one name are one check, which is run once.
-        module = inspect.getmodule(inspect.stack(0)[1].frame)
-        assert module is not None
-        name = f"{module.__name__.rpartition('.')[2]}.{find.__name__}({', '.join(told)})"
+        frame = inspect.currentframe()
+        assert frame is not None and frame.f_back is not None
+        module = frame.f_back.f_globals["__name__"].rpartition(".")[2]
+        name = f"{module}.{find.__name__}({', '.join(told)})"
         check = EvidenceCheck(name, partial(find, *args, **kwargs))
         _PLACED.extend(Placed(label, self.role, check, self.cause, self.witness) for label in self.labels)
         return find

@@ -12,13 +12,13 @@ from torch.nn.functional import cross_entropy
 
 from decomfl_lab import InputError, noise
 from decomfl_lab.noise import Distribution, derive_seed
+from decomfl_lab.objectives.function import Slopes
 from decomfl_lab.runs.descent import Descent
 from hessian.kappa.effective_rank import effective_rank
 from hessian.kappa.estimation import BESIDE
 from hessian.kappa.forward import forward_only
 from hessian.kappa.trace import trace
 from hessian.named import trained_here
-from hessian.operators import mean_loss
 from hessian.operators.curvature import FisherOperator, GaussNewtonOperator, HessianOperator
 from hessian.operators.exact import gauss_newton_trace
 from hessian.operators.given import FunctionOperator
@@ -122,7 +122,7 @@ def test_the_host_waits_as_often_whatever_the_data_and_d_are(name: str, monkeypa
 def test_a_host_read_in_every_piece_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     slopes = MeanLoss.slopes
 
-    def slow(self: MeanLoss, *args: Any) -> mean_loss.Slopes:
+    def slow(self: MeanLoss, *args: Any) -> Slopes:
         float(self.x.sum())
         return slopes(self, *args)
 
