@@ -14,7 +14,7 @@ from decomfl_lab.errors import require_int, require_possible
 from decomfl_lab.options import option
 
 if TYPE_CHECKING:
-    from benchmarks.ways.libraries import KappaProblem
+    from benchmarks.ways.libraries import KappaEstimate, KappaProblem
 
 
 @dataclass(frozen=True, kw_only=True)
