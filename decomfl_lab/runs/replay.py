@@ -23,7 +23,7 @@ from decomfl_lab.objectives.batch_loss import LossFunction
 from decomfl_lab.objectives.normalisation import refuse_evaluation_, uses_batch_statistics
 from decomfl_lab.outside import Header, read_as
 from decomfl_lab.plugins import OWN, is_own
-from decomfl_lab.protocol.aggregation import Mean
+from decomfl_lab.protocol.aggregation import Krum, Mean, TrimmedMean
 from decomfl_lab.protocol.log import LogEntry, RunLog
 from decomfl_lab.protocol.messages import Held
 from decomfl_lab.protocol.server import Tracking
@@ -403,7 +403,9 @@ def _run(
             there = size_of(config.model, header.shape, header.classes)  # before memory is taken for it
             require(there == header.d, "model", f"have d = {header.d}, as in {path}", there)
         # One client, which no rule of aggregation takes for several; the log has what a rule made of theirs.
-        method = replace(config.method, aggregation=Mean()) if getattr(config.method, "tolerated", 0) else config.method
+        method, rule = config.method, getattr(config.method, "aggregation", None)
+        if isinstance(rule, TrimmedMean | Krum):
+            method = replace(method, aggregation=Mean())  # type: ignore[call-arg]
         alone = config.but(method, clients=1, sampled=1, joined={}, compute="float32", engine="auto", trust=True)
         # Two examples that have nothing of the run's but their shape: all that a model at x_0 needs.
         inputs = torch.zeros(2, *header.shape, dtype=getattr(torch, header.dtype))

@@ -7,8 +7,8 @@ mends("line-135")(speedup, "m", 1, 16, holds=True)
 supports("line-1354")(equal, (a + b) ** 2, a**2 + 2 * a * b + b**2, "what both sides are")
 """
 
-import inspect
 import pkgutil
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -47,9 +47,7 @@ class _Speaks:
     def __call__(self, find: Callable[Q, Evidence], *args: Q.args, **kwargs: Q.kwargs) -> Callable[Q, Evidence]:
         told = [_told(value) for value in args] + [f"{name}={_told(value)}" for name, value in kwargs.items()]
         # Of the module that places it, whosever instrument it is. Checks of one name are one check, which is run once.
-        frame = inspect.currentframe()
-        assert frame is not None and frame.f_back is not None
-        module = frame.f_back.f_globals["__name__"].rpartition(".")[2]
+        module = sys._getframe(1).f_globals["__name__"].rpartition(".")[2]
         name = f"{module}.{find.__name__}({', '.join(told)})"
         check = EvidenceCheck(name, partial(find, *args, **kwargs))
         _PLACED.extend(Placed(label, self.role, check, self.cause, self.witness) for label in self.labels)
