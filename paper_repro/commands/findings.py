@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -13,12 +12,13 @@ from decomfl_lab.cli.command import command
 from decomfl_lab.errors import plural, require
 from decomfl_lab.files import write_atomically
 from decomfl_lab.options import option
+from decomfl_lab.tables import table_beside
 from paper_repro.workflow.claims import UNHEALTHY, rows
 
 if TYPE_CHECKING:
     from theory.findings.finding import Entry
 
-_TEXTS: Final = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_TEXTS: Final = table_beside(__name__, "findings.toml")
 _TOLD: Final = 3  # the most numbers that are told of a measurement which does not say what decides it
 _WORDS: Final = 8  # the most words of a quotation that are told
 

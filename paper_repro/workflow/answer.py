@@ -1,18 +1,17 @@
 """Is the paper right? Ten lines, each a sentence with numbers, its verdict and a link: ``answer.toml``, filled in."""
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from decomfl_lab.errors import require
+from decomfl_lab.tables import table_beside
 from paper_repro.workflow.claims import rows
 from theory.findings.finding import Entry
 from theory.findings.registry import ENTRIES
 
-_DATA: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_DATA: Final[dict[str, Any]] = table_beside(__name__, "answer.toml")
 _LINES: Final[list[dict[str, Any]]] = _DATA["line"]
 TONES: Final[Mapping[str, str]] = _DATA["tones"]
 """The tone of each status of a statement in the registry, the gravest first."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cache
@@ -19,6 +18,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from decomfl_lab.errors import InputError, require, require_choice
+from decomfl_lab.tables import table_beside
 from paper_repro.workflow import manifest
 from theory.findings.data import RAW
 
@@ -144,7 +144,7 @@ class PartFacts:
 
 
 # The file has a table a part; beside them "words" and "limits" (which all parts share).
-_DATA: Final[dict[str, Any]] = tomllib.loads((Path(__file__).parent / "claims.toml").read_text(encoding="utf-8"))
+_DATA: Final[dict[str, Any]] = table_beside(__name__, "claims.toml")
 WORDS: Final[Mapping[str, str]] = _DATA.pop("words")  # what the words of scales, readings and countings mean
 _HEALTH: Final = ("rests", "together", "exempt")  # the fields about the runs below a claim
 _LINE: Final = (  # those of its line

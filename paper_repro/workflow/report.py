@@ -3,7 +3,6 @@
 import base64
 import os
 import re
-import tomllib
 from collections import ChainMap, Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -17,6 +16,7 @@ from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
 from decomfl_lab.errors import InputError, require, require_choice
+from decomfl_lab.tables import table_beside
 from figures.inline import dark_greys, picture
 from paper_repro.workflow.answer import TONES, AnswerLine
 from paper_repro.workflow.claims import (
@@ -33,7 +33,7 @@ from paper_repro.workflow.claims import (
 RECORDED: Final = "recorded"
 """The word instead of a scale, for a page whose parts were all recorded, each at its own scale."""
 _TEMPLATES = Path(__file__).parent / "templates"
-_TEXTS: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_name("report.toml").read_text(encoding="utf-8"))
+_TEXTS: Final[dict[str, Any]] = table_beside(__name__, "report.toml")
 _BADGES: Final = {scale: _TEXTS["badges"][scale] for scale in (*SCALE_NAMES, RECORDED)}
 _ID = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 _STYLES = (("yes", "✓"), ("no", "✗"), ("depends", "±"), ("untested", "–"), ("untested", "?"), ("untested", "?"))

@@ -5,17 +5,17 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, Self
 
 from decomfl_lab.errors import require, require_choice
 from decomfl_lab.runs.pretraining import PretrainConfig
+from decomfl_lab.tables import table_beside
 from paper_repro.workflow.claims import PARTS, SCALE_NAMES
 from paper_repro.workflow.series import BOARD, from_toml
 from theory.notation.printed import EXAMPLES
 
-_DATA: Final[dict[str, Any]] = from_toml(tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")))
+_DATA: Final[dict[str, Any]] = from_toml(table_beside(__name__, "scales.toml"))
 _WORDS: Final[Mapping[str, str]] = _DATA["words"]
 _PIECES: Final[Mapping[str, Mapping[str, Any]]] = _DATA["pieces"]
 _OF: Final[Mapping[str, str]] = {"table1": "fig2", "topk": "fig3"}

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.tables import table_beside
 from paper_repro.workflow.data import data_set
 from paper_repro.workflow.measures import CHECKED
 from paper_repro.workflow.runs import Job
@@ -55,7 +54,7 @@ def _joined(row: Mapping[str, Any], patterns: Mapping[str, Mapping[str, Any]]) -
     return {name: value for name, value in found.items() if name != "like"}
 
 
-_DATA: Final[dict[str, Any]] = from_toml(tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")))
+_DATA: Final[dict[str, Any]] = from_toml(table_beside(__name__, "series.toml"))
 BOARD: Final[dict[str, Any]] = _DATA.pop("board")
 """The board, whose lines have a search for η instead of series: what its methods have in common, variants, problems."""
 BOARD["problems"] = {name: _joined(own, BOARD["problems"]) for name, own in BOARD["problems"].items()}

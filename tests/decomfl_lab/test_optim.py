@@ -26,12 +26,13 @@ from decomfl_lab.noise import derive_seed, direction
 from decomfl_lab.optim import MeZO
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.runs.memory import ENVIRONMENT, status_bytes
+from decomfl_lab.tables import text_beside
 from tests.decomfl_lab.language.tiny import tiny, transformers
 from tests.decomfl_lab.protocol.test_log import Full
 from tests.decomfl_lab.test_files import holder
 from tests.refusals import refuses
 from tests.situations.judge import Mine, made, same
-from tests.tables import rows_of, text_beside
+from tests.tables import rows_of
 
 X = torch.randn(24, 5, generator=torch.Generator().manual_seed(1))
 Y = (X[:, 0] > 0).long()
@@ -555,7 +556,7 @@ def test_a_full_disk_leaves_x_and_the_log_at_one_step(n: int, tmp_path: Path, mo
     assert same(model, whole)
 
 
-PEAK = text_beside(__file__, "peak_of_a_step.txt")
+PEAK = text_beside(__name__, "peak_of_a_step.txt")
 
 
 @pytest.mark.thorough

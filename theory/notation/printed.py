@@ -3,11 +3,11 @@
 The tables are in ``printed.toml``, each with its line in the paper's TeX source.
 """
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
+
+from decomfl_lab.tables import table_beside
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ def _cells(table: Mapping[str, Sequence[Sequence[float]]]) -> dict[str, tuple[Ce
     return {task: tuple(Cell(*numbers) for numbers in row) for task, row in table.items()}
 
 
-_TABLES: Final[dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_TABLES: Final[dict[str, Any]] = table_beside(__name__, "printed.toml")
 EXAMPLES: Final[Mapping[str, int]] = _TABLES["examples"]
 MOST_FREQUENT: Final[Mapping[str, int]] = _TABLES["most-frequent"]
 ROUNDS: Final[Mapping[str, Mapping[str, int]]] = _TABLES["rounds"]

@@ -14,7 +14,7 @@ from typing import Any, Self
 from decomfl_lab.children import environment
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.runs.config import TrainConfig
-from tests.tables import text_beside
+from decomfl_lab.tables import text_beside
 
 STEP = 0.03
 """Seconds between two looks at how far a run is."""
@@ -128,7 +128,7 @@ def over_stream(config: TrainConfig, folder: Path, current: Path | None = None) 
         return {name: own.result(name)["digest"] for name in own.running}
 
 
-BY_NVFLARE = text_beside(__file__, "killed_nvflare.txt")
+BY_NVFLARE = text_beside(__name__, "killed_nvflare.txt")
 
 
 def by_nvflare(config: TrainConfig, folder: Path) -> dict[str, str]:
@@ -151,7 +151,7 @@ def by_nvflare(config: TrainConfig, folder: Path) -> dict[str, str]:
     return found
 
 
-BY_RAY = text_beside(__file__, "killed_ray.txt")
+BY_RAY = text_beside(__name__, "killed_ray.txt")
 
 
 def by_ray(config: TrainConfig, folder: Path) -> dict[str, str]:

@@ -17,14 +17,14 @@ from decomfl_lab import InputError, Run, TrainConfig
 from decomfl_lab.protocol.messages import Hello
 from decomfl_lab.protocol.wire import read
 from decomfl_lab.runs.config import config_from_mapping, read_config
+from decomfl_lab.tables import text_beside
 from tests.decomfl_lab.carriers.killed import rounds_of
-from tests.tables import text_beside
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = "examples/nvflare/job.py"
 SITES = [f"site-{n}" for n in range(1, 5)]
-JOB = text_beside(__file__, "nvflare_job.txt")
-HERE = text_beside(__file__, "nvflare_parts.txt")
+JOB = text_beside(__name__, "nvflare_job.txt")
+HERE = text_beside(__name__, "nvflare_parts.txt")
 engine = [
     pytest.mark.engine,
     pytest.mark.thorough,

@@ -21,12 +21,13 @@ from decomfl_lab.plugins import TORCH_LOSSES, code_in, named, require_trusted
 from decomfl_lab.runs.config import TrainConfig, config_from_mapping
 from decomfl_lab.runs.folder import looked_at
 from decomfl_lab.runs.run import load_run
+from decomfl_lab.tables import text_beside
 from hessian.named import from_run, scale_of
 from tests.decomfl_lab.carriers.test_engines_of_others import module
 from tests.decomfl_lab.cli.test_screens import EVERY
-from tests.tables import rows_of, text_beside
+from tests.tables import rows_of
 
-MARKS = text_beside(__file__, "marks.txt")
+MARKS = text_beside(__name__, "marks.txt")
 PARTS = {"method": "Mine", "model": "model", "data": "data", "loss": "loss"}
 SMALL = ["--rounds", "2", "--eval-every", "2", "--batch-size", "4"]
 

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 
 from decomfl_lab.runs.memory import memory_rows, status_bytes
+from decomfl_lab.tables import text_beside
 from tests.decomfl_lab.language.tiny import transformers
-from tests.tables import text_beside
 
 SMALL_VOCABULARY, LARGE_VOCABULARY = 15_000_001, 15_000_002
 LEAN, DENSE, SIXTEEN_BITS, WHOLE_TABLES = "client-lean-k1", "client-k1", "client-lean", "client-lean-grid"
 """Roles; the program replaces the last two."""
 
-PROGRAM = text_beside(__file__, "language_memory.txt")
+PROGRAM = text_beside(__name__, "language_memory.txt")
 
 pytestmark = [
     pytest.mark.thorough,

@@ -8,7 +8,7 @@ import pytest
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.runs.memory import ROLES, memory_rows, memory_table, status_bytes
-from tests.tables import text_beside
+from decomfl_lab.tables import text_beside
 
 D = 1_000_000
 
@@ -35,7 +35,7 @@ def test_every_role_needs_what_its_vectors_take(table: pd.DataFrame) -> None:
     assert ((above >= 0) & (above < 0.05)).all(), table
 
 
-PLANTED = text_beside(__file__, "memory_faults.txt")
+PLANTED = text_beside(__name__, "memory_faults.txt")
 MORE = {
     "client-lean-k1": 1.0,
     "client": 1.0,

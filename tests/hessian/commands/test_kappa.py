@@ -23,6 +23,7 @@ from decomfl_lab.options import declared
 from decomfl_lab.runs.descent import Descent
 from decomfl_lab.runs.evaluation import fixed_choice
 from decomfl_lab.runs.run import load_run
+from decomfl_lab.tables import text_beside
 from hessian.commands.kappa import KappaOptions
 from hessian.named import from_run, trained_here
 from hessian.operators.mean_loss import MeanLoss
@@ -30,7 +31,7 @@ from hessian.operators.options import CurvatureKeywords, CurvatureOptions
 from tests.decomfl_lab.language.tiny import save_opt
 from tests.decomfl_lab.language.toy import write_sst2
 from tests.hessian.problems import dense_hessian
-from tests.tables import rows_of, text_beside
+from tests.tables import rows_of
 
 SMALL = ["--data", "digits", "--model", "logistic", "--examples", "300", "--train-steps", "60"]
 
@@ -203,7 +204,7 @@ def test_too_few_products_are_told_early_with_the_number_that_would_do(
     assert not caplog.records
 
 
-OWN = text_beside(__file__, "own_net.txt")
+OWN = text_beside(__name__, "own_net.txt")
 MINE = ["--model", "mine:net", "--data", "mine:loader", "--loss", "torch.nn.functional:mse_loss"]
 
 
