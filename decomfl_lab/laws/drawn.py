@@ -85,46 +85,51 @@ class Search:
         with silenced():
             for seed in seeds:
                 choose = Decisions(seed)
-                if not (broken := self.broken(choose)[:ALIKE]):
-                    continue
-                # A simple federation in which the like is wrong; then have less happen for as long as it is.
-                best: Mapping[str, Sequence[int]] = choose.taken
-                simplest = [*best["setting"]]
-                for place in range(len(SETTINGS)):
-                    for n in range(simplest[place]):
-                        simpler = [*simplest[:place], n, *simplest[place + 1 :]]
-                        if (found := next(self._alike(simpler, TRIES, broken), None)) is not None:
-                            best, simplest = found, simpler
-                            break
-                best = min([best, *self._alike(simplest, 8 * TRIES, broken)], key=_weight)
-                for kind in [*RATES, *RATES]:  # what happens less of one kind may be of use to another
-                    # Leave out pieces of the decisions of a kind, put zeros there, or smaller numbers: large pieces
-                    # first.
-                    size = len(best[kind])
-                    while size:
-                        at = 0
-                        while at < len(best[kind]):
-                            old = best[kind]
-                            piece = old[at : at + size]
-                            pieces = [[], [0] * len(piece), *([n] for n in range(1, piece[0]) if size == 1)]
-                            given = (best | {kind: [*old[:at], *own, *old[at + size :]]} for own in pieces)  # type: ignore[operator]
-                            tries = (self._failing(Decisions(given=each), broken) for each in given)
-                            shorter = next((own for own in tries if own and _weight(own) < _weight(best)), None)
-                            best, at = (best, at + size) if shorter is None else (shorter, at)
-                        size //= 2
-                events: list[str] = []
-                wrong = self.broken(Decisions(given=best), events.append)
-                return Found(seed, wrong, {kind: tuple(own) for kind, own in best.items()}, tuple(events))
+                if broken := self.broken(choose):
+                    return self._short(seed, choose.taken, broken[:ALIKE])
         return None
 
     def broken(self, choose: Decisions, tell: Callable[[str], None] | None = None) -> str:
         """What is wrong with the history of these decisions; empty if nothing is."""
         return histories.broken(self.parts, SmallFederation.drawn(choose), choose, tell)
 
+    def _short(self, seed: int, taken: Mapping[str, Sequence[int]], broken: str) -> Found:
+        """A simple federation in which the like is wrong; then have less happen for as long as it is."""
+        best: Mapping[str, Sequence[int]] = taken
+        simplest = [*best["setting"]]
+        for place in range(len(SETTINGS)):
+            for n in range(simplest[place]):
+                simpler = [*simplest[:place], n, *simplest[place + 1 :]]
+                if (found := next(self._alike(simpler, TRIES, broken), None)) is not None:
+                    best, simplest = found, simpler
+                    break
+        best = min([best, *self._alike(simplest, 8 * TRIES, broken)], key=_weight)
+        for kind in [*RATES, *RATES]:  # what happens less of one kind may be of use to another
+            best = self._shorter(best, kind, broken)
+        events: list[str] = []
+        wrong = self.broken(Decisions(given=best), events.append)
+        return Found(seed, wrong, {kind: tuple(own) for kind, own in best.items()}, tuple(events))
+
     def _alike(self, setting: Sequence[int], count: int, broken: str) -> Iterator[Mapping[str, Sequence[int]]]:
         """Histories of this setting, of this number of seeds, in which the like is wrong."""
         tries = (self._failing(Decisions(seed, {"setting": setting}), broken) for seed in range(count))
         return (found for found in tries if found is not None)
+
+    def _shorter(self, best: Mapping[str, Sequence[int]], kind: str, broken: str) -> Mapping[str, Sequence[int]]:
+        """Leave out pieces of the decisions of a kind, put zeros there, or smaller numbers: large pieces first."""
+        size = len(best[kind])
+        while size:
+            at = 0
+            while at < len(best[kind]):
+                old = best[kind]
+                piece = old[at : at + size]
+                pieces = [[], [0] * len(piece), *([n] for n in range(1, piece[0]) if size == 1)]
+                given = (best | {kind: [*old[:at], *own, *old[at + size :]]} for own in pieces)  # type: ignore[operator]
+                tries = (self._failing(Decisions(given=each), broken) for each in given)
+                shorter = next((own for own in tries if own and _weight(own) < _weight(best)), None)
+                best, at = (best, at + size) if shorter is None else (shorter, at)
+            size //= 2
+        return best
 
     def _failing(self, choose: Decisions, broken: str) -> dict[str, list[int]] | None:
         """The decisions that this history takes, without the zeros at their ends; None if nothing like it is wrong."""
