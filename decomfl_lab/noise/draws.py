@@ -92,30 +92,31 @@ class _OfStream:
     def dirichlet(self, parameters: NDArray[np.float64], size: int) -> NDArray[np.float64]:
         shares = np.empty((size, len(parameters)))
         for row in shares:
-            logarithms = []
-            for a in map(float, parameters):
-                # The logarithm of a Gamma(a) variate. Source: Marsaglia and Tsang, "A simple method for generating
-                # gamma variables", ACM TOMS 26 (2000), 363-372.
-                d = (a if a >= 1 else a + 1) - 1 / 3
-                c = 1 / math.sqrt(9 * d)
-                while True:
-                    # z is a standard normal number.
-                    word = self._words(1)
-                    low, high = word & np.uint64(0xFFFFFFFF), word >> np.uint64(32)
-                    z = float(box_muller(low.astype(np.uint32), high.astype(np.uint32))[0][0])
-                    v = (1 + c * z) * (1 + c * z) * (1 + c * z)
-                    if v > 0:
-                        log_v = _log(v)
-                        if _log(self._uniform()) < z * z / 2 + d - d * v + d * log_v:
-                            break
-                # Gamma(a) is Gamma(a + 1) times the a-th root of a uniform number, which may be too small for float64.
-                root = max(_log(self._uniform()) / a, _LEAST) if a < 1 else 0.0
-                logarithms.append(_log(d) + log_v + root)
+            logarithms = [self._log_gamma(float(a)) for a in parameters]
             # The largest is 1 then, so that no row is all zeros where parameters are small.
             top = max(logarithms)
             row[:] = [float(_DIGITS.exp(Decimal(logarithm - top))) for logarithm in logarithms]
             row /= math.fsum(row)
         return shares
+
+    def _log_gamma(self, a: float) -> float:
+        """The logarithm of a Gamma(a) variate."""
+        # Source: Marsaglia and Tsang, "A simple method for generating gamma variables", ACM TOMS 26 (2000), 363-372.
+        d = (a if a >= 1 else a + 1) - 1 / 3
+        c = 1 / math.sqrt(9 * d)
+        while True:
+            # z is a standard normal number.
+            word = self._words(1)
+            low, high = word & np.uint64(0xFFFFFFFF), word >> np.uint64(32)
+            z = float(box_muller(low.astype(np.uint32), high.astype(np.uint32))[0][0])
+            v = (1 + c * z) * (1 + c * z) * (1 + c * z)
+            if v > 0:
+                log_v = _log(v)
+                if _log(self._uniform()) < z * z / 2 + d - d * v + d * log_v:
+                    break
+        # Gamma(a) is Gamma(a + 1) times the a-th root of a uniform number, which may be too small for a float64.
+        root = max(_log(self._uniform()) / a, _LEAST) if a < 1 else 0.0
+        return _log(d) + log_v + root
 
     def _uniform(self) -> float:
         """An odd multiple of 2⁻⁵³ in (0, 1)."""
