@@ -313,14 +313,25 @@ def memory_rows(
         raise InputError(f"measuring {', '.join(jobs)} must end well, but ended with {process.returncode}")
 
 
-def memory_table(sizes: Sequence[int], roles: Sequence[str] = tuple(ROLES)) -> pd.DataFrame:
+def memory_table(
+    sizes: Sequence[int], roles: Sequence[str] = tuple(ROLES), on_row: Callable[[int], None] | None = None
+) -> pd.DataFrame:
     """The rows of ``memory_rows`` as a frame.
+
+    Args:
+        sizes: Sizes of the model, as for ``memory_rows``.
+        roles: Keys of ``ROLES``.
+        on_row: Function that is told, after each row, how many are measured.
 
     Returns:
         Columns role, d, peak_bytes, models (peak_bytes / 4d), phi_share (φ/d) and expected (in models); peaks are
         missing where the system does not tell.
     """
-    rows = list(memory_rows(sizes, roles))
+    rows: list[MemoryRow] = []
+    for row in memory_rows(sizes, roles):
+        rows.append(row)
+        if on_row:
+            on_row(len(rows))
     require(bool(rows), "sizes and roles", "name at least one row", (sizes, roles))
     return pd.DataFrame(
         {

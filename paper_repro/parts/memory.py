@@ -25,14 +25,9 @@ def jobs(options: Options) -> list[Work]:
 
 
 def _peaks(folder: Path, report: Report, sizes: Sequence[int]) -> Result:  # noqa: ARG001 (of the protocol)
-    """The peaks of every role at every size, in processes of their own."""
-    frames = []
-    for done, role in enumerate(ROLES):
-        report(Progress(done, len(ROLES), math.nan, math.nan, 0.0))
-        frames.append(memory_table(sizes, [role]))
-    place = {role: n for n, role in enumerate(ROLES)}
-    whole = pd.concat(frames).sort_values(["d", "role"], key=lambda c: c.map(place) if c.name == "role" else c)
-    return whole, {}
+    """The peaks of every role at every size, each in a process of its own."""
+    count = len(sizes) * len(ROLES)
+    return memory_table(sizes, on_row=lambda done: report(Progress(done, count, math.nan, math.nan, 0.0))), {}
 
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:  # noqa: ARG001
