@@ -53,7 +53,7 @@ def _filled(raw: Mapping[str, Any], entries: Mapping[str, Entry], recorded: Mapp
         if kind == "laws":
             return str(len(LAWS))
         if kind == "count":
-            of, _, status = what.rpartition(" ")
+            of, status = map(str.strip, what.split("|"))
             return str(sum(entry.kind == of and status in (entry.status, "*") for entry in entries.values()))
         whose, number, *form = map(str.strip, what.split("|"))
         if kind == "run":

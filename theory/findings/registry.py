@@ -47,7 +47,8 @@ def _entry(raw: Mapping[str, Any]) -> Entry:
     return Entry(
         **{key: whole[key] for key in _NAMED if key in whole},
         says=filled(says),
-        instead=filled(whole.get("instead", "")),
+        # Where only a cause is at fault, what is true instead is said with the cause.
+        instead=filled(whole.get("instead", "")) or (causes[0].instead if causes else ""),
         labels=tuple(whole.get("labels", ())),
         bounds=tuple(bounds_in(says) + bounds_in(whole.get("instead", ""))),
         evidence={role: found for role, found in checks.items() if found},

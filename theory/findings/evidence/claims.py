@@ -67,7 +67,7 @@ def lags_differ() -> Evidence:
     return Evidence("execution", len(sizes) > 1, says)
 
 
-@refutes("line-134", "line-179", "line-184", cause="downlink", witness=True)
+@refutes("line-134", "line-179", cause="downlink", witness=True)
 @refutation
 def lag() -> Evidence:
     """The same, against what the paper says of the downlink."""
