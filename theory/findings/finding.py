@@ -37,14 +37,15 @@ ROLES: Final[tuple[Role, ...]] = get_args(Role)
 # What is false, by what it is shown; and what is true.
 FALSE: Final[tuple[Status, ...]] = ("false by proof", "false by the paper's own data")
 TRUE: Final[tuple[Status, ...]] = ("true by proof", "true in the paper's data", "true in our runs")
-_BY_DATA: Final = (FALSE[1], TRUE[1])
+BY_DATA: Final = (FALSE[1], TRUE[1])
+AS_MEANT: Final[Status] = "false to the letter, true as meant"
 # The texts of an entry, as a row has them.
 _PLACED: Final = ("label", "place", "line", "kind")
 _TOLD: Final = (*_PLACED, "quote", "says", "tests", "status", "carries", "restates", "why", "instead")
 _OF_NATURE: Final[Mapping[Nature, tuple[Status, ...]]] = {
     "error": FALSE,
     "imprecision": ("imprecise",),
-    "misprint": ("false to the letter, true as meant",),
+    "misprint": (AS_MEANT,),
 }
 
 
@@ -212,7 +213,7 @@ class EntryResult:
         decides = decides or [found for role, found in self.evidence if role == "supports"]
         by_data = bool(decides) and all(found.instrument == "table" for found in decides)
         as_said = (
-            by_data == (self.entry.status in _BY_DATA) if decides and self.entry.status in (*FALSE, *TRUE) else True
+            by_data == (self.entry.status in BY_DATA) if decides and self.entry.status in (*FALSE, *TRUE) else True
         )
         return as_said and all(found.plays(role) for role, found in self.evidence)
 

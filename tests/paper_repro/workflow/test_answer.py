@@ -40,7 +40,7 @@ def test_the_verdict_is_that_of_the_registry(monkeypatch: pytest.MonkeyPatch) ->
     for raw, each in zip(module._LINES, answer(), strict=True):
         assert set(each.verdict.split("; ")) == {status[label] for label in raw["entries"]}
     monkeypatch.setattr(module, "_LINES", [line(entries=["line-134", "the.1"])])
-    assert answer()[0].verdict == "refuted; imprecise"
+    assert answer()[0].verdict == "false by proof; imprecise"
 
 
 @pytest.mark.parametrize(("changes", "message"), rows_of(__file__)["marks"])

@@ -10,10 +10,10 @@ from tests.theory.findings.prose import Passage, lettered, passages, shared, spa
 from tests.theory.findings.source import TexSource
 from tests.theory.findings.wording import differences
 from theory.findings.data import RAW, UNJUDGED
-from theory.findings.finding import Entry
+from theory.findings.finding import TRUE, Entry
 from theory.notation.printed import EXAMPLES, LORA, RATES, RESULTS, ROUNDS, Cell
 
-AS_PRINTED: Final = ("correct", "not decided", "not checkable")  # statuses with which the print may stand
+AS_PRINTED: Final = (*TRUE, "not decided", "not checkable")  # statuses with which the print may stand
 
 # What the item of the source is called in an entry, where the names differ.
 _KINDS: Final = {"display": "equation", "algorithm": "algorithm line"}
@@ -51,7 +51,7 @@ def inconsistent(entries: Sequence[Entry]) -> list[str]:
             if other not in by_label
         ]
         if entry.carries in by_label and by_label[entry.carries].status in AS_PRINTED:
-            wrong.append(f"{entry.label}: it carries {entry.carries}, which is correct")
+            wrong.append(f"{entry.label}: it carries {entry.carries}, which is true")
         names = not entry.restates  # who says it first has the names
         apart = differences(entry.quote, entry.says, entry.tests, names=names) if entry.quote else []
         if apart:

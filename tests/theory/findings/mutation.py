@@ -26,7 +26,7 @@ from tests.theory.findings.coverage import display_at, inconsistent, signs_of, s
 from tests.theory.findings.source import TexSource
 from theory import bounds
 from theory.findings.data import CAUSES, RAW
-from theory.findings.finding import ROLES, Entry, EntryResult, Evidence, Role, gather
+from theory.findings.finding import FALSE, ROLES, TRUE, Entry, EntryResult, Evidence, Role, gather
 from theory.findings.placed import placed
 from theory.findings.registry import ENTRIES
 from theory.notation import printed
@@ -114,9 +114,9 @@ def _entries() -> Iterator[Mutation]:
     for entry in RAW:
         label = entry["label"]
         if "status" in entry:
-            status = "refuted" if entry["status"] == "correct" else "correct"
+            status = FALSE[0] if entry["status"] in TRUE else TRUE[0]
             exchanged = given(label, status=status, why=entry.get("why", "?"))
-            yield Mutation(f"{label}: correct and refuted exchanged", "status", exchanged)
+            yield Mutation(f"{label}: true and false exchanged", "status", exchanged)
         for role, other in EXCHANGED.items():
             if (label, role) in SPOKEN and "code" not in entry:  # a line's code has a fault of its own, below
                 plant = _placed(lambda each, own=(label, role): (each.label, each.role) == own, "role", other)

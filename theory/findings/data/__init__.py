@@ -15,8 +15,8 @@ def _whole(label: str, entry: dict[str, Any]) -> dict[str, Any]:
     """The entry with what follows from its label, its number and its other words.
 
     Its number is that of a table which begins on its line. Without one it is running text where it quotes words, else a
-    display. Where it says no status it is a proof gap if it carries another's fault, true as meant if it is an algorithm,
-    or a line of one, that is printed otherwise than it should be, and else true by proof.
+    display. Where it says no status it is a proof gap if it carries another's fault, true as meant if it is an
+    algorithm, or a line of one, that is printed otherwise than it should be, and else true by proof.
     """
     line = entry.get("line") or int(label.removeprefix("line-").partition(".")[0])
     number = entry.get("number", _TABLES.get(line, ""))
