@@ -73,7 +73,7 @@ def test_a_number_that_nothing_has_is_said(label: str, field: str, old: str, new
 
 
 def test_runs_of_which_one_is_undecided_make_nothing_true() -> None:
-    with pytest.raises(InputError, match="status of s must be not decided, got 'true in our runs'"):
+    with pytest.raises(InputError, match="status of s must be one of not decided, got 'true in our runs'"):
         _sentence("true in our runs", {"a": "supports", "b": "context"})
 
 
