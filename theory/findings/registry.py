@@ -64,7 +64,9 @@ def _named(there: Sequence[Placed]) -> Iterator[Placed]:
     """
     checks = {each.check.name: each.check for each in there}
     for raw in RAW:
-        own = {(role, ""): raw.get(role, ()) for role in ROLES if role != "refutes"}
+        own: dict[tuple[Role, str], Sequence[str]] = {
+            (role, ""): raw.get(role, ()) for role in ROLES if role != "refutes"
+        }
         own |= {("refutes", cause): names for cause, names in raw.get("refutes", {}).items()}
         for (role, cause), names in own.items():
             for name in names:
