@@ -17,7 +17,7 @@ _LETTERS: Final = dict(
 )
 _ARGUMENT: Final = r"\*?(?:\[[^\]]*\])?(?:\{[^{}]*\})?(?:\[[^\]]*\])?"
 _DROPPED: Final = (
-    r"\\begin\{list\}(?:\{[^{}]*\}){2}|\\setlength\\\w+\{\w+\}|\\item\[[^\]]*\]"
+    r"\\begin\{list\}(?:\{[^{}]*\}){2}|\\(?:setlength|renewcommand)\\\w+\{[\w.]+\}|\\item\[[^\]]*\]"
     r"|\\(?:label|[vh]space|includegraphics|bibliography\w*|begin|end|resizebox)" + _ARGUMENT
 )
 _DISPLAYED: Final = (
@@ -40,7 +40,7 @@ class Passage:
 
 
 def plain(text: str) -> str:
-    """LaTeX as words: symbols as letters, what is cited as [key]; displays, but for notes in them, and labels left out."""
+    """LaTeX as words: symbols as letters, citations as [key]; displays and labels left out, but for notes of tables."""
     text = re.sub(_DISPLAYED, lambda found: " ".join(_KEPT.findall(found[0])), text, flags=re.S)
     text = re.sub(_DROPPED, " ", text)
     text = re.sub(r"\\(?:table)?footnote\{", " {", text)
