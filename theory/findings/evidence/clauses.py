@@ -1,5 +1,6 @@
 """Clauses of the abstract and Sections 1 to 5 against the paper's tables, formulas, algorithms and other sentences."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from sympy import sqrt
@@ -42,6 +43,9 @@ refutes("line-257", cause="loose-words")(
 )
 _GAUSSIAN, _SPHERE = (second_moment_factor(name, d=1000, P=10) for name in ("gaussian", "sphere"))
 refutes("line-446.2", cause="assumptions")(exceeds, _GAUSSIAN, _SPHERE, "ρ for d = 1000, P = 10: Gaussian, sphere")
+refutes("line-155", cause="loose-words")(
+    exceeds, 2000**2 / 1000**2, 2000 / 1000, "n = 1000 -> 2000: growth of n × n parameters, of n × 4 factors of them"
+)
 _RATE = sqrt(s.d / (s.m * s.P * s.K * s.R))
 supports("line-423.2")(
     equal, _RATE * sqrt(s.K * s.P), _RATE.subs({s.K: 1, s.P: 1}), "the rate times √(KP), and the rate at K = P = 1"
@@ -72,7 +76,7 @@ def indices() -> Evidence:
 # Sentences against tables and other sentences.
 
 
-def by_tables(find: type, left: float, right: float, what: str) -> Evidence:
+def by_tables(find: Callable[[float, float, str], Evidence], left: float, right: float, what: str) -> Evidence:
     """A comparison of numbers that the paper's tables have."""
     return replace(find(left, right, what), instrument="table")
 
@@ -81,7 +85,7 @@ _CELLS = [cells for rows in RESULTS.values() for cells in rows.values()]
 _BEHIND = [cells[0].accuracy - cells[3].accuracy for cells in _CELLS]
 _SAVED = [1e6 * (cells[column].cost or 0) / (cells[3].cost or 1) for cells in _CELLS for column in (0, 2)]
 supports("line-138.2")(by_tables, at_most, 1e9, PARAMETERS["OPT-1.3B"], "parameters of the larger model of Table 2")
-refutes("line-186.3", cause="loose-words")(
+refutes("line-186.3", "line-573", cause="loose-words")(
     by_tables, exceeds, sum(gap > 1 for gap in _BEHIND), 6, "of 12 cells FedAvg leads DeComFL by more than a point in"
 )
 supports("line-512.2")(
