@@ -33,7 +33,7 @@ from theory.findings.evidence.displays import (
 from theory.findings.evidence.gaussian import fourth_moment
 from theory.findings.evidence.one_round import OneRound
 from theory.findings.evidence.proof_one import follows
-from theory.findings.evidence.prose import kept_by_clients, with_directions
+from theory.findings.evidence.prose import kept_by_clients, reproduced, with_directions
 from theory.findings.evidence.smoothing import cosine, gradient_within, moment_ratio, recursion, twice_bias
 from theory.findings.evidence.tables import memory_measured, near_is_not_zero
 from theory.findings.evidence.theorem_one import (
@@ -95,7 +95,12 @@ supports("line-737")(runs, "line-339")
 supports("line-738", "line-742.2")(support(told_by_scalars))
 refutes("line-739", cause="privacy")(told_by_pairs)
 supports("line-747")(mended, "Algorithm 3")
-supports("line-807.2", "line-843.2")(mended, "Algorithm 5")
+supports("line-778.2")(mended, "Algorithm 4")
+supports("line-781.2")(reproduced)
+context("line-789.2")(signs_are_not_linear)
+supports("line-799.2")(runs, "line-799")
+supports("line-837.2")(runs, "line-837")
+supports("line-807.2", "line-822.2", "line-843.2")(mended, "Algorithm 5")
 supports("line-807", "line-868", "line-868.2")(expansion, 1)
 supports("line-869", "line-870")(expansion, 2)
 supports("line-860", "line-1267")(not_the_derivative)
@@ -206,6 +211,26 @@ def weights() -> Evidence:
         f"Algorithm 4, weights of {P} directions in {len(steps)} steps: sums {min(sums)} to {max(sums)}, least {least}"
     )
     return Evidence("execution", least < 0 and 1 not in sums, says)
+
+
+@refutes("line-673.3", cause="loose-words")
+@refutation
+def sum_kept() -> Evidence:
+    """Whether the local steps of Algorithms 2 and 4 have a sum of directions beside the model."""
+    kept = {name: "delta" in PROGRAMS[name].text() for name in ("Algorithm 2", "Algorithm 4")}
+    says = f"a vector Δ beside the model, in the lines of the two algorithms: {kept}"
+    return Evidence("execution", kept == {"Algorithm 2": False, "Algorithm 4": True}, says)
+
+
+@supports("line-767.2")
+def optional_step() -> Evidence:
+    """Algorithm 3 without its last line: every client's model is the same."""
+    whole, without = (play(PROGRAMS["Algorithm 3"], changes)["x"] for changes in ({}, {"line-767": "pass"}))
+    kept = [key for key in whole if isinstance(key, tuple)]
+    same_models = all((without[key] == whole[key]).all() for key in kept)
+    return Evidence(
+        "execution", same_models, f"{len(kept)} models of clients without line 767: the same is {same_models}"
+    )
 
 
 def discarding(kept: str, *, works: bool) -> Evidence:
