@@ -149,7 +149,8 @@ class Entry:
         require_choice(f"status of {self.label}", self.status, STATUSES)
         require_choice(f"kind of {self.label}", self.kind, KINDS)
         require(self.status == self.implied, f"status of {self.label}", f"be {self.implied!r}", self.status)
-        require(bool(vars(self)["why"]) or self.status == "correct", f"why of {self.label}", "be given for", self.status)
+        given = bool(vars(self)["why"]) or self.status == "correct"
+        require(given, f"why of {self.label}", "be given for", self.status)
         for run, role in self.runs.items():
             require_choice(f"role of run {run} of {self.label}", role, ("supports", "refutes", "context"))
 

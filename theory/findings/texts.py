@@ -1,7 +1,7 @@
-"""Texts of the data and what their marks stand for: formulas that are evaluated, lines that run, numbers that are found.
+"""Texts of the data and what their marks stand for: formulas that are evaluated, lines that run, numbers found.
 
-A mark is ⟦writer words⟧. The writers of formulas are in ``FORMULAS``; ``checked`` makes that of numbers of evidence,
-which is gathered when a text is read, once for all texts; whoever has other numbers brings writers of their own.
+A mark is ⟦writer words⟧. The writers of formulas are in ``FORMULAS``; numbers are of evidence, which is gathered when a
+text is read, once for all texts; whoever has other numbers brings writers of their own.
 """
 
 import re
@@ -94,7 +94,7 @@ def _printed(name: str) -> list[str]:
 
 def _line(label: str) -> str:
     """What of a line's code is printed otherwise, with the letters and signs of formulas."""
-    code, printed = (LINES[label][key].strip().split("\n") for key in ("code", "printed"))
+    code, printed = (LINES[label].get(key, "").strip().split("\n") for key in ("code", "printed"))
     text = "; ".join(line.strip() for line in code if line.strip() not in map(str.strip, printed))
     for pattern, sign in _SIGNS.items():
         text = re.sub(pattern, sign, text)

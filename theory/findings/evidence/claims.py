@@ -18,6 +18,7 @@ from theory.findings.evidence import algorithms
 from theory.findings.evidence.algorithms import PROGRAMS, AlgorithmLine, outcome, play
 from theory.findings.finding import Evidence, refutation
 from theory.findings.instruments import equal
+from theory.findings.mended import MENDED
 from theory.findings.placed import context, mends, refutes, supports
 from theory.notation import symbols as s
 from theory.notation.formula import written
@@ -79,8 +80,9 @@ def mean_lag() -> Evidence:
     """Records that a client is sent, by times that it is sampled: a lag of M/m rounds on average."""
     M, m, R = 100, 10, 100_000
     lag = expected_numbers(R, M=M, m=m, K=1, P=1).down / (R * m / M)
+    said = MENDED["line-179"].value({"K": 1, "P": 1, "M": M, "m": m})
     return Evidence(
-        "arithmetic", math.isclose(lag, M / m, rel_tol=1e-3), f"M = {M}, m = {m}: {lag:.3f} rounds on average"
+        "arithmetic", math.isclose(2 * lag, said, rel_tol=1e-3), f"M = {M}, m = {m}: {lag:.3f} rounds on average"
     )
 
 
@@ -181,11 +183,12 @@ def sparse() -> Evidence:
 def plans() -> Evidence:
     M, m, K, P, R = 100, 10, 1, 5, 100_000
     sent = expected_numbers(R, M=M, m=m, K=K, P=P)
-    down, printed, mended = M * (sent.down + sent.seeds) / R, 2 * M * K * P, (2 * M + m) * K * P
+    down, printed = M * (sent.down + sent.seeds) / R, 2 * M * K * P
+    mended = MENDED["line-477.2"].value({"M": M, "m": m, "K": K, "P": P})
     return Evidence(
         "arithmetic",
         down > 1.01 * printed and math.isclose(down, mended, rel_tol=1e-3),
-        f"M = {M}, m = {m}, P = {P}: {down:.1f} words down a round, 2MKP = {printed}, (2M + m)KP = {mended}",
+        f"M = {M}, m = {m}, P = {P}: {down:.1f} words down a round, 2MKP = {printed}, (2M + m)KP = {mended:g}",
     )
 
 

@@ -16,6 +16,7 @@ from theory.findings.evidence.designs import Design, design
 from theory.findings.finding import Evidence, support
 from theory.findings.instruments import (
     Axis,
+    agree,
     at_most,
     differs,
     equal,
@@ -27,7 +28,9 @@ from theory.findings.instruments import (
     unlike,
     whole,
 )
+from theory.findings.mended import MENDED
 from theory.findings.placed import mends, refutes, supports
+from theory.notation.formula import value_of
 from theory.notation.setting import Setting, effective_factor
 from theory.notation.symbols import L, P, a, d, eta, kappa, m, mu, phi, rho_kappa, sigma, sigma_G
 from theory.problems.quadratic import Quadratic, spread
@@ -352,7 +355,22 @@ def large_ball(**at: float) -> float:
     step = _Step({**at, "share": 1.0})
     g = step.slopes + 0.5 * step.mu * step.zHz[:, None]
     G = (1 + step.sigma) * float(np.linalg.norm(step.a))
-    return float(np.abs(g).max() * math.sqrt(8) / (16 * max(G, step.mu * math.sqrt(8) / 2)))
+    radius = MENDED["assumption.low-rank"].value({"eta": 1.0, "d": 8.0, "L": 1.0, "mu": step.mu, "G": G})
+    return float(np.abs(g).max() * math.sqrt(8) / radius)
+
+
+def longest_step(key: str, gradient: float, mu: float, *terms: str) -> Evidence:
+    """The step on f = L‖x‖²/2 along the direction that the gradient has, d = 8, L = η = 1, is as long as is said."""
+    values = {"eta": 1.0, "d": 8.0, "L": 1.0, "mu": mu, "G": gradient}
+    said = sum(value_of(MENDED[key][name], values) for name in terms)
+    long = (gradient * math.sqrt(8) + mu * 8 / 2) * math.sqrt(8)
+    return agree(long, said, f"f = ‖x‖²/2, d = 8, G = {gradient:g}, μ = {mu:g}: longest step and {', '.join(terms)}")
+
+
+mends("line-1394.2")(longest_step, "line-1394.2", 1.0, 0.0, "gradient")
+mends("line-1394.2")(longest_step, "line-1394.2", 0.0, 1.0, "smoothing")
+# Where both parts are equal, G = μL√d/2.
+mends("assumption.low-rank")(longest_step, "assumption.low-rank", math.sqrt(2.0), 1.0, "radius")
 
 
 @refutes("line-1399", cause="formula-slips")

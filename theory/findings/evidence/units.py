@@ -25,7 +25,6 @@ def agree(**formulas: str) -> Evidence:
 mends("ass.g")(agree, left="a**2", right="sigma**2")
 supports("ass.w")(agree, left="a**2", right="sigma_G**2")
 supports("line-397")(agree, left="a", right="L*delta")
-mends("line-412")(agree, mu="mu", fix="sqrt(2*D)/(sqrt(K)*L*sqrt(R)*sqrt(eta)*(d + 3)**(3/2))")
 mends("assumption.low-rank")(agree, radius="2*G*d*eta", distance="mu")
 mends("line-447.2", "line-1364")(
     agree,
