@@ -45,14 +45,12 @@ def bounds_in(text: str) -> list[str]:
 
 
 def told(numbers: Mapping[str, float | None], whose: str, name: str, form: str = "") -> str:
-    """A number by its name in a format of Python's; 1/… turns a ratio round, 10^ is the power of ten, ×… a factor."""
+    """A number by its name in a format of Python's; 1/… turns a ratio round, 10^ is the power of ten."""
     require(numbers.get(name) is not None, f"number of {whose}", f"be one of {', '.join(numbers)}", name)
     value = numbers[name]
     assert value is not None
     if form == "10^":
         return f"10{f'{value:.0e}'.partition('e')[2].lstrip('+0').translate(_SUPERSCRIPTS)}"
-    factor, times, form = form.rpartition("×")
-    value *= float(factor) if times else 1.0
     return format(1 / value, form.removeprefix("1/")) if form.startswith("1/") else format(value, form)
 
 
