@@ -13,7 +13,7 @@ from decomfl_lab.errors import plural, require
 from decomfl_lab.files import write_atomically
 from decomfl_lab.options import option
 from decomfl_lab.tables import table_beside
-from paper_repro.workflow.claims import UNHEALTHY, rows
+from paper_repro.workflow.claims import CLAIMS, UNHEALTHY, rows
 
 if TYPE_CHECKING:
     from theory.findings.finding import Entry
@@ -94,6 +94,9 @@ def page() -> str:
                 told.append(f"“{quote}” ({entry.place})")
             # Numbers of a run that did not train would be read as a verdict.
             numbers = UNHEALTHY if row["verdict"] == UNHEALTHY else _told(deciding(row))
+            # What a proof decides is told above: its runs are the context of it.
+            if all(entry.causes and set(entry.runs.values()) == {"context"} for entry in own):
+                numbers = "decided by the theory above"
             statuses = "<br>".join(f"**{entry.status}**" for entry in own)
             source = ""
             if row["recorded"].startswith("recorded"):
@@ -105,16 +108,20 @@ def page() -> str:
 
 
 def deciding(row: Mapping[str, Any]) -> dict[str, Any]:
-    """The numbers of a measurement that decide it, as ``Claim.tells`` names them."""
-    patterns = row["tells"] or ("*",)
+    """The numbers of a measurement that decide it: those that ``Claim.tells`` names, or that its rules compare."""
+    ruled = CLAIMS[row["id"]].line.get("decides", ()) if row["id"] in CLAIMS else ()
+    compared = [each["of"] for each in ruled if isinstance(each.get("of"), str)]
+    patterns = row["tells"] or compared or ("*",)
     found = {name: value for name, value in row["measured"].items() if any(fnmatchcase(name, p) for p in patterns)}
-    return dict(list(found.items())[:_TOLD]) if not row["tells"] else found
+    return found if found and patterns != ("*",) else dict(list(row["measured"].items())[:_TOLD])
 
 
 def _told(numbers: Mapping[str, Any]) -> str:
     """Names and values, in which a name does not say again the first words of the one before."""
     told, before = [], list[str]()
     for name, value in numbers.items():
+        for short, plain in _TEXTS["plain"].items():
+            name = name.replace(short, plain)
         words = name.split()
         same = 0
         while same < min(len(words), len(before)) - 1 and words[same] == before[same]:

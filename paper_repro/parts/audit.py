@@ -16,7 +16,7 @@ from paper_repro.workflow.expression import judged
 from paper_repro.workflow.part import Made, Options, made
 from paper_repro.workflow.report import Folded, notes
 from paper_repro.workflow.runs import Report, Result, Work
-from theory.findings.finding import STATUSES, EntryResult, gather
+from theory.findings.finding import STATUSES, TRUE, EntryResult, gather
 from theory.findings.registry import ENTRIES
 from theory.findings.texts import KNOWN
 from theory.statements.statement import inequality
@@ -41,10 +41,10 @@ def _audited(folder: Path, report: Report) -> Result:  # noqa: ARG001 (of the pr
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:  # noqa: ARG001
     """The list of findings, and those on the theorems, corollaries and lemmas as claims."""
-    # What is correct is counted, not listed.
+    # What is true is counted, not listed.
     folded = []
     for row in rows.to_dict("records"):
-        if row["status"] == "correct" and row["confirmed"]:
+        if row["status"] in TRUE and row["confirmed"]:
             continue
         # The first piece that speaks against the statement, or of the context, and those that fail.
         shown = [found for found in row["evidence"] if found["role"] in ("refutes", "context")][:1]

@@ -47,7 +47,7 @@ def _filled(raw: Mapping[str, Any], entries: Mapping[str, Entry], recorded: Mapp
     sources: list[str] = []
 
     def count(what: str) -> str:
-        of, _, status = what.rpartition(" ")
+        of, status = map(str.strip, what.split("|"))
         return str(sum(entry.kind == of and status in (entry.status, "*") for entry in entries.values()))
 
     def run(what: str) -> str:

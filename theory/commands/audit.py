@@ -141,7 +141,7 @@ def _headline(number: int, cause: Cause, spoiled: Sequence[Entry], results: Sequ
 def _line(result: EntryResult) -> str:
     entry = result.entry
     status = entry.status if result.confirmed else f"{entry.status}: EVIDENCE FAILS"
-    return _short(f"{entry.label:24} {status:26} {entry.number}: {entry.says}", 160)
+    return _short(f"{entry.label:24} {status:34} {entry.number}: {entry.says}", 160)
 
 
 def _wrapped(name: str, text: str) -> str:
@@ -186,8 +186,7 @@ def _counts(results: Sequence[EntryResult], open_: Sequence[str]) -> str:
     told = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status]) or "none"
     evidence = f"evidence fails for {', '.join(open_)}" if open_ else f"all {pieces} pieces of evidence hold"
     said = f"{len(results)} statement{'s' * (len(results) != 1)}{f', {again} of them said again' * bool(again)}"
-    gap = " (a proof gap leaves the conclusion true)" if counts["proof gap"] else ""
     from theory.notation.symbols import MOMENTS
 
     symbols = textwrap.fill(f"{'; '.join(MOMENTS.values())}; D = f(x_0) − f*. NOTATION.md has the others.", _WIDTH)
-    return f"\n{symbols}\n{said}: {told}{gap}; {evidence}."
+    return f"\n{symbols}\n{said}: {told}; {evidence}."

@@ -10,13 +10,23 @@ from typing import Any, Final, Literal, ParamSpec, get_args
 from decomfl_lab.errors import require, require_choice
 
 Q = ParamSpec("Q")
-Status = Literal[
-    "refuted", "proof gap", "carried over", "misprint", "imprecise", "correct", "not decided", "not checkable"
+Status = Literal[  # the gravest first; each says of what it is the verdict
+    "false by proof",
+    "false by the paper's own data",  # its tables, or its authors' logs
+    "proof gap",  # what is said may be so, but is not proved, or rests on what is false
+    "false to the letter, true as meant",
+    "imprecise",
+    "not reproduced in our setting",  # ours need not be the authors'
+    "not decided",
+    "not checkable",
+    "true in our runs",
+    "true in the paper's data",
+    "true by proof",
 ]
 Kind = Literal[
     "equation", "lemma", "theorem", "corollary", "assumption", "remark", "algorithm line", "table", "claim", "caption"
 ]
-Instrument = Literal["units", "algebra", "search", "counter-example", "arithmetic", "execution"]
+Instrument = Literal["units", "algebra", "search", "counter-example", "arithmetic", "execution", "table"]
 Role = Literal["refutes", "supports", "mends", "context"]
 Nature = Literal["error", "imprecision", "misprint"]
 
@@ -24,11 +34,19 @@ STATUSES: Final[tuple[str, ...]] = get_args(Status)
 KINDS: Final[tuple[str, ...]] = get_args(Kind)
 INSTRUMENTS: Final[tuple[str, ...]] = get_args(Instrument)
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
-CARRIED: Final = "carried over"
+# What is false, by what it is shown; and what is true.
+FALSE: Final[tuple[Status, ...]] = ("false by proof", "false by the paper's own data")
+TRUE: Final[tuple[Status, ...]] = ("true by proof", "true in the paper's data", "true in our runs")
+BY_DATA: Final = (FALSE[1], TRUE[1])
+AS_MEANT: Final[Status] = "false to the letter, true as meant"
 # The texts of an entry, as a row has them.
 _PLACED: Final = ("label", "place", "line", "kind")
 _TOLD: Final = (*_PLACED, "quote", "says", "tests", "status", "carries", "restates", "why", "instead")
-_OF_NATURE: Final[Mapping[Nature, Status]] = {"error": "refuted", "imprecision": "imprecise", "misprint": "misprint"}
+_OF_NATURE: Final[Mapping[Nature, tuple[Status, ...]]] = {
+    "error": FALSE,
+    "imprecision": ("imprecise",),
+    "misprint": (AS_MEANT,),
+}
 
 
 @dataclass(frozen=True)
@@ -36,8 +54,8 @@ class Evidence:
     """What an instrument finds, now."""
 
     # units; algebra (sympy); search (over parameters, for the worst slack); counter-example (a whole statement or step
-    # at concrete numbers, exact or simulated); arithmetic (of tables); execution (a line of an algorithm run to the
-    # letter).
+    # at concrete numbers, exact or simulated); arithmetic (of formulas); execution (a line of an algorithm run to the
+    # letter); table (arithmetic of the paper's own tables and text).
     instrument: Instrument
     holds: bool  # whether the instrument finds what it was set to look for
     says: str  # one line with the numbers
@@ -124,11 +142,11 @@ class Entry:
     # The statement, shortened, in plain text; of a quotation, what it asserts, so that one can test it: the quotation
     # itself where that needs no formula.
     says: str
-    status: Status  # what is to be said of it, as the data have it; ``Entry.implied`` is what the evidence says
+    status: Status  # what is to be said of it, as the data have it; ``Entry.implied`` is what the evidence allows
     # The checks of each role: refutes (speaks against the print), supports (for the print, or for the conclusion of a
-    # step that is refuted), mends (for what is true instead), context (what can be said where nothing can be decided).
+    # step that is false), mends (for what is true instead), context (what can be said where nothing can be decided).
     evidence: Mapping[Role, tuple[EvidenceCheck, ...]] = field(default_factory=dict)
-    why: Text = Text()  # the reason in a sentence or two, "" only for *correct*
+    why: Text = Text()  # the reason in a sentence or two, "" only for what is true
     instead: Text = Text()  # the statement that is true; "" where nothing is wrong or nobody can say
     carries: str = ""  # label of the entry whose fault a step that is right in itself carries on
     restates: str = ""  # label of the entry that says the same elsewhere
@@ -148,8 +166,8 @@ class Entry:
     def __post_init__(self) -> None:
         require_choice(f"status of {self.label}", self.status, STATUSES)
         require_choice(f"kind of {self.label}", self.kind, KINDS)
-        require(self.status == self.implied, f"status of {self.label}", f"be {self.implied!r}", self.status)
-        given = bool(vars(self)["why"]) or self.status == "correct"
+        require_choice(f"status of {self.label}", self.status, self.implied)
+        given = bool(vars(self)["why"]) or self.status in TRUE
         require(given, f"why of {self.label}", "be given for", self.status)
         for run, role in self.runs.items():
             require_choice(f"role of run {run} of {self.label}", role, ("supports", "refutes", "context"))
@@ -181,23 +199,23 @@ class Entry:
         return next(part for part in self.place.split(", ") if part.startswith(("Sec", "App", "Abs")))
 
     @property
-    def implied(self) -> Status:
-        """The status that follows from the roles of the evidence and the nature of the cause that it shows first."""
-        if self.carries:
-            return CARRIED
+    def implied(self) -> tuple[Status, ...]:
+        """The statuses that the roles of the evidence and the nature of the cause shown first allow."""
         measured = set(self.runs.values())
         if self.checks("refutes") and self.checks("supports") and "refutes" not in measured:
-            return "proof gap"
+            return ("proof gap",)
         if self.checks("refutes"):
             require(bool(self.causes), f"evidence of {self.label}", "refute by a check that a cause names", self.label)
             return _OF_NATURE[self.causes[0].nature]
+        if self.carries:
+            return ("proof gap",)
         if "refutes" in measured:  # what is wrong only by one way of counting is imprecise
-            return "imprecise" if self.status == "imprecise" else "refuted"
+            return ("not reproduced in our setting", FALSE[1], "imprecise")
         if self.checks("supports"):
-            return "correct"
+            return TRUE[:2]
         if measured:
-            return "correct" if measured == {"supports"} else "not decided"
-        return "not checkable"
+            return TRUE if measured == {"supports"} else ("not decided",)
+        return ("not checkable",)
 
 
 @dataclass(frozen=True)
@@ -209,8 +227,14 @@ class EntryResult:
 
     @property
     def confirmed(self) -> bool:
-        """Whether every piece of evidence holds and speaks the way that its role says."""
-        return all(found.plays(role) for role, found in self.evidence)
+        """Whether every piece of evidence holds and speaks the way that its role says, by proof or by data as said."""
+        decides = [found for role, found in self.evidence if role == "refutes"]
+        decides = decides or [found for role, found in self.evidence if role == "supports"]
+        by_data = bool(decides) and all(found.instrument == "table" for found in decides)
+        as_said = (
+            by_data == (self.entry.status in BY_DATA) if decides and self.entry.status in (*FALSE, *TRUE) else True
+        )
+        return as_said and all(found.plays(role) for role, found in self.evidence)
 
     def row(self) -> dict[str, Any]:
         """For a table or JSON."""

@@ -144,7 +144,7 @@ def nearly(left: float, right: float, what: str, share: float = 1.0) -> Evidence
 
 
 def exceeds(left: float, right: float, what: str) -> Evidence:
-    """Evidence that left > right at concrete numbers: left ≤ right is refuted."""
+    """Evidence that left > right at concrete numbers: left ≤ right is false."""
     holds = left > right * (1 + _ROUNDING)
     return Evidence(
         "counter-example", holds, f"{what}: {left:.6g} > {right:.6g}", {"left": left, "right": right}, against=True

@@ -60,7 +60,7 @@ def refutes(*labels: str, cause: str, witness: bool = False) -> _Speaks:
 
 
 def supports(*labels: str) -> _Speaks:
-    """What is found speaks for these statements, or for the conclusion of a step that is refuted."""
+    """What is found speaks for these statements, or for the conclusion of a step that is false."""
     return _Speaks("supports", labels)
 
 

@@ -1,6 +1,6 @@
 """All findings, in the order of the paper, made of the data."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from decomfl_lab.errors import require
@@ -11,7 +11,7 @@ from theory.findings.placed import Placed, placed
 from theory.findings.texts import FORMULAS, bounds_in, fill, later
 
 _NAMED: Final = ("label", "line", "place", "kind", "status", "carries", "restates", "quote", "tests")
-_WRITTEN: Final = ("cause", "code", "printed", "plant", "labels", "says", "why", "instead", "runs")
+_WRITTEN: Final = (*ROLES, "cause", "code", "printed", "plant", "labels", "says", "why", "instead", "runs")
 # All that an entry has of its own that says again what another says.
 _RESTATING: Final = {"label", "line", "place", "kind", "labels", "quote", "restates"}
 _GRAVEST: Final[tuple[Nature, ...]] = ("error", "imprecision", "misprint")
@@ -48,13 +48,34 @@ def _entry(raw: Mapping[str, Any]) -> Entry:
     return Entry(
         **{key: whole[key] for key in _NAMED if key in whole},
         says=fill(says, FORMULAS),
-        **{key: later(whole.get(key, ""), of_own, f"{label}, {label}") for key in ("why", "instead")},
+        why=later(whole.get("why", ""), of_own, f"{label}, {label}"),
+        # Where only a cause is at fault, what is true instead is said with the cause.
+        instead=later(whole.get("instead", ""), of_own, f"{label}, {label}")
+        or (lambda: causes[0].instead if causes else ""),
         labels=tuple(whole.get("labels", ())),
         bounds=tuple(bounds_in(says) + bounds_in(whole.get("instead", ""))),
         evidence={role: found for role, found in checks.items() if found},
         causes=causes,
         runs=dict(whole.get("runs", {})),
     )
+
+
+def _named(there: Sequence[Placed]) -> Iterator[Placed]:
+    """What entries name of the evidence that stands elsewhere, by its name up to its arguments, or with some of them.
+
+    An entry has a list of names for each role; what refutes is named below its cause.
+    """
+    checks = {each.check.name: each.check for each in there}
+    for raw in RAW:
+        own: dict[tuple[Role, str], Sequence[str]] = {
+            (role, ""): raw.get(role, ()) for role in ROLES if role != "refutes"
+        }
+        own |= {("refutes", cause): names for cause, names in raw.get("refutes", {}).items()}
+        for (role, cause), names in own.items():
+            for name in names:
+                found = [check for each, check in checks.items() if each == name or each.startswith(f"{name}(")]
+                require(len(found) == 1, f"{role} of {raw['label']}", "name one piece of evidence", name)
+                yield Placed(raw["label"], role, found[0], cause)
 
 
 def _witness(cause: str) -> EvidenceCheck:
@@ -87,7 +108,7 @@ def _by_label(placed: Sequence[Placed]) -> dict[str, list[Placed]]:
     return found
 
 
-_PLACED: Final = placed()
+_PLACED: Final = [*placed(), *_named(placed())]
 CAUSES: Final[Mapping[str, Cause]] = {
     name: Cause(name=name, **{**raw, "instead": _instead(name, raw)}, witness=_witness(name))
     for name, raw in RAW_CAUSES.items()

@@ -132,7 +132,7 @@ def test_the_command_makes_every_part_and_reuses_its_runs(
     (tmp_path / "authors_curves.csv").write_text(REFERENCE)
     monkeypatch.setattr(sweeps, "LOUD", 1.0)
     monkeypatch.setattr(sweeps, "REACH", dict.fromkeys("mPK", 4))
-    entries = (test_theory.entry("correct"), test_theory.entry("misprint", label="b"))
+    entries = (test_theory.entry("true by proof"), test_theory.entry("imprecise", label="b"))
     monkeypatch.setattr(audit, "ENTRIES", tuple(result.entry for result in entries))
     small = {"model": "logistic", "steps": 50, "examples": 100, "products": 20, "probes": 2}
     jobs = hessian.jobs
@@ -160,7 +160,7 @@ def test_the_command_makes_every_part_and_reuses_its_runs(
     assert "embedded: 5,000 MNIST training digits" in page
     assert 'src="http' not in page
     assert "Wasserstein-1 distance of the density from the dense spectrum is 0." in page
-    assert page.count("<code>b</code>") == 1  # what is correct is counted, not listed
+    assert page.count("<code>b</code>") == 1  # what is true is counted, not listed
     runs = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/metrics.csv")}
     assert main([*argv, "--count", "table1"]) == 0
     assert runs == {path: path.stat().st_mtime_ns for path in out.glob("runs/*/metrics.csv")} != {}

@@ -19,7 +19,19 @@ from paper_repro.workflow.scales import SCALES
 from theory import Setting, statement
 from theory.bounds.sweeps import KAPPA, SWEEPS
 from theory.checks.landscape import Landscape
-from theory.findings.finding import Cause, Entry, EntryResult, Evidence, EvidenceCheck, Kind, Status, gather
+from theory.findings.finding import (
+    AS_MEANT,
+    BY_DATA,
+    TRUE,
+    Cause,
+    Entry,
+    EntryResult,
+    Evidence,
+    EvidenceCheck,
+    Kind,
+    Status,
+    gather,
+)
 
 TINY = SCALES["smoke"].theory.but(
     per_decade=1, runs=3, factor=256, cells=2, models=("logistic",), rounds=4, seeds=(0, 1)
@@ -124,22 +136,21 @@ def test_training_is_measured_as_the_mean_of_squared_gradients_so_far(tmp_path: 
 
 
 def entry(status: Status, *, holds: bool = True, kind: Kind = "lemma", label: str = "a") -> EntryResult:
-    """A result whose evidence refutes where the status is not *correct*, and holds or not."""
-    against = status != "correct"
+    """A result whose evidence refutes where the status is not *true by proof*, and holds or not."""
+    against, instrument = status not in TRUE, "table" if status in BY_DATA else "units"
     check = EvidenceCheck(
-        label, lambda: Evidence("units", holds, "F and X", {"ratio": 2.0, "worst": math.inf}, against)
+        label, lambda: Evidence(instrument, holds, "F and X", {"ratio": 2.0, "worst": math.inf}, against)
     )
-    nature: Any = {"misprint": "misprint", "imprecise": "imprecision"}.get(status, "error")
+    nature: Any = {AS_MEANT: "misprint", "imprecise": "imprecision"}.get(status, "error")
+    runs: Any = {"not decided": "context", "true in our runs": "supports", "not reproduced in our setting": "refutes"}
     roles: Any = {
-        "correct": {"supports": (check,)},
-        "not checkable": {},
-        "not decided": {},
-        "proof gap": {"refutes": (check,), "supports": (check,)},
+        **{name: {"supports": (check,)} for name in TRUE[:2]},
+        **{name: {} for name in (*runs, "not checkable", "proof gap")},
     }.get(status, {"refutes": (check,)})
     own = Entry(
         label=label, line=7, place="Lemma 1", kind=kind, says="1 = 1", status=status, evidence=roles, why="so",
-        instead="2 = 2", carries="b" * (status == "carried over"),
-        runs={"fig2.saving": "context"} if status == "not decided" else {},
+        instead="2 = 2", carries="b" * (status == "proof gap"),
+        runs={"fig2.saving": runs[status]} if status in runs else {},
         causes=(Cause(name="c", title="", nature=nature, witness=check),),
     )  # fmt: skip
     return gather([own])[0]
@@ -151,18 +162,18 @@ def audited(*results: EntryResult) -> pd.DataFrame:
 
 def test_each_finding_of_the_audit_is_a_claim_of_lemmas_and_theorems() -> None:
     rows = audited(
-        *(entry(status, label=f"l{n}") for n, status in enumerate(get_args(Status)) if "gap" not in status),
-        entry("refuted", kind="table", label="t"),
+        *(entry(status, label=f"l{n}") for n, status in enumerate(get_args(Status))),
+        entry("false by proof", kind="table", label="t"),
     )
     found = verdicts(audit.claims(rows))
     assert found == {
         "all": "does not hold",
-        **dict.fromkeys(("l0", "l2", "l3", "l4"), "does not hold"),
-        "l5": "holds",
+        **dict.fromkeys((f"l{n}" for n in range(6)), "does not hold"),
         **dict.fromkeys(("l6", "l7"), "not tested at this scale"),
+        **dict.fromkeys(("l8", "l9", "l10"), "holds"),
     }
     everything, first, *_ = audit.claims(rows)
-    assert everything.measured["refuted"] == 2
+    assert everything.measured["false by proof"] == 2
     assert first.measured == {"ratio": 2.0}
-    assert verdicts(audit.claims(audited(entry("correct"))))["all"] == "holds"
-    assert verdicts(audit.claims(audited(entry("correct", holds=False))))["a"] == "not tested at this scale"
+    assert verdicts(audit.claims(audited(entry("true by proof"))))["all"] == "holds"
+    assert verdicts(audit.claims(audited(entry("true by proof", holds=False))))["a"] == "not tested at this scale"

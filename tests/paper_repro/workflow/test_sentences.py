@@ -9,7 +9,7 @@ from decomfl_lab.errors import InputError
 from paper_repro.workflow import claims
 from paper_repro.workflow.claims import CLAIMS, NAMED, ClaimOutcome, sentences
 from tests.tables import rows_of
-from tests.theory.findings.borne_out import disagreements, measured, unfounded
+from tests.theory.findings.borne_out import disagreements
 from tests.theory.findings.entries import entry
 from theory.findings.finding import Entry, Evidence, EvidenceCheck, Role, Status
 from theory.findings.registry import ENTRIES
@@ -53,8 +53,8 @@ def test_a_status_or_role_that_the_verdict_does_not_give_is_said(
 
 
 def test_what_a_run_of_more_refutes_is_at_best_not_decided_whatever_is_proved() -> None:
-    own = _sentence("correct", {"a": "context"}, tests="stronger: on MNIST", evidence={"supports": (HOLDS,)})
-    assert "not decided, not correct" in _said(own, "does not hold")
+    own = _sentence("true by proof", {"a": "context"}, tests="stronger: on MNIST", evidence={"supports": (HOLDS,)})
+    assert "not decided, not true by proof" in _said(own, "does not hold")
 
 
 @pytest.mark.parametrize("label", ["line-850.2", "line-544.2", "line-574"])
@@ -64,17 +64,9 @@ def test_a_refuting_run_cannot_be_moved_to_the_context(label: str) -> None:
     assert "so it refutes, not context" in " ".join(disagreements([moved], claims.verdicts()))
 
 
-@pytest.mark.parametrize(("label", "field", "old", "new"), TABLES["numbers"])
-def test_a_number_that_nothing_has_is_said(label: str, field: str, old: str, new: str) -> None:
-    own = entry(label)
-    told: Any = {field: getattr(own, field).replace(old, new)}
-    assert list(unfounded([own], measured())) == []
-    assert any(f"{label}: {field} has" in each for each in unfounded([replace(own, **told)], measured()))
-
-
-def test_runs_of_which_one_is_undecided_make_nothing_correct() -> None:
-    with pytest.raises(InputError, match="status of s must be 'not decided', got 'correct'"):
-        _sentence("correct", {"a": "supports", "b": "context"})
+def test_runs_of_which_one_is_undecided_make_nothing_true() -> None:
+    with pytest.raises(InputError, match="status of s must be one of not decided, got 'true in our runs'"):
+        _sentence("true in our runs", {"a": "supports", "b": "context"})
 
 
 def test_a_record_that_the_registry_does_not_bear_out_is_noticed() -> None:

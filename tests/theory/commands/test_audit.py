@@ -11,7 +11,7 @@ from tests.refusals import refuses
 from tests.tables import rows_of
 from theory.commands.audit import AuditOptions, audit
 from theory.findings import registry
-from theory.findings.finding import Entry, Evidence, EvidenceCheck
+from theory.findings.finding import AS_MEANT, FALSE, Entry, Evidence, EvidenceCheck
 from theory.findings.registry import CAUSES, ENTRIES
 
 Capture = pytest.CaptureFixture[str]
@@ -50,11 +50,11 @@ def test_the_findings_that_matter_fit_one_screen(capsys: Capture, monkeypatch: p
 
 @pytest.mark.usefixtures("few")
 def test_rows_have_what_readers_of_json_need(capsys: Capture) -> None:
-    rows = _rows(capsys, status=["misprint"])
+    rows = _rows(capsys, status=[AS_MEANT])
     assert rows
     for row in rows:
         assert {"label", "place", "line", "kind", "status", "cause", "instead", "evidence"} <= set(row)
-        assert (row["status"], row["confirmed"]) == ("misprint", True)
+        assert (row["status"], row["confirmed"]) == (AS_MEANT, True)
         assert row["cause"]
 
 
@@ -63,9 +63,9 @@ def test_entries_are_chosen_by_status_kind_label_line_and_cause(capsys: Capture)
     assert {row["kind"] for row in _rows(capsys, kind=["table"])} == {"table"}
     assert [row["label"] for row in _rows(capsys, statement=["algorithm-1"])] == ["alg.cezo-fl"]
     assert [row["label"] for row in _rows(capsys, statement=["line-326"])] == ["line-326", "line-326.2"]
-    assert {row["status"] for row in _rows(capsys, status=["refuted", "misprint"], kind=["table"])} == {
-        "refuted",
-        "misprint",
+    assert {row["status"] for row in _rows(capsys, status=[*FALSE, AS_MEANT], kind=["table"])} == {
+        *FALSE,
+        AS_MEANT,
     }
     assert {row["label"] for row in _rows(capsys, cause=["lora-costs"])} == {"line-920.2"}
 
@@ -74,7 +74,7 @@ def test_entries_are_chosen_by_status_kind_label_line_and_cause(capsys: Capture)
 def test_one_statement_is_told_in_full(capsys: Capture) -> None:
     audit.run(AuditOptions(statement=("line-299",)))
     told = capsys.readouterr().out
-    for words in ("line-299 (Algorithm 1", "algorithm line): misprint", "N is nowhere defined", "instead"):
+    for words in ("line-299 (Algorithm 1", f"algorithm line): {AS_MEANT}", "N is nowhere defined", "instead"):
         assert words in told
     assert "name 'N' is not defined" in told
 

@@ -1,13 +1,11 @@
-"""Whether what entries say of their runs is borne out: roles by the recorded verdicts, numbers by what they rest on."""
+"""Whether what entries say is borne out: roles of runs by the recorded verdicts, numbers by what they rest on."""
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from typing import Final
 
-from paper_repro.workflow.claims import RECORDED
-from theory.findings.finding import Entry, Role
+from paper_repro.workflow.claims import CLAIMS
+from theory.findings.finding import BY_DATA, FALSE, TRUE, Entry, Role
 
 ROLES: Final[Mapping[str, Role]] = {
     "holds": "supports",
@@ -23,14 +21,14 @@ _POINTER: Final = (
 
 
 _TENS: Final = "ten twenty thirty forty fifty sixty seventy eighty ninety hundred".split()  # noqa: SIM905
-_WORDS: Final = {"five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9"} | {
+NUMERALS: Final = {"five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9"} | {
     word: str(10 * n) for n, word in enumerate(_TENS, 1)
 }
 
 
 def numbers(text: str) -> set[str]:
     """The numbers of a text above 4, in figures; smaller ones are counts, and in all formulas."""
-    text = re.sub(rf"\b(?:{'|'.join(_WORDS)})\b", lambda word: _WORDS[word[0]], re.sub(_POINTER, "", text))
+    text = re.sub(rf"\b(?:{'|'.join(NUMERALS)})\b", lambda word: NUMERALS[word[0]], re.sub(_POINTER, "", text))
     found = {each.replace(",", "") for each in re.findall(_NUMBER, text)}
     return {each for each in found if each not in "01234"}
 
@@ -46,17 +44,11 @@ def untold(text: str, *sources: str) -> list[str]:
     return found
 
 
-@cache
-def measured() -> Mapping[str, Mapping[str, float | None]]:
-    """The recorded numbers by id and name."""
-    return {row["id"]: row["measured"] for row in json.loads(RECORDED.read_text(encoding="utf-8"))}
-
-
 def disagreements(entries: Sequence[Entry], verdicts: Mapping[str, str]) -> Iterator[str]:
     """What entries say of their runs that the verdicts, by id, do not bear out, or that does not give their status.
 
     What is tested may be stronger than the quotation: then a run that fails leaves it undecided. Or it is weaker: then
-    a run that holds does. ``tests`` says which, by its first word, and runs alone cannot make such an entry correct.
+    a run that holds does. ``tests`` says which, by its first word, and runs alone cannot make such an entry true.
     """
     for entry in entries:
         given = {run: ROLES.get(verdicts.get(run, ""), "context") for run in entry.runs}
@@ -65,33 +57,19 @@ def disagreements(entries: Sequence[Entry], verdicts: Mapping[str, str]) -> Iter
         for run, role in entry.runs.items():
             if role != given[run] and not (role == "context" and given[run] == decides_nothing):
                 yield f"{entry.label}: {run} {verdicts.get(run, 'is not recorded')!r}, so it {given[run]}, not {role}"
-            if role == decides_nothing and entry.status in ("refuted", "correct") and not entry.checks(role):
+            if role == decides_nothing and entry.status in (*FALSE, *TRUE) and not entry.checks(role):
                 yield f"{entry.label}: {run} {role} what is {tested} than the quotation, so it is in the context of it"
         refuting = {verdicts.get(run) for run, role in entry.runs.items() if role == "refutes"}
-        if "does not hold" in refuting and entry.status not in ("refuted", "misprint"):
-            yield f"{entry.label}: a run refutes it, so it is refuted, not {entry.status}"
-        if refuting and "does not hold" not in refuting and entry.status == "refuted" and not entry.causes:
-            yield f"{entry.label}: it depends on how one counts, so it is imprecise, not refuted"
+        if "does not hold" in refuting and entry.status in (*TRUE, "imprecise", "not decided"):
+            yield f"{entry.label}: a run refutes it, so it is not {entry.status}"
+        if refuting and "does not hold" not in refuting and entry.status != "imprecise" and not entry.causes:
+            yield f"{entry.label}: it depends on how one counts, so it is imprecise, not {entry.status}"
         failed = any(role == "context" and given[run] == "refutes" for run, role in entry.runs.items())
-        if failed and entry.status == "correct":
-            yield f"{entry.label}: a run leaves it undecided, so it is not decided, not correct"
-
-
-def unfounded(entries: Sequence[Entry], measured: Mapping[str, Mapping[str, float | None]]) -> Iterator[str]:
-    """Numbers of what entries with runs say that they do not have from anywhere, rounded as they are written.
-
-    They have them from the quotation, from what the runs ``measured``, by id and name, or from the evidence, which is
-    gathered where the others do not have them. A share may be said in per cent.
-    """
-    for entry in entries:
-        if entry.restates or not entry.runs:
-            continue
-        known = [entry.quote]
-        for name, value in (each for run in entry.runs for each in measured.get(run, {}).items()):
-            size = abs(value or 0)
-            known += [name, f"{size:f} {100 * size:f}"]
-        texts = {"says": entry.says, "why": entry.why, "instead": entry.instead}
-        if any(untold(text, *known) for text in texts.values()):
-            known += [check.gather().says for checks in entry.evidence.values() for check in checks]
-        for name, text in texts.items():
-            yield from (f"{entry.label}: {name} has {each}" for each in untold(text, *known))
+        if failed and entry.status in TRUE:
+            yield f"{entry.label}: a run leaves it undecided, so it is not decided, not {entry.status}"
+        # Where runs alone decide, those that speak for the status are of its scope.
+        speaking = {"supports"} if entry.status in TRUE else {"refutes"}
+        scopes = {CLAIMS[run].scope for run, role in entry.runs.items() if role in speaking and run in CLAIMS}
+        decided = entry.status in (*FALSE, *TRUE, "not reproduced in our setting") and not entry.evidence
+        if decided and ("in the paper's own data" in scopes) != (entry.status in BY_DATA):
+            yield f"{entry.label}: its runs are {' and '.join(sorted(scopes))}, so it is not {entry.status}"

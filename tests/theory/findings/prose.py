@@ -16,23 +16,18 @@ _LETTERS: Final = dict(
     )
 )
 _ARGUMENT: Final = r"\*?(?:\[[^\]]*\])?(?:\{[^{}]*\})?(?:\[[^\]]*\])?"
-_DROPPED: Final = r"\\(?:cite[pt]?|label|[vh]space|includegraphics|url|bibliography\w*|begin|end|resizebox)" + _ARGUMENT
+_DROPPED: Final = (
+    r"\\begin\{list\}(?:\{[^{}]*\}){2}|\\(?:setlength|renewcommand)\\\w+\{[\w.]+\}|\\item\[[^\]]*\]"
+    r"|\\(?:label|[vh]space|includegraphics|bibliography\w*|begin|end|resizebox)" + _ARGUMENT
+)
 _DISPLAYED: Final = (
     r"\$\$.*?\$\$|\\begin\{(algorithm\*?|tabular|align\*?|subequations|equation\*?|eqnarray\*?)\}.*?\\end\{\1\}"
 )
 _HEADING: Final = re.compile(r"(\\appendix|\\(?:sub)*section\*?\{)")
 # A line's number stands before its first word, as a character of its own that no text has.
 _FIRST_MARK: Final = 0xF0000
-
-
-@dataclass(frozen=True)
-class Sentence:
-    """A sentence of a passage: where its words begin and end there, and on which line of the source they begin."""
-
-    text: str
-    start: int
-    end: int
-    line: int
+# What of a display is running text: notes of tables, and the marks of lines.
+_KEPT: Final = re.compile(rf"\\tablefootnote\{{[^{{}}]*\}}|[{chr(_FIRST_MARK)}-{chr(_FIRST_MARK + 0xFFFF)}]")
 
 
 @dataclass(frozen=True)
@@ -43,20 +38,13 @@ class Passage:
     text: str
     lines: tuple[int, ...]  # the line of the source on which each letter of the text stands
 
-    def sentences(self) -> Iterator[Sentence]:
-        """Its sentences, in order."""
-        start = 0
-        for gap in [*re.finditer(r"(?<=[.!?])\s+(?=[A-Z\"(])", self.text), None]:
-            end = gap.start() if gap else len(self.text.rstrip())
-            if end > start:
-                yield Sentence(self.text[start:end], start, end, self.lines[start])
-            start = gap.end() if gap else end
-
 
 def plain(text: str) -> str:
-    """LaTeX as words: displays, citations and labels left out, symbols as letters; words stay as they are."""
-    text = re.sub(_DISPLAYED, " ", text, flags=re.S)
+    """LaTeX as words: symbols as letters, citations as [key]; displays and labels left out, but for notes of tables."""
+    text = re.sub(_DISPLAYED, lambda found: " ".join(_KEPT.findall(found[0])), text, flags=re.S)
     text = re.sub(_DROPPED, " ", text)
+    text = re.sub(r"\\(?:table)?footnote\{", " {", text)
+    text = re.sub(r"\\cite[pt]?\{([^{}]*)\}", r"[\1]", text)
     text = lettered(text)
     text = re.sub(r"\\%", "%", text)
     text = re.sub(r"\\[\W_]|[{}$~]", lambda found: " " if found[0] == "~" else "", text)

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+from tests.theory.findings.borne_out import NUMERALS
 from theory.findings.data import CAUSES, RAW
 from theory.findings.texts import MARK
 from theory.notation.symbols import LETTERS
@@ -14,17 +15,17 @@ _POINTER: Final = (
     r"\b(?:Section|Appendix|Equation|Assumption|Figure|Table|Theorem|Algorithm|Lemma|Corollary|Remark)s?"
     r"(?: (?:and |to )?\(?[A-Z]?[\d.]*\d\)?)+"
 )
-_NAMES: Final = "OPT-1.3B OPT-125M float32 CIFAR10 SST-2"
+_NAMES: Final = "OPT-1.3B OPT-125M float32 CIFAR10 SST-2 opt-0.3m"
 # Symbols with their exponents and indices: those of formulas, and the paper's for what these are sizes of.
-_SYMBOLS: Final = (
-    *(f"{letter}{power}" for letter in (*LETTERS.values(), "L") for power in ("²", "")),
-    *"∇f_i(·; ξ) ∇²f_i(·; ξ) f_i(·; ξ)".replace("(·; ", "(·;").split(),
-    *"‖∇f_i‖² ‖∇f‖² ∇f_i(x_r) ∇f_i ∇f_i^μ f_i^μ f_i f^μ ∇²f ∇̄f ∇̂f E‖G‖² E_r x_{i,r}^k x_r x_r' C_r C_j".split(),
-    *"t_i s_i s_i' G_i^k χ_r Σ_r A_2 A_3 A_4 T_2 T_3".split(),
-)
-# Figures in words; small ones are counts of what a sentence names.
-_WORDS: Final = (
-    "six seven eight nine ten eleven twelve twenty thirty forty fifty sixty seventy eighty ninety hundred".split()
+_SYMBOLS: Final = """
+    ∇f_i(·;ξ) ∇²f_i(·;ξ) f_i(·;ξ) ‖∇f_i‖² ‖∇f‖² ∇f_i(x_r) ∇f_i ∇f_i^μ f_i^μ f_i f^μ ∇²f ∇̄f ∇̂f E‖G‖² E_r x_{i,r}^k x_r
+    x_r' C_r C_j t_i s_i s_i' G_i^k χ_r Σ_r A_2 A_3 A_4 T_2 T_3
+"""
+_KNOWN: Final = sorted(
+    [f"{letter}{power}" for letter in (*LETTERS.values(), "L") for power in ("²", "")]
+    + [*_SYMBOLS.split(), *_NAMES.split()],
+    key=len,
+    reverse=True,
 )
 _SETTING: Final = re.compile(r"\b[A-Za-zμκβ] ?= ?\d+")
 _TYPED: Final = re.compile(r"[\d=≤≥<>≪≫≈+−·/^√ΣΠ½¼¾⁰¹²³⁴-⁹×∞→∈⪯⪰∫‖⟨⟩_{}%]+")
@@ -32,11 +33,11 @@ _TYPED: Final = re.compile(r"[\d=≤≥<>≪≫≈+−·/^√ΣΠ½¼¾⁰¹²³
 
 def typed(text: str, *quoted: str) -> list[str]:
     """The figures and signs of a text that are in no mark or name, and in no setting that what is quoted has too."""
-    text = re.sub(_POINTER, " ", MARK.sub(" ", text)).replace("(·; ", "(·;")
-    for name in sorted((*_SYMBOLS, *_NAMES.split()), key=len, reverse=True):
+    text = re.sub(_POINTER, " ", re.sub(rf"(?:\b[A-Za-zκ] = )?{MARK.pattern}", " ", text)).replace("(·; ", "(·;")
+    for name in _KNOWN:
         text = re.sub(rf"(?<![\w^]){re.escape(name)}(?![\w^{{])", " ", text)
     text = _SETTING.sub(lambda found: found[0] if not any(found[0] in each for each in quoted) else " ", text)
-    return _TYPED.findall(text) + re.findall(rf"\b(?:{'|'.join(_WORDS)})\b", text)
+    return _TYPED.findall(text) + re.findall(rf"\b(?:{'|'.join(NUMERALS)})\b", text)
 
 
 def typed_in(raws: list[dict[str, Any]] = RAW) -> Iterator[str]:

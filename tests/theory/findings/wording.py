@@ -39,7 +39,7 @@ def differences(quote: str, says: str, tests: str = "", *, names: bool = True) -
 
 def _order(text: str) -> list[str]:
     """The symbols of a text in the order in which they first stand there, alone or in a product."""
-    bare = re.sub(r"(?![dKPmMR]+\b)\b[A-Za-z]{2,}", " ", text)
+    bare = re.sub(r"\[[^]]*\d{4}[^]]*\]|(?![dKPmMR]+\b)\b[A-Za-z]{2,}", " ", text)  # neither [keys] nor words
     return list(dict.fromkeys(re.findall("[dKPmMRκμη]", bare)))
 
 

@@ -15,8 +15,8 @@ def _whole(label: str, entry: dict[str, Any]) -> dict[str, Any]:
     """The entry with what follows from its label, its number and its other words.
 
     Its number is that of a table which begins on its line. Without one it is running text where it quotes words, else a
-    display. Where it says no status it is carried over if it carries another's fault, a misprint if it is an algorithm,
-    or a line of one that is printed otherwise than it should be, and else correct.
+    display. Where it says no status it is a proof gap if it carries another's fault, true as meant if it is an
+    algorithm, or a line of one, that is printed otherwise than it should be, and else true by proof.
     """
     line = entry.get("line") or int(label.removeprefix("line-").partition(".")[0])
     number = entry.get("number", _TABLES.get(line, ""))
@@ -28,12 +28,16 @@ def _whole(label: str, entry: dict[str, Any]) -> dict[str, Any]:
         kind = "caption" if kind == "figure" else kind
     else:
         kind, place = ("claim", section) if "quote" in entry else ("equation", f"{section}, display without a number")
-    implied = {} if "restates" in entry else {"status": "carried over" if "carries" in entry else "correct"}
+    implied = {} if "restates" in entry else {"status": "proof gap" if "carries" in entry else "true by proof"}
     if "printed" in entry:
-        implied = {"status": "misprint", "cause": "algorithm-slips", "instead": f"⟦line {label}⟧"}
+        implied = {
+            "status": "false to the letter, true as meant",
+            "cause": "algorithm-slips",
+            "instead": f"⟦line {label}⟧",
+        }
     elif place == section and kind == "algorithm line":
         why = f"⟦slips {place}⟧ slips in it stop a literal run; mended, it does what it should"
-        implied = {"status": "misprint", "why": why, "instead": f"⟦lines {place}⟧"}
+        implied = {"status": "false to the letter, true as meant", "why": why, "instead": f"⟦lines {place}⟧"}
     own = {name: value for name, value in entry.items() if name != "number"}
     own |= {name: _changed(label, entry["code"], entry[name]) for name in ("printed", "plant") if name in entry}
     return {"label": label, "line": line, "kind": kind, "place": place, **implied, **own}

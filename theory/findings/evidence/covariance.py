@@ -259,7 +259,7 @@ def moment(u: tuple[int, ...], v: tuple[int, ...], *, mended: bool) -> Evidence:
 
 refutes("line-1338", cause="fourth-moment", witness=True)(moment, (1, 0, 0, 0), (0, 1, 0, 0), mended=False)
 mends("line-1338")(moment, (1, 0, 0, 0), (0, 1, 0, 0), mended=True)
-mends("line-1338")(moment, (1, 2, 0, -1, 0, 0, 3, 0), (0, 1, 0, 2, 0, 1, 0, 0), mended=True)
+mends("line-1338")(moment, (1, 2, 0, -1, 0, 0, 3, 0), (0, 1, 0, 2, 0, 1, 1, 0), mended=True)
 
 
 @mends("line-1338")

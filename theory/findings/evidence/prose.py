@@ -203,9 +203,7 @@ def never_proved() -> Evidence:
     stated = [raw["label"] for raw in RAW if raw["kind"] in ("theorem", "corollary") and "Section" in raw["place"]]
     proved = {raw.get("restates") for raw in RAW if "Appendix D" in raw["place"]}
     missing = [label for label in stated if label not in proved]
-    return Evidence(
-        "arithmetic", missing == ["coro-1"], f"of {', '.join(stated)}, not taken up in Appendix D: {missing}"
-    )
+    return Evidence("table", missing == ["coro-1"], f"of {', '.join(stated)}, not taken up in Appendix D: {missing}")
 
 
 @refutes("line-415", cause="smoothing-terms")
@@ -219,7 +217,9 @@ def largest_is_the_fourth() -> Evidence:
     listed = ", ".join(f"{name} {value:.3g}" for name, value in named.items())
     middle = named["dissimilarity"] + named["noise"]
     return Evidence(
-        "arithmetic", named["smoothing"] > 1e6 * middle, f"OPT-1.3B, μ = 10⁻³, σ = σ_G = L = 1: {listed}",
+        "arithmetic",
+        named["smoothing"] > 1e6 * middle,
+        f"OPT-1.3B, μ = 10⁻³, σ = σ_G = L = 1: {listed}",
         {**named, "ratio": named["smoothing"] / middle},
     )
 
@@ -257,7 +257,7 @@ def one_step_only() -> Evidence:
     """Local steps of Figure 2."""
     steps, covered = (1, 4, 10), statement("theorem-2", "stated").single_step
     beyond = [K for K in steps if K > 1]
-    return Evidence("arithmetic", covered and len(beyond) > 1, f"Theorem 2 is for K = 1; Figure 2 has K = {steps}")
+    return Evidence("table", covered and len(beyond) > 1, f"Theorem 2 is for K = 1; Figure 2 has K = {steps}")
 
 
 @refutes("line-516", cause="formula-slips")

@@ -58,7 +58,7 @@ def _costs(
         f"; {name}: printed {printed[name]:.2f} {unit}, formula {computed[name]:.2f}" for name in wrong
     )
     counts = {"cells": len(printed), "agree": len(printed) - len(wrong), "off": len(wrong)}
-    return Evidence("arithmetic", wrong == list(odd), says, counts)
+    return Evidence("table", wrong == list(odd), says, counts)
 
 
 def _cells(value: Callable[[str, str], float]) -> dict[str, float]:
@@ -94,12 +94,13 @@ def cell(name: str, column: int, printed: float, fixed: float) -> Evidence:
     model, data = name.split()
     rounds = ROUNDS[model][data]
     follows = model_terabytes(rounds, PARAMETERS[model]) if column == 2 else decomfl_megabytes(rounds, P=10)
+    implied = rounds * printed / follows
     return Evidence(
-        "arithmetic",
+        "table",
         RESULTS[model][data][column].cost == printed and not agree(printed, follows) and agree(fixed, follows),
         f"{name}: printed {printed}, formula {follows:.4g} for {rounds} rounds, that is {fixed}; the print would take "
-        f"{rounds * printed / follows:.0f} rounds; of DeComFL R·P·12 bytes, P = 10",
-        {"printed": printed, "formula": follows, "rounds": rounds, "rounds of the print": rounds * printed / follows},
+        f"{implied:.0f} rounds; of DeComFL R·P·12 bytes, P = 10",
+        {"printed": printed, "formula": follows, "rounds": rounds, "factor": printed / follows, "implied": implied},
     )
 
 
@@ -137,14 +138,14 @@ def rounds_apart() -> Evidence:
     low, high = min(ratios.values()), max(ratios.values())
     worst = max(ratios, key=lambda name: ratios[name])
     says = f"rounds of DeComFL over those that FedAvg's costs imply: {low:.2g} to {high:.2g} ({worst})"
-    return Evidence("arithmetic", high > 2, says, {**ratios, "least": low, "most": high})
+    return Evidence("table", high > 2, says, {**ratios, "least": low, "most": high})
 
 
 @context("line-582.6")
 def implied_rounds() -> Evidence:
     implied = _rounds_of_fedavg()
     listed = ", ".join(f"{name} {rounds:.0f}" for name, rounds in implied.items())
-    return Evidence("arithmetic", all(rounds > 0 for rounds in implied.values()), f"rounds implied: {listed}", implied)
+    return Evidence("table", all(rounds > 0 for rounds in implied.values()), f"rounds implied: {listed}", implied)
 
 
 def accuracies(tables: Mapping[str, Mapping[str, tuple[Cell, ...]]]) -> Evidence:
@@ -158,7 +159,7 @@ def accuracies(tables: Mapping[str, Mapping[str, tuple[Cell, ...]]]) -> Evidence
     sizes = ", ".join(f"{EXAMPLES[name]}" for name in next(iter(tables.values())))
     most_runs, most = max(least)
     return Evidence(
-        "arithmetic",
+        "table",
         len(single) < len(least),
         f"{len(single)} of {len(least)} accuracies are k/n, n = {sizes} ({', '.join(single)}); the others can only be "
         f"means over runs or batches, {most} over {most_runs} runs or more",
@@ -180,9 +181,7 @@ def _pairs(column: int) -> list[tuple[str, float, float]]:
 @context("line-575")
 def as_good_as_mezo() -> Evidence:
     gains = [ours - other for _, ours, other in _pairs(1)]
-    return Evidence(
-        "arithmetic", min(gains) >= 0, f"DeComFL − MeZO: {min(gains):.2f} to {max(gains):.2f} points, 12 cells"
-    )
+    return Evidence("table", min(gains) >= 0, f"DeComFL − MeZO: {min(gains):.2f} to {max(gains):.2f} points, 12 cells")
 
 
 @refutes("line-575.2", cause="loose-words", witness=True)
@@ -194,7 +193,7 @@ def above_fedzo() -> Evidence:
     chance = 2 * sum(math.comb(len(gains), n) for n in range(above, len(gains) + 1)) / 2 ** len(gains)
     says = f"DeComFL − FedZO: {min(gains):.2f} to {max(gains):.2f} points, above in {above} of {len(gains)} cells"
     numbers = {"least": min(gains), "most": max(gains), "above": above, "cells": len(gains), "chance": chance}
-    return Evidence("arithmetic", chance < 0.05, f"{says}, sign test p = {chance:.2g}", numbers)
+    return Evidence("table", chance < 0.05, f"{says}, sign test p = {chance:.2g}", numbers)
 
 
 @context("line-916")
@@ -206,7 +205,10 @@ def lora_comparable() -> Evidence:
     errors = gains[worst] / (100 * math.sqrt(2 * share * (1 - share) / EXAMPLES[worst]))
     says = f"LoRA − full parameters: {max(gains.values()):.2f} to {gains[worst]:.2f} points, the latter on {worst}"
     return Evidence(
-        "arithmetic", errors > -2, f"{says}: {-gains[worst]:.2f} below, {-errors:.1f} standard errors", {**gains, "below": -gains[worst], "errors": -errors}
+        "table",
+        errors > -2,
+        f"{says}: {-gains[worst]:.2f} below, {-errors:.1f} standard errors",
+        {**gains, "below": -gains[worst], "errors": -errors},
     )
 
 
@@ -214,7 +216,7 @@ def lora_comparable() -> Evidence:
 def one_megabyte() -> Evidence:
     costs = [decomfl_megabytes(R, P=10) for model in RESULTS for R in ROUNDS[model].values()]
     return Evidence(
-        "arithmetic",
+        "table",
         max(costs) <= 1,
         f"by the formula of Table 2 {min(costs):.2f} to {max(costs):.2f} MB, {1 / max(costs):.1f} to "
         f"{1 / min(costs):.1f} times less than 1 MB",
@@ -229,7 +231,7 @@ def apart_as_printed() -> Evidence:
     small, large = (RESULTS[model] for model in ("OPT-125M", "OPT-1.3B"))
     ratios = {name: (large[name][3].cost or 0.0) / (cells[3].cost or 0.0) for name, cells in small.items()}
     listed = ", ".join(f"{name} {ratio:.3g}" for name, ratio in ratios.items())
-    return Evidence("arithmetic", max(ratios.values()) > 2, f"OPT-1.3B over OPT-125M, as printed: {listed}", ratios)
+    return Evidence("table", max(ratios.values()) > 2, f"OPT-1.3B over OPT-125M, as printed: {listed}", ratios)
 
 
 @mends("line-578")
@@ -239,7 +241,7 @@ def nearly_identical() -> Evidence:
     bytes_a_round = _cells(lambda model, name: mended[f"{model} {name}"] * 1e6 / (10 * ROUNDS[model][name]))
     low, high = min(bytes_a_round.values()), max(bytes_a_round.values())
     return Evidence(
-        "arithmetic",
+        "table",
         math.isclose(low, high),
         f"mended, {low:.3g} to {high:.3g} bytes a round and direction for both models; as printed 7.5 times between "
         "them for RTE and BoolQ",
@@ -263,7 +265,7 @@ def lora_fedzo() -> Evidence:
     d = [total / ROUNDS["OPT-125M+LoRA"][name] for name, total in implied.items()]
     listed = ", ".join(f"{cells[1].cost} TB" for cells in LORA.values())
     return Evidence(
-        "arithmetic",
+        "table",
         min(d) > 100 * LORA_PARAMETERS and max(d) < 1.01 * min(d),
         f"with P = 5 {listed} imply {min(d) / 1e6:.0f}·10⁶ parameters a transfer, where Table 2 has "
         f"{PARAMETERS['OPT-125M'] / 1e6:.0f}·10⁶; LoRA of rank 8 on Q and V trains {LORA_PARAMETERS}",
@@ -277,7 +279,7 @@ def lora_mended() -> Evidence:
     listed = ", ".join(f"{name} {megabytes:.0f} MB" for name, megabytes in costs.items())
     ours = [cells[2].cost or 0.0 for cells in LORA.values()]
     ratio = min(costs[name] / cost for name, cost in zip(LORA, ours, strict=True))
-    return Evidence("arithmetic", max(costs.values()) < 0.01 * 1e6, f"{listed}; {ratio:.0f} times DeComFL's", costs)
+    return Evidence("table", max(costs.values()) < 0.01 * 1e6, f"{listed}; {ratio:.0f} times DeComFL's", costs)
 
 
 @supports("table.Experiment setting")
@@ -289,9 +291,7 @@ def settings() -> Evidence:
         for name, cells in rows.items()
     ]
     same = sum(math.isclose(rounds, implied) for rounds, implied in pairs)
-    return Evidence(
-        "arithmetic", same == len(pairs) - 2, f"{same} of {len(pairs)} costs of DeComFL (P = 10) imply these R"
-    )
+    return Evidence("table", same == len(pairs) - 2, f"{same} of {len(pairs)} costs of DeComFL (P = 10) imply these R")
 
 
 def _largest(name: str) -> float:
@@ -356,7 +356,9 @@ def near_is_not_zero() -> Evidence:
     d, near = 269_722, 0.01
     kappa = 1 + near * (d - 1)
     return Evidence(
-        "counter-example", kappa > 100, f"d = {d}, one eigenvalue of 1, {near:.0%} of it all others: κ = {kappa:.0f}",
+        "counter-example",
+        kappa > 100,
+        f"d = {d}, one eigenvalue of 1, {near:.0%} of it all others: κ = {kappa:.0f}",
         {"d": d, "near": near, "kappa": kappa},
     )
 

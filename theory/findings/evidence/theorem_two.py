@@ -69,7 +69,8 @@ def rough_printed() -> Evidence:
     setting = _rough_setting(STATED, d=10**4, L=1.0, mu=1e-9)
     left = rough_clients(setting, curvature=1.0, delta=1e-14)
     what = "f 1-smooth but f_i not, d = 10⁴, D = 0, R = 2, σ_G = 1, largest η: average against bound"
-    return exceeds(left, math.fsum(STATED.bound(setting)), what)
+    found = exceeds(left, math.fsum(STATED.bound(setting)), what)
+    return replace(found, numbers={**found.numbers, "d": setting.d})
 
 
 @mends("the.2")
@@ -303,7 +304,9 @@ def below_resolution() -> Evidence:
         f"κ = 10, m = 2, P = 10, R = 3000: μ ≤ {mu:.2g} at d = 10⁹; the loss changes by less than half a unit in its "
         f"last place from d = {reach['32']:.2g} (float32), {reach['64']:.2g} (float64) on"
     )
-    return Evidence("arithmetic", mu < 2.0**-24 and reach["32"] < 1e5 < reach["64"], says, {"mu": mu, **reach})
+    return Evidence(
+        "arithmetic", mu < 2.0**-24 and reach["32"] < 1e5 < reach["64"], says, {"mu": mu, "d": 1e9, **reach}
+    )
 
 
 @refutes("line-442", cause="small-mu")

@@ -91,7 +91,7 @@ def unbiased_without_smoothing() -> Evidence:
     return same(design("sphere", 4).sandwich(eye) / 4, eye, "E Z, d = 4")  # E zzᵀ zzᵀ = d E zzᵀ on the sphere
 
 
-@supports("eq.fjiow.es")
+@mends("eq.fjiow.es")
 def remainder_of_a_quadratic() -> Evidence:
     """For f = ‖x‖²/2, μ = 1: ε = ½‖z‖² z, its square against μ²L²d³."""
     z = design("sphere", 8).z
@@ -107,7 +107,7 @@ def remainder_of_a_quadratic() -> Evidence:
     )
 
 
-@supports("eq.fjiow.es")
+@mends("eq.fjiow.es")
 @everywhere("mended bound of ‖ε‖² against the printed one")
 @over(effort=10, d=whole(1, 1e9), P=whole(1, 1e4))
 def remainder_search(d: int, P: int) -> float:
@@ -121,14 +121,14 @@ def _kinked(delta: float) -> float:
     return (math.hypot(1.0, delta) - delta) ** 2
 
 
-@refutes("line-1284.2", cause="smoothness")
+@refutes("line-1284.2", "eq.fjiow.es", cause="smoothness")
 def kinked_client() -> Evidence:
     """For f = (f_1 + f_2)/2 = 0 for f_2 = −f_1, so any L is one of f: here 1/10."""
     bound = statement("remainder", "stated").bound(Setting(d=1, L=0.1, mu=1.0, distribution="sphere"))
     return exceeds(_kinked(1e-3), sum(bound), "f_1 = √(x² + δ²) = −f_2, δ = 10⁻³, f 1/10-smooth: ‖ε‖² against bound")
 
 
-@mends("line-1284.2")
+@mends("line-1284.2", "eq.fjiow.es")
 def kinked_mended() -> Evidence:
     bound = statement("remainder").bound(Setting(d=1, L=1e3, mu=1.0, distribution="sphere"))
     return at_most(_kinked(1e-3), sum(bound), "the same with L = 1/δ, of f_1: ‖ε‖² against the mended bound")

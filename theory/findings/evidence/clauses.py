@@ -1,0 +1,126 @@
+"""Clauses of the abstract and Sections 1 to 5 against the paper's tables, formulas, algorithms and other sentences."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from sympy import sqrt
+
+from theory.bounds import statement
+from theory.communication import TABLE_1
+from theory.findings.data import RAW
+from theory.findings.evidence.algorithms import PROGRAMS, play, runs
+from theory.findings.evidence.claims import dimension_free, lag, records
+from theory.findings.evidence.prose import reproduced, tighter, uplink
+from theory.findings.evidence.tables import rounds_apart
+from theory.findings.evidence.theorem_two import ball_of_radius, below_resolution, sphere_of_radius
+from theory.findings.finding import Evidence, refutation
+from theory.findings.instruments import agree, at_most, equal, exceeds, unlike
+from theory.findings.placed import mends, refutes, supports
+from theory.notation import symbols as s
+from theory.notation.formula import names_in
+from theory.notation.printed import EXAMPLES, MOST_FREQUENT, PARAMETERS, RESULTS, ROUNDS
+from theory.notation.setting import second_moment_factor
+
+# What other evidence speaks on too.
+
+supports("line-134.2", "line-272")(dimension_free)
+supports("line-160")(reproduced)
+supports("line-160")(runs, "line-335")
+refutes("line-237", cause="formula-slips")(ball_of_radius)
+mends("line-237")(sphere_of_radius)
+supports("line-252")(uplink)
+refutes("line-429.2", cause="reasons")(refutation(tighter))
+refutes("line-461", cause="small-mu")(below_resolution)
+refutes("line-499.2", cause="downlink")(lag)
+supports("line-501.3")(records)
+refutes("line-574.5", cause="quantifiers")(rounds_apart)
+
+# Sentences against formulas.
+
+_SHARED, _OWN = (1 + (second_moment_factor("gaussian", d=1000, P=1) - 1) / m for m in (1, 10))
+refutes("line-257", cause="loose-words")(
+    exceeds, _SHARED, _OWN, "E‖·‖²/‖v‖² of the mean of 10 alike clients' steps, d = 1000: shared directions, own ones"
+)
+_GAUSSIAN, _SPHERE = (second_moment_factor(name, d=1000, P=10) for name in ("gaussian", "sphere"))
+refutes("line-446.2", cause="assumptions")(exceeds, _GAUSSIAN, _SPHERE, "ρ for d = 1000, P = 10: Gaussian, sphere")
+refutes("line-155", cause="loose-words")(
+    exceeds, 2000**2 / 1000**2, 2000 / 1000, "n = 1000 -> 2000: growth of n × n parameters, of n × 4 factors of them"
+)
+_RATE = sqrt(s.d / (s.m * s.P * s.K * s.R))
+supports("line-423.2")(
+    equal, _RATE * sqrt(s.K * s.P), _RATE.subs({s.K: 1, s.P: 1}), "the rate times √(KP), and the rate at K = P = 1"
+)
+_MODELS = TABLE_1["FedAvg"].uplink + TABLE_1["FedCom"].downlink
+supports("line-442.5")(equal, _MODELS, _MODELS.subs(s.K, 2 * s.K), "FedAvg up and FedCom down a round, K and 2K")
+supports("line-591.2")(agree, 1e12 / 1e6, 1_000_000, "MB in a TB")
+refutes("line-151.2", cause="loose-words")(
+    exceeds, 4 * 915.52734375, 915.5, "TB of four machines, 10¹⁰/2¹⁸ steps of 6·10⁹ parameters of 2 bytes both ways"
+)
+
+
+@supports("line-414", "line-414.2")
+def four_terms() -> Evidence:
+    """Which of D, σ_G, σ and μ each term of Theorem 1 has, in their order."""
+    found = [
+        {*names_in(term)} & {"D", "sigma_G", "sigma", "mu"} for term in statement("theorem-1", "stated").terms.values()
+    ]
+    return Evidence("algebra", found == [{"D"}, {"sigma_G"}, {"sigma"}, {"mu"}], f"terms of Theorem 1 have {found}")
+
+
+@refutes("line-404", cause="formula-slips")
+def indices() -> Evidence:
+    """A direction is made of a seed: how many indices those of Algorithm 3 have, with P directions a step."""
+    return unlike(len(next(iter(play(PROGRAMS["Algorithm 3"])["seeds"]))), 2, "indices of a seed, and of z_r^k")
+
+
+# Sentences against tables and other sentences.
+
+
+def by_tables(find: Callable[[float, float, str], Evidence], left: float, right: float, what: str) -> Evidence:
+    """A comparison of numbers that the paper's tables have."""
+    return replace(find(left, right, what), instrument="table")
+
+
+_CELLS = [cells for rows in RESULTS.values() for cells in rows.values()]
+_BEHIND = [cells[0].accuracy - cells[3].accuracy for cells in _CELLS]
+_SAVED = [1e6 * (cells[column].cost or 0) / (cells[3].cost or 1) for cells in _CELLS for column in (0, 2)]
+supports("line-138.2")(by_tables, at_most, 1e9, PARAMETERS["OPT-1.3B"], "parameters of the larger model of Table 2")
+refutes("line-186.3", "line-573", cause="loose-words")(
+    by_tables, exceeds, sum(gap > 1 for gap in _BEHIND), 6, "of 12 cells FedAvg leads DeComFL by more than a point in"
+)
+supports("line-512.2")(
+    by_tables, at_most, 1e5, min(_SAVED), "least ratio of the costs of FedAvg and FedZO to DeComFL's"
+)
+refutes("line-574.3", cause="two-sentences")(
+    by_tables, exceeds, ROUNDS["OPT-1.3B"]["SST-2"], 1250, "rounds of SST-2 in the settings, to convergence in C.3.1"
+)
+refutes("line-574.4", cause="loose-words")(
+    by_tables, exceeds, 1e9, PARAMETERS["OPT-125M"], "a billion, parameters of the smaller model"
+)
+for _name in ("WSC", "BoolQ"):
+    refutes("line-465.2", cause="loose-words")(
+        by_tables,
+        exceeds,
+        100 * MOST_FREQUENT[_name] / EXAMPLES[_name],
+        RESULTS["OPT-125M"][_name][3].accuracy,
+        f"per cent of the most frequent answer of {_name}, accuracy of DeComFL",
+    )
+
+
+def absent(word: str, section: str) -> Evidence:
+    """What a section asserts is quoted by entries: none of them has the word."""
+    told = [raw["quote"] for raw in RAW if raw["place"].endswith(section) and "quote" in raw]
+    found = [quote for quote in told if word in quote]
+    return Evidence("table", bool(told) and not found, f"{len(told)} quotations of {section}; “{word}” in {found}")
+
+
+refutes("line-164.2", cause="loose-words")(refutation(absent), "converge", "Section 3.3")
+refutes("line-508.2", cause="reasons")(refutation(absent), "Hessian", "Section 5")
+
+
+@refutes("line-570", cause="two-sentences")
+@refutation
+def not_of_superglue() -> Evidence:
+    """Tasks of Table 2 that SuperGLUE does not have."""
+    others = set(EXAMPLES) - {"BoolQ", "CB", "COPA", "MultiRC", "ReCoRD", "RTE", "WIC", "WSC"}
+    return Evidence("table", bool(others), f"not among the eight tasks of SuperGLUE: {', '.join(sorted(others))}")
