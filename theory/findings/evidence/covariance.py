@@ -262,11 +262,9 @@ mends("line-1338")(moment, (1, 0, 0, 0), (0, 1, 0, 0), mended=True)
 mends("line-1338")(moment, (1, 2, 0, -1, 0, 0, 3, 0), (0, 1, 0, 2, 0, 1, 1, 0), mended=True)
 
 
-@mends("line-1338")
-def moment_by_trace() -> Evidence:
-    d, gamma = sp.symbols("d gamma", positive=True)
-    # E z_i z_j z_k z_l = γ (δ_ij δ_kl + δ_ik δ_jl + δ_il δ_jk) by symmetry; i = j, k = l summed: E‖z‖⁴ = d².
-    return equal(sp.solve(gamma * (d**2 + 2 * d) - d**2, gamma)[0], d / (d + 2), "γ from E‖z‖⁴ = d²")
+# E z_i z_j z_k z_l = γ (δ_ij δ_kl + δ_ik δ_jl + δ_il δ_jk) by symmetry; i = j, k = l summed: E‖z‖⁴ = d².
+_GAMMA, _D, _P = sp.symbols("gamma d P", positive=True)
+mends("line-1338")(equal, sp.solve(_GAMMA * (_D**2 + 2 * _D) - _D**2, _GAMMA)[0], _D / (_D + 2), "γ from E‖z‖⁴ = d²")
 
 
 def rare_noise(*, mean: bool) -> Evidence:
@@ -294,7 +292,6 @@ def one_batch_for_all() -> Evidence:
     )
 
 
-_D, _P = sp.symbols("d P", positive=True)
 mends("line-1354")(
     equal, (_P - 1) / _P + 2 * _D / (_P * (_D + 2)), 1 + (_D - 2) / (_P * (_D + 2)), "(P−1)/P + 2d/(P(d+2))"
 )

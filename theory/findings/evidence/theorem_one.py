@@ -113,11 +113,11 @@ RATE_1024: Final = replace(RATE_16, P=1024, R=100 * 1024)
 mends("coro-1")(witness, "corollary-1", "corrected", RATE_1024, 1.0)
 
 
-@mends("lemma.pp.v2", "line-1064", "line-1073")
-def linear_noise_region() -> Evidence:
-    """ρσ² > 2(d + 4)σ²/P exactly for P > d + 7."""
-    left = 1 + (d + 1) / P - printed("variance")["noise"] / sigma**2
-    return equal(left, (P - d - 7) / P, "left − right, over σ²: positive for P > d + 7")
+# ρσ² > 2(d + 4)σ²/P exactly for P > d + 7.
+_EXCESS: Final = 1 + (d + 1) / P - printed("variance")["noise"] / sigma**2
+mends("lemma.pp.v2", "line-1064", "line-1073")(
+    equal, _EXCESS, (P - d - 7) / P, "left − right, over σ²: positive for P > d + 7"
+)
 
 
 def noise_after_one_round(key: str) -> Evidence:
@@ -286,19 +286,13 @@ def walk_range() -> Evidence:
 # Lemma hbhb
 
 
-@mends("line-1101.2")
-def sum_of_ranges() -> Evidence:
-    """Σ_{k≥τ} k at τ = 1 is K(K + 1)/2."""
-    k = sp.Symbol("k")
-    return equal(sp.summation(k, (k, 1, K)), K**2 / 2 + K / 2, "with τ ≤ k the coefficient of X_1 is K(K + 1)/2 > K²/2")
-
-
-@mends("line-1101.2")
-def sum_of_right_ranges() -> Evidence:
-    """Σ_{k>τ} (k − 1) at τ = 1 is K(K − 1)/2."""
-    k = sp.Symbol("k")
-    total = sp.summation(k - 1, (k, 2, K))
-    return equal(total, MENDED["line-1101.2"].right, "with τ < k it is K(K − 1)/2 ≤ K²/2")
+# Σ_{k≥τ} k and Σ_{k>τ} (k − 1) at τ = 1.
+_k: Final = sp.Symbol("k")
+mends("line-1101.2")(
+    equal, sp.summation(_k, (_k, 1, K)), K**2 / 2 + K / 2, "with τ ≤ k the coefficient of X_1 is K(K + 1)/2 > K²/2"
+)
+_BELOW: Final = sp.summation(_k - 1, (_k, 2, K))
+mends("line-1101.2")(equal, _BELOW, MENDED["line-1101.2"].right, "with τ < k it is K(K − 1)/2 ≤ K²/2")
 
 
 def coefficient(K: int, *, inclusive: bool) -> Evidence:
@@ -319,24 +313,13 @@ def _left_coefficient(step: sp.Expr, coefficient: sp.Expr) -> Evidence:
     return equal(found, coefficient, f"1 − 6L²K²(d + P + 4)η²/(2P) at η = {written(step)}, against {coefficient}")
 
 
-@refutes("line-1119", cause="conditions")
-@refutation
-def negative_coefficient() -> Evidence:
-    """At the printed condition the coefficient is 1 − 2P."""
-    return _left_coefficient(statement("local-drift", "stated").eta["drift"], 1 - 2 * P)
-
-
-@mends("line-1119")
-def half_a_coefficient() -> Evidence:
-    """With √P for 2P in the condition the coefficient is ½."""
-    return _left_coefficient(MENDED["line-1119"].right, sp.Rational(1, 2))
-
-
-@refutes("line-1112", cause="conditions")
-@refutation
-def twice_too_small() -> Evidence:
-    """The printed dissimilarity of line-1112 is half of what the substitution gives."""
-    return slips("line-1112", "dissimilarity", sp.Rational(1, 2))
+# As printed, and with √P for 2P.
+refutes("line-1119", cause="conditions")(
+    refutation(_left_coefficient), statement("local-drift", "stated").eta["drift"], 1 - 2 * P
+)
+mends("line-1119")(_left_coefficient, MENDED["line-1119"].right, sp.Rational(1, 2))
+# The printed dissimilarity of line-1112 is half of what the substitution gives.
+refutes("line-1112", cause="conditions")(refutation(slips), "line-1112", "dissimilarity", sp.Rational(1, 2))
 
 
 # From eq.asd to line-1235
@@ -388,12 +371,13 @@ def room() -> Evidence:
 _ROOM: Final = 1 / 3  # with every printed condition on η divided by 3 the four terms fit
 
 
-@mends("eq.asd")
-def cancels() -> Evidence:
-    """(−½Kη + Lη²K²)‖mean‖² ≤ 0 needs η ≤ 1/(2KL); the fourth condition is below 1/(6KL)."""
-    fourth = statement("theorem-1", "stated").eta["smoothing"].doit()
-    slack = sp.simplify(1 / fourth - 6 * K * L)
-    return equal(slack, 2 * L * (d + 6) ** 3 / (m * P * (d + 3) ** 3), "1/η of the fourth condition − 6KL is positive")
+# (−½Kη + Lη²K²)‖mean‖² ≤ 0 needs η ≤ 1/(2KL); the fourth condition is below 1/(6KL).
+mends("eq.asd")(
+    equal,
+    1 / statement("theorem-1", "stated").eta["smoothing"].doit() - 6 * K * L,
+    2 * L * (d + 6) ** 3 / (m * P * (d + 3) ** 3),
+    "1/η of the fourth condition − 6KL is positive",
+)
 
 
 @mends("line-1119")
