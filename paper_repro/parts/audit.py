@@ -18,6 +18,7 @@ from paper_repro.workflow.report import Folded, notes
 from paper_repro.workflow.runs import Report, Result, Work
 from theory.findings.finding import STATUSES, TRUE, EntryResult, gather
 from theory.findings.registry import ENTRIES
+from theory.findings.texts import KNOWN
 from theory.statements.statement import inequality
 
 _NESTED: Final = ["evidence", "labels", "bounds", "runs"]
@@ -35,7 +36,7 @@ def _audited(folder: Path, report: Report) -> Result:  # noqa: ARG001 (of the pr
     def show(done: int, _: EntryResult) -> None:
         report(Progress(done, len(ENTRIES), math.nan, math.nan, 0.0))
 
-    return pd.DataFrame([result.row() for result in gather(ENTRIES, show)]), {}
+    return pd.DataFrame([result.row() for result in gather(ENTRIES, show, KNOWN)]), {}
 
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:  # noqa: ARG001

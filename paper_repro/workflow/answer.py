@@ -1,6 +1,5 @@
 """Is the paper right? Ten lines, each a sentence with numbers, its verdict and a link: ``answer.toml``, filled in."""
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -10,12 +9,12 @@ from decomfl_lab.tables import table_beside
 from paper_repro.workflow.claims import rows
 from theory.findings.finding import Entry
 from theory.findings.registry import ENTRIES
+from theory.findings.texts import FORMULAS, fill, found, told
 
 _DATA: Final[dict[str, Any]] = table_beside(__name__, "answer.toml")
 _LINES: Final[list[dict[str, Any]]] = _DATA["line"]
 TONES: Final[Mapping[str, str]] = _DATA["tones"]
 """The tone of each status of a statement in the registry, the gravest first."""
-_MARK: Final = re.compile("⟦([a-z]+) ?([^⟧]*)⟧")
 
 
 @dataclass(frozen=True)
@@ -47,36 +46,26 @@ def _filled(raw: Mapping[str, Any], entries: Mapping[str, Entry], recorded: Mapp
 
     sources: list[str] = []
 
-    def written(mark: re.Match[str]) -> str:
-        """What a mark stands for; ``answer.toml`` says what marks there are."""
-        kind, what = mark[1], mark[2]
-        if kind == "laws":
-            return str(len(LAWS))
-        if kind == "count":
-            of, status = map(str.strip, what.split("|"))
-            return str(sum(entry.kind == of and status in (entry.status, "*") for entry in entries.values()))
-        whose, number, *form = map(str.strip, what.split("|"))
-        if kind == "run":
-            require(whose in recorded, "measurement of the answer", "be recorded", whose)
-            numbers = recorded[whose]["measured"]
-            sources.append(recorded[whose]["recorded"].split(";")[0])
-        else:
-            # The first evidence on the entry whose name begins so.
-            label, _, name = whose.partition(" ")
-            evidence = _known(entries, label).evidence.values()
-            checks = [check for own in evidence for check in own if check.name.startswith(name)]
-            require(bool(checks), "check of the answer", f"be one on {label}", name)
-            numbers = checks[0].gather().numbers
-        require(number in numbers, f"number of {whose}", f"be one of {', '.join(numbers)}", number)
-        told = form[0] if form else ""
-        if told.startswith("1/"):  # a ratio the other way round
-            return format(1 / numbers[number], told.removeprefix("1/"))
-        return format(numbers[number], told)
+    def count(what: str) -> str:
+        of, status = map(str.strip, what.split("|"))
+        return str(sum(entry.kind == of and status in (entry.status, "*") for entry in entries.values()))
 
-    says = _MARK.sub(written, raw["says"])
+    def run(what: str) -> str:
+        whose, number, *form = map(str.strip, what.split("|"))
+        require(whose in recorded, "measurement of the answer", "be recorded", whose)
+        sources.append(recorded[whose]["recorded"].split(";")[0])
+        return told(recorded[whose]["measured"], whose, number, *form)
+
+    def check(what: str) -> str:
+        label, _, name = what.partition(" ")
+        evidence = _known(entries, label).evidence.values()
+        return found((check for own in evidence for check in own), name, f"the answer, {label}")
+
+    writers = {**FORMULAS, "laws": lambda _: str(len(LAWS)), "count": count, "run": run, "check": check}
+    says = fill(raw["says"], writers)
     statuses = sorted({_known(entries, label).status for label in raw["entries"]}, key=[*TONES].index)
-    told = "; ".join(dict.fromkeys(sources))
-    return AnswerLine(raw["topic"], "; ".join(statuses), says, raw["part"], raw["link"], raw["again"], told)
+    dates = "; ".join(dict.fromkeys(sources))
+    return AnswerLine(raw["topic"], "; ".join(statuses), says, raw["part"], raw["link"], raw["again"], dates)
 
 
 def _known(entries: Mapping[str, Entry], label: str) -> Entry:

@@ -52,6 +52,7 @@ def audit(options: AuditOptions) -> None:
     from decomfl_lab.runs.progress import RunBars
     from theory.findings.finding import gather
     from theory.findings.registry import CAUSES, ENTRIES, affected
+    from theory.findings.texts import KNOWN
 
     for each in options.status or []:
         require_choice("--status", each, STATUSES)
@@ -71,7 +72,7 @@ def audit(options: AuditOptions) -> None:
         and (not options.cause or any(entry in each for each in spoiled.values()))
     ]
     with RunBars() as bars:
-        results = gather(entries, lambda done, found: bars.show("audit", done, len(entries), found.entry.label))
+        results = gather(entries, lambda done, found: bars.show("audit", done, len(entries), found.entry.label), KNOWN)
     if options.as_json:
         print_json([result.row() for result in results])
     elif options.statement:

@@ -98,6 +98,24 @@ class EvidenceCheck:
     gather: Callable[[], Evidence] = field(compare=False)
 
 
+class Text:
+    """A field that is text, or what makes it: that is called when the field is first read."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object | None, owner: type | None = None) -> str:
+        if instance is None:
+            return ""  # where none is given
+        given = vars(instance)[self._name]
+        if not isinstance(given, str):
+            vars(instance)[self._name] = given = given()
+        return str(given)
+
+    def __set__(self, instance: object, given: str | Callable[[], str]) -> None:
+        vars(instance)[self._name] = given
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cause:
     """Why statements of the paper are not as they should be."""
@@ -106,7 +124,7 @@ class Cause:
     title: str  # what is wrong, as a sentence
     nature: Nature  # error, imprecision or misprint
     witness: EvidenceCheck  # the check whose words show it best
-    instead: str = ""  # what is true instead, as a sentence
+    instead: Text = Text()  # what is true instead, as a sentence
     headline: bool = False  # whether the summary tells it
 
     def __post_init__(self) -> None:
@@ -128,8 +146,8 @@ class Entry:
     # The checks of each role: refutes (speaks against the print), supports (for the print, or for the conclusion of a
     # step that is false), mends (for what is true instead), context (what can be said where nothing can be decided).
     evidence: Mapping[Role, tuple[EvidenceCheck, ...]] = field(default_factory=dict)
-    why: str = ""  # the reason in a sentence or two, "" only for what is true
-    instead: str = ""  # the statement that is true; "" where nothing is wrong or nobody can say
+    why: Text = Text()  # the reason in a sentence or two, "" only for what is true
+    instead: Text = Text()  # the statement that is true; "" where nothing is wrong or nobody can say
     carries: str = ""  # label of the entry whose fault a step that is right in itself carries on
     restates: str = ""  # label of the entry that says the same elsewhere
     labels: tuple[str, ...] = ()  # further labels of the same display that this entry speaks for
@@ -149,7 +167,8 @@ class Entry:
         require_choice(f"status of {self.label}", self.status, STATUSES)
         require_choice(f"kind of {self.label}", self.kind, KINDS)
         require_choice(f"status of {self.label}", self.status, self.implied)
-        require(bool(self.why) or self.status in TRUE, f"why of {self.label}", "be given for", self.status)
+        given = bool(vars(self)["why"]) or self.status in TRUE
+        require(given, f"why of {self.label}", "be given for", self.status)
         for run, role in self.runs.items():
             require_choice(f"role of run {run} of {self.label}", role, ("supports", "refutes", "context"))
 
@@ -245,14 +264,16 @@ class EntryResult:
 def gather(
     entries: Sequence[Entry],
     on_result: Callable[[int, EntryResult], None] | None = None,
+    known: dict[str, Evidence] | None = None,
 ) -> list[EntryResult]:
     """Gather the evidence for the entries now; checks that several entries share are run once.
 
     Args:
         entries: Entries to gather evidence for.
         on_result: Function that is told, after each, how many are done and the latest.
+        known: Evidence that was gathered before, by the name of its check, to which the other is added.
     """
-    known: dict[str, Evidence] = {}
+    known = {} if known is None else known
     results = []
     for done, entry in enumerate(entries, 1):
         for checks in entry.evidence.values():

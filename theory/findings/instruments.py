@@ -136,6 +136,13 @@ def at_most(left: float, right: float, what: str) -> Evidence:
     return Evidence("counter-example", holds, f"{what}: {left:.6g} ≤ {right:.6g}", {"left": left, "right": right})
 
 
+def nearly(left: float, right: float, what: str, share: float = 1.0) -> Evidence:
+    """Evidence that left ≤ right, and that left is this share of right: a bound a tenth smaller or larger fails."""
+    holds = left <= right * (1 + _ROUNDING) and 0.9 * share < left / right < 1.1 * share
+    says = f"{what}: {left:.6g} ≤ {right:.6g}, {left / right:.3g} of it"
+    return Evidence("counter-example", holds, says, {"left": left, "right": right})
+
+
 def exceeds(left: float, right: float, what: str) -> Evidence:
     """Evidence that left > right at concrete numbers: left ≤ right is false."""
     holds = left > right * (1 + _ROUNDING)

@@ -8,10 +8,10 @@ from theory.findings.data import CAUSES as RAW_CAUSES
 from theory.findings.data import RAW
 from theory.findings.finding import ROLES, Cause, Entry, EvidenceCheck, Nature, Role
 from theory.findings.placed import Placed, placed
-from theory.findings.texts import bounds_in, filled
+from theory.findings.texts import FORMULAS, bounds_in, fill, later
 
-_NAMED: Final = ("label", "line", "place", "kind", "status", "why", "carries", "restates", "quote", "tests")
-_WRITTEN: Final = (*ROLES, "cause", "code", "printed", "plant", "labels", "says", "instead", "runs")
+_NAMED: Final = ("label", "line", "place", "kind", "status", "carries", "restates", "quote", "tests")
+_WRITTEN: Final = (*ROLES, "cause", "code", "printed", "plant", "labels", "says", "why", "instead", "runs")
 # All that an entry has of its own that says again what another says.
 _RESTATING: Final = {"label", "line", "place", "kind", "labels", "quote", "restates"}
 _GRAVEST: Final[tuple[Nature, ...]] = ("error", "imprecision", "misprint")
@@ -44,11 +44,14 @@ def _entry(raw: Mapping[str, Any]) -> Entry:
     checks: dict[Role, tuple[EvidenceCheck, ...]] = {
         role: tuple(each.check for each in own if each.role == role) for role in ROLES
     }
+    of_own = [each.check for each in own]
     return Entry(
         **{key: whole[key] for key in _NAMED if key in whole},
-        says=filled(says),
+        says=fill(says, FORMULAS),
+        why=later(whole.get("why", ""), of_own, f"{label}, {label}"),
         # Where only a cause is at fault, what is true instead is said with the cause.
-        instead=filled(whole.get("instead", "")) or (causes[0].instead if causes else ""),
+        instead=later(whole.get("instead", ""), of_own, f"{label}, {label}")
+        or (lambda: causes[0].instead if causes else ""),
         labels=tuple(whole.get("labels", ())),
         bounds=tuple(bounds_in(says) + bounds_in(whole.get("instead", ""))),
         evidence={role: found for role, found in checks.items() if found},
@@ -82,6 +85,13 @@ def _witness(cause: str) -> EvidenceCheck:
     return next(iter(shown.values()))
 
 
+def _instead(cause: str, raw: Mapping[str, Any]) -> Any:
+    """What is true instead; numbers are of the witness, or of any check on a statement that the cause spoils."""
+    labels = {each.label for each in _PLACED if each.cause == cause}
+    checks = [each.check for each in _PLACED if each.cause == cause or each.label in labels]
+    return later(raw.get("instead", ""), [_witness(cause), *checks], f"{cause}, {cause}")
+
+
 def _by_label(placed: Sequence[Placed]) -> dict[str, list[Placed]]:
     """{label: what speaks on it}.
 
@@ -100,7 +110,7 @@ def _by_label(placed: Sequence[Placed]) -> dict[str, list[Placed]]:
 
 _PLACED: Final = [*placed(), *_named(placed())]
 CAUSES: Final[Mapping[str, Cause]] = {
-    name: Cause(name=name, **{**raw, "instead": filled(raw.get("instead", ""))}, witness=_witness(name))
+    name: Cause(name=name, **{**raw, "instead": _instead(name, raw)}, witness=_witness(name))
     for name, raw in RAW_CAUSES.items()
 }
 """Why statements are not as they should be, by name."""

@@ -1,30 +1,73 @@
-"""Texts of the data in which bounds are written as the formulas that are tested, hypotheses included."""
+"""Texts of the data and what their marks stand for: formulas that are evaluated, lines that run, numbers found.
+
+A mark is ⟦writer words⟧. The writers of formulas are in ``FORMULAS``; numbers are of evidence, which is gathered when a
+text is read, once for all texts; whoever has other numbers brings writers of their own.
+"""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+import sympy as sp
+
+from decomfl_lab.errors import require
 from theory.bounds import statement
 from theory.findings.data import LINES, PROGRAMS
 from theory.findings.evidence.proof_one import PRINTED
+from theory.findings.finding import Evidence, EvidenceCheck
+from theory.findings.mended import MENDED
 from theory.notation.formula import written
 
-_MARK: Final = re.compile("⟦([a-z]+) ([^⟧]+)⟧")
+Writer = Callable[[str], str]
+
+MARK: Final = re.compile("⟦([a-z]+) ?([^⟧]*)⟧")
+KNOWN: Final[dict[str, Evidence]] = {}
+"""The evidence behind texts that were read, by the name of its check."""
 
 
-def filled(text: str) -> str:
-    """The text with what stands in ⟦…⟧ written out.
+def fill(text: str, writers: Mapping[str, Writer]) -> str:
+    """The text with its marks written out.
 
-    ⟦bound theorem-1 stated⟧ is the statement of that name and variant in ``theory.bounds``, with its conditions and
-    assumptions; ⟦terms …⟧ is its right side alone; ⟦display eq.final⟧ the terms of a printed step; ⟦slips Algorithm 1⟧
-    the number of an algorithm's lines that do not run as printed, ⟦mended Algorithm 1⟧ these lines mended.
+    Raises:
+        InputError: If a mark has no such writer, or names nothing that its writer knows.
     """
-    return _MARK.sub(lambda found: _WRITERS[found[1]](found[2]), text)
+
+    def write(mark: re.Match[str]) -> str:
+        require(mark[1] in writers, "mark", f"be one of {', '.join(writers)}", mark[0])
+        return writers[mark[1]](mark[2])
+
+    return MARK.sub(write, text)
 
 
 def bounds_in(text: str) -> list[str]:
     """The names and variants of the bounds that a text of the data has written out."""
-    return [what for writer, what in _MARK.findall(text) if writer == "bound"]
+    return [what for writer, what in MARK.findall(text) if writer == "bound"]
+
+
+def told(numbers: Mapping[str, float | None], whose: str, name: str, form: str = "") -> str:
+    """A number by its name in a format of Python's; 1/… turns a ratio round, 10^ is the power of ten."""
+    require(numbers.get(name) is not None, f"number of {whose}", f"be one of {', '.join(numbers)}", name)
+    value = numbers[name]
+    assert value is not None
+    if form == "10^":
+        return f"10{f'{value:.0e}'.partition('e')[2].lstrip('+0').translate(_SUPERSCRIPTS)}"
+    return format(1 / value, form.removeprefix("1/")) if form.startswith("1/") else format(value, form)
+
+
+def found(checks: Iterable[EvidenceCheck], what: str, where: str) -> str:
+    """A number that evidence has: ``CHECK | NUMBER | FORMAT``, of the first whose name begins with CHECK."""
+    check, number, *form = map(str.strip, what.split("|"))
+    own = [each for each in checks if each.name.startswith(check)]
+    require(bool(own), "check of " + where.partition(", ")[0], f"be one on {where.rpartition(', ')[2]}", check)
+    if own[0].name not in KNOWN:
+        KNOWN[own[0].name] = own[0].gather()
+    return told(KNOWN[own[0].name].numbers, check, number, *form)
+
+
+def later(text: str, checks: Iterable[EvidenceCheck], where: str) -> Callable[[], str] | str:
+    """The text, or what fills it when it is read, with numbers of these checks, where marks are in it."""
+    writers = {**FORMULAS, "check": lambda what: found(checks, what, where)}
+    return (lambda: fill(text, writers)) if MARK.search(text) else text
 
 
 def _bound(what: str) -> str:
@@ -34,14 +77,47 @@ def _bound(what: str) -> str:
     return f"{right}. Assumed: {each.assumptions}." if variant != "stated" else right
 
 
+def _sum(terms: Mapping[str, sp.Expr], names: Iterable[str]) -> str:
+    return " + ".join(written(terms[name]) for name in list(names) or terms)
+
+
+def _steps(what: str) -> str:
+    name, variant = what.split()
+    return ", ".join(f"η ≤ {written(each)}" for each in statement(name, variant).eta.values())  # type: ignore[arg-type]
+
+
 def _printed(name: str) -> list[str]:
     return [label for label in PROGRAMS["listings"][name] if "printed" in LINES[label]]
 
 
-_WRITERS: Final[Mapping[str, Callable[[str], str]]] = {
+def _line(label: str) -> str:
+    """What of a line's code is printed otherwise, with the letters and signs of formulas."""
+    code, printed = (LINES[label].get(key, "").strip().split("\n") for key in ("code", "printed"))
+    text = "; ".join(line.strip() for line in code if line.strip() not in map(str.strip, printed))
+    for pattern, sign in _SIGNS.items():
+        text = re.sub(pattern, sign, text)
+    return text
+
+
+_SUPERSCRIPTS: Final = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
+_SIGNS: Final = {
+    r"range\((\w+), (\w+) \+ 1\)": r"\1 … \2", r"range\((.+?), r\)": r"\1 … r - 1",
+    r"^(\w+) = Symbols\(.*?, .*?, (.*)\)$": r"room for \1 at \2",
+    r"\beta\b": "η", r"\bdelta\b": "Δ", r", 0 \* start\)": ")", r" \* ": "·", r" - ": " − ", r"\bsum\(": "Σ(",
+}  # fmt: skip
+FORMULAS: Final[Mapping[str, Writer]] = {
+    # A statement of ``theory.bounds``, by name and variant: with its conditions and assumptions; its right side alone,
+    # or the terms named after it; its conditions on η.
     "bound": _bound,
-    "terms": lambda what: " + ".join(map(written, statement(*what.split()).terms.values())),  # type: ignore[arg-type]
-    "display": lambda key: " + ".join(map(written, PRINTED[key].values())),
+    "terms": lambda what: _sum(statement(*what.split()[:2]).terms, what.split()[2:]),  # type: ignore[arg-type]
+    "steps": _steps,
+    # A step of a proof: the terms as printed; the mended display, or terms of it.
+    "display": lambda what: _sum(PRINTED[what.split()[0]], what.split()[1:]),
+    "mended": lambda key: str(MENDED[key]),
+    "formula": lambda what: _sum(MENDED[what.split()[0]].terms, what.split()[1:]),
+    # Of an algorithm: how many lines do not run as printed, and these lines mended; one line.
     "slips": lambda name: str(len(_printed(name))),
-    "mended": lambda name: "; ".join(LINES[label]["instead"] for label in _printed(name)),
+    "lines": lambda name: "; ".join(map(_line, _printed(name))),
+    "line": _line,
 }
+"""What marks of formulas stand for."""

@@ -9,7 +9,7 @@ from decomfl_lab.errors import InputError
 from paper_repro.workflow import claims
 from paper_repro.workflow.claims import CLAIMS, NAMED, ClaimOutcome, sentences
 from tests.tables import rows_of
-from tests.theory.findings.borne_out import disagreements, measured, unfounded
+from tests.theory.findings.borne_out import disagreements
 from tests.theory.findings.entries import entry
 from theory.findings.finding import Entry, Evidence, EvidenceCheck, Role, Status
 from theory.findings.registry import ENTRIES
@@ -62,14 +62,6 @@ def test_a_refuting_run_cannot_be_moved_to_the_context(label: str) -> None:
     runs: dict[str, Role] = dict.fromkeys(entry(label).runs, "context")
     moved = replace(entry(label), runs=runs, evidence={}, causes=(), status="not decided")
     assert "so it refutes, not context" in " ".join(disagreements([moved], claims.verdicts()))
-
-
-@pytest.mark.parametrize(("label", "field", "old", "new"), TABLES["numbers"])
-def test_a_number_that_nothing_has_is_said(label: str, field: str, old: str, new: str) -> None:
-    own = entry(label)
-    told: Any = {field: getattr(own, field).replace(old, new)}
-    assert list(unfounded([own], measured())) == []
-    assert any(f"{label}: {field} has" in each for each in unfounded([replace(own, **told)], measured()))
 
 
 def test_runs_of_which_one_is_undecided_make_nothing_true() -> None:

@@ -1,12 +1,10 @@
-"""Whether what entries say of their runs is borne out: roles by the recorded verdicts, numbers by what they rest on."""
+"""Whether what entries say is borne out: roles of runs by the recorded verdicts, numbers by what they rest on."""
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from typing import Final
 
-from paper_repro.workflow.claims import CLAIMS, RECORDED
+from paper_repro.workflow.claims import CLAIMS
 from theory.findings.finding import BY_DATA, FALSE, TRUE, Entry, Role
 
 ROLES: Final[Mapping[str, Role]] = {
@@ -23,14 +21,14 @@ _POINTER: Final = (
 
 
 _TENS: Final = "ten twenty thirty forty fifty sixty seventy eighty ninety hundred".split()  # noqa: SIM905
-_WORDS: Final = {"five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9"} | {
+NUMERALS: Final = {"five": "5", "six": "6", "seven": "7", "eight": "8", "nine": "9"} | {
     word: str(10 * n) for n, word in enumerate(_TENS, 1)
 }
 
 
 def numbers(text: str) -> set[str]:
     """The numbers of a text above 4, in figures; smaller ones are counts, and in all formulas."""
-    text = re.sub(rf"\b(?:{'|'.join(_WORDS)})\b", lambda word: _WORDS[word[0]], re.sub(_POINTER, "", text))
+    text = re.sub(rf"\b(?:{'|'.join(NUMERALS)})\b", lambda word: NUMERALS[word[0]], re.sub(_POINTER, "", text))
     found = {each.replace(",", "") for each in re.findall(_NUMBER, text)}
     return {each for each in found if each not in "01234"}
 
@@ -44,12 +42,6 @@ def untold(text: str, *sources: str) -> list[str]:
         if not any(float(f"{value:.{digits}g}") == float(each) for value in known):
             found.append(each)
     return found
-
-
-@cache
-def measured() -> Mapping[str, Mapping[str, float | None]]:
-    """The recorded numbers by id and name."""
-    return {row["id"]: row["measured"] for row in json.loads(RECORDED.read_text(encoding="utf-8"))}
 
 
 def disagreements(entries: Sequence[Entry], verdicts: Mapping[str, str]) -> Iterator[str]:
@@ -81,23 +73,3 @@ def disagreements(entries: Sequence[Entry], verdicts: Mapping[str, str]) -> Iter
         decided = entry.status in (*FALSE, *TRUE, "not reproduced in our setting") and not entry.evidence
         if decided and ("in the paper's own data" in scopes) != (entry.status in BY_DATA):
             yield f"{entry.label}: its runs are {' and '.join(sorted(scopes))}, so it is not {entry.status}"
-
-
-def unfounded(entries: Sequence[Entry], measured: Mapping[str, Mapping[str, float | None]]) -> Iterator[str]:
-    """Numbers of what entries with runs say that they do not have from anywhere, rounded as they are written.
-
-    They have them from the quotation, from what the runs ``measured``, by id and name, or from the evidence, which is
-    gathered where the others do not have them. A share may be said in per cent.
-    """
-    for entry in entries:
-        if entry.restates or not entry.runs:
-            continue
-        known = [entry.quote]
-        for name, value in (each for run in entry.runs for each in measured.get(run, {}).items()):
-            size = abs(value or 0)
-            known += [name, f"{size:f} {100 * size:f}"]
-        texts = {"says": entry.says, "why": entry.why, "instead": entry.instead}
-        if any(untold(text, *known) for text in texts.values()):
-            known += [check.gather().says for checks in entry.evidence.values() for check in checks]
-        for name, text in texts.items():
-            yield from (f"{entry.label}: {name} has {each}" for each in untold(text, *known))

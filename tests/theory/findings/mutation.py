@@ -22,8 +22,9 @@ from sympy import Rational
 
 from decomfl_lab.errors import InputError
 from tests.theory.findings.borne_out import untold
-from tests.theory.findings.coverage import display_at, inconsistent, signs_of, stale, unquoted
+from tests.theory.findings.coverage import inconsistent, stale, unquoted
 from tests.theory.findings.source import TexSource
+from tests.theory.findings.typed import typed_in
 from theory import bounds
 from theory.findings.data import CAUSES, RAW
 from theory.findings.finding import FALSE, ROLES, TRUE, Entry, EntryResult, Evidence, Role, gather
@@ -217,33 +218,21 @@ def _symbols(text: str) -> set[str]:
     return set(re.findall(r"(?<![\w^_{])(?:[dKPmMRκμηρ]|O\(\w+\))(?![\w'’])", re.sub(r"dimension\w*", " d ", text)))
 
 
-def _hearsay(registry: Any, result: EntryResult, source: TexSource | None) -> bool:
-    """Whether something said has a number that neither quotation nor evidence has; of formulas, each figure by itself.
-
-    What runs have measured is not known here: reasons of entries with runs are left to those who have the records.
-    """
+def _hearsay(registry: Any, result: EntryResult) -> bool:
+    """Whether something said has a number or symbol that neither quotation nor evidence has."""
     entry = result.entry
     if entry.restates:
         return False
     raw = next(each for each in registry.RAW if each["label"] == entry.label)
     told = [entry.quote, entry.tests, *(evidence.says for _, evidence in result.evidence)]
     prose = entry.kind in ("claim", "remark", "caption")
-    texts = {"says": told} if prose or entry.kind == "table" else {}
-    if not entry.runs:
-        texts["why"] = [*told, entry.says, entry.instead]
-    if not entry.runs and "says" in texts:
-        texts["instead"] = [*told, entry.says]
-    strange = [each for name, known in texts.items() for each in untold(raw.get(name, ""), *known)]
-    if prose:
-        strange += _symbols(raw.get("says", "")) - _symbols(" ".join(told))
-    if source and entry.kind != "algorithm line" and "says" not in texts:
-        signs = {*signs_of(" ".join([*told, entry.says])), *display_at(source, entry.line)}
-        strange += {*signs_of(raw.get("instead", ""))} - signs
-    return bool(strange)
+    says = raw.get("says", "")
+    odd = (prose or entry.kind == "table") and untold(says, *told)
+    return bool(odd or (prose and _symbols(says) - _symbols(" ".join(told))))
 
 
 def noticed(mutation: Mutation, source: TexSource | None = None, judge: Judge | None = None) -> str:
-    """What notices the fault: "data", "source", "numbers", "runs" or the name of a check; "" if nothing does.
+    """What notices the fault: "data", "source", "typed", "numbers", "runs" or the name of a check; "" if nothing does.
 
     Faults in words need the source, and a judge: what who has the recorded runs objects to the entries.
     """
@@ -259,7 +248,9 @@ def noticed(mutation: Mutation, source: TexSource | None = None, judge: Judge | 
             own = [entry for entry in registry.ENTRIES if entry.label == mutation.label]
             if stale(source, own, (), registry.RAW) or (not own and unquoted(source, registry.ENTRIES)):
                 return "source"
-            if any(_hearsay(registry, EntryResult(entry, _found(mutation.label)), source) for entry in own):
+            if any(typed_in([raw for raw in registry.RAW if raw["label"] == mutation.label])):
+                return "typed"
+            if any(_hearsay(registry, EntryResult(entry, _found(mutation.label))) for entry in own):
                 return "numbers"
             return "runs" * bool(judge(registry.ENTRIES))
         checks: dict[tuple[Any, Role], None] = {}  # each once, in the order of the paper

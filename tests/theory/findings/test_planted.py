@@ -13,7 +13,7 @@ from paper_repro.workflow import claims as recorded
 from paper_repro.workflow.claims import CLAIMS
 from tests.tables import rows_of
 from tests.theory.findings import mutation
-from tests.theory.findings.borne_out import disagreements, measured, unfounded
+from tests.theory.findings.borne_out import disagreements
 from tests.theory.findings.entries import confirmed
 from tests.theory.findings.mutation import MUTATIONS, Mutation, given, noticed
 from tests.theory.findings.source import TexSource
@@ -37,7 +37,7 @@ def objections(entries: Sequence[Entry]) -> list[str]:
     """What the recorded runs say against the entries, and measurements that no sentence asks for any more."""
     named = {run for entry in entries for run in entry.runs}
     lost = [own.id for own in CLAIMS.values() if not own.question and own.id not in named]
-    return [*disagreements(entries, verdicts()), *unfounded(entries, measured()), *lost]
+    return [*disagreements(entries, verdicts()), *lost]
 
 
 def by_hand(rows: list[list[str]]) -> list[Mutation]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.thorough import sampled
 from theory import Setting, Statement, statement
 from theory.findings.evidence import gaussian, theorem_two, theorem_two_proof
-from theory.findings.evidence.covariance import SAMPLE, Clients, printed_covariance
+from theory.findings.evidence.covariance import SAMPLE, Clients, mended_covariance, printed_covariance
 from theory.findings.evidence.designs import design
 from theory.findings.instruments import same, unlike
 from theory.notation.setting import DISTRIBUTIONS, effective_factor, sixth_moment
@@ -68,9 +68,8 @@ vectors = st.lists(st.lists(st.integers(-4, 4), min_size=4, max_size=4), min_siz
 @given(vectors, vectors, st.integers(1, 3), st.integers(1, 2))
 def test_the_mended_lemma_holds_for_any_clients(gradients: Any, noises: Any, m: int, P: int) -> None:
     clients = Clients(gradients, noises)
-    phi = Fraction(3 - m, 2)
     found = clients.second_moment(m, P, replacement=False)
-    assert same(found, printed_covariance(clients, m, P, phi=phi), "").holds
+    assert same(found, mended_covariance(clients, m, P), "").holds
 
 
 def test_the_lemma_of_the_sphere_does_not_fit_other_distributions() -> None:
@@ -197,6 +196,6 @@ def test_the_factor_of_every_distribution_is_kept_and_one_hundredth_less_is_not(
 
 
 def test_a_smaller_tail_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert gaussian.tail("corrected").holds
-    monkeypatch.setattr(gaussian, "_EXPONENT", 0.16)
-    assert not gaussian.tail("corrected").holds
+    assert gaussian.tail("line-1474.3").holds
+    monkeypatch.setitem(gaussian._EXPONENTS, "line-1474.3", 0.16)
+    assert not gaussian.tail("line-1474.3").holds

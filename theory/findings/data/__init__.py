@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from decomfl_lab.errors import require
 
-__all__ = ["ALGORITHMS", "CAUSES", "LINES", "PLACES", "PROGRAMS", "RAW", "UNJUDGED"]
+__all__ = ["ALGORITHMS", "CAUSES", "LINES", "MENDED", "PLACES", "PROGRAMS", "RAW", "UNJUDGED"]
 
 
 def _whole(label: str, entry: dict[str, Any]) -> dict[str, Any]:
@@ -30,10 +30,14 @@ def _whole(label: str, entry: dict[str, Any]) -> dict[str, Any]:
         kind, place = ("claim", section) if "quote" in entry else ("equation", f"{section}, display without a number")
     implied = {} if "restates" in entry else {"status": "proof gap" if "carries" in entry else "true by proof"}
     if "printed" in entry:
-        implied = {"status": "false to the letter, true as meant", "cause": "algorithm-slips"}
+        implied = {
+            "status": "false to the letter, true as meant",
+            "cause": "algorithm-slips",
+            "instead": f"⟦line {label}⟧",
+        }
     elif place == section and kind == "algorithm line":
         why = f"⟦slips {place}⟧ slips in it stop a literal run; mended, it does what it should"
-        implied = {"status": "false to the letter, true as meant", "why": why, "instead": f"⟦mended {place}⟧"}
+        implied = {"status": "false to the letter, true as meant", "why": why, "instead": f"⟦lines {place}⟧"}
     own = {name: value for name, value in entry.items() if name != "number"}
     own |= {name: _changed(label, entry["code"], entry[name]) for name in ("printed", "plant") if name in entry}
     return {"label": label, "line": line, "kind": kind, "place": place, **implied, **own}
@@ -92,6 +96,9 @@ RAW: Final[list[dict[str, Any]]] = sorted(
     ),
 )  # fmt: skip
 """Every entry as it is written, with its place, in the order of the paper."""
+
+MENDED: Final[dict[str, dict[str, Any]]] = _FILES["mended"]["mended"]
+"""Mended displays by label: left side and terms, the letters of what has no symbol, the relation where it is not ≤."""
 
 UNJUDGED: Final[list[dict[str, Any]]] = [each for file in _FILES.values() for each in file.get("unjudged", ())]
 """Sentences of running text that assert nothing about the paper's own subject: quotes, and why nothing is said."""

@@ -12,6 +12,7 @@ import sympy as sp
 from theory.findings.evidence.designs import design
 from theory.findings.finding import Evidence
 from theory.findings.instruments import at_most, equal, exceeds, same, unlike
+from theory.findings.mended import MENDED
 from theory.findings.placed import mends, refutes, supports
 
 Matrix = Any  # numpy array of Fractions, shape (d, d)
@@ -68,15 +69,29 @@ def _mean(matrices: Iterable[Matrix]) -> Matrix:
     return np.sum(listed, axis=0) * Fraction(1, len(listed))
 
 
-def printed_covariance(clients: Clients, m: int, P: int, *, phi: Fraction = Fraction(1)) -> Matrix:
-    """Right side of the lemma: d/(P(d+2)) tr(A) I + (1 + (d−2)/(P(d+2))) A with A = ∇f∇fᵀ + Σ/m + φΔ/m.
-
-    φ = 1 as printed.
-    """
+def printed_covariance(clients: Clients, m: int, P: int) -> Matrix:
+    """Right side of the lemma: d/(P(d+2)) tr(A) I + (1 + (d−2)/(P(d+2))) A with A = ∇f∇fᵀ + Σ/m + Δ/m."""
     d = clients.d
-    A = np.outer(clients.gradient, clients.gradient) + (clients.within + phi * clients.between) * Fraction(1, m)
+    A = np.outer(clients.gradient, clients.gradient) + (clients.within + clients.between) * Fraction(1, m)
     scatter, keep = Fraction(d, P * (d + 2)), 1 + Fraction(d - 2, P * (d + 2))
     return scatter * np.trace(A) * _exact(np.eye(d, dtype=int)) + keep * A
+
+
+def _mended(key: str, name: str, d: int, m: int, P: int, M: int) -> Fraction:
+    """A coefficient of a mended display."""
+    values = zip(("d", "m", "P", "M"), (d, m, P, M), strict=True)
+    found = MENDED[key][name].subs({sp.Symbol(symbol, positive=True): value for symbol, value in values})
+    return Fraction(int(found.p), int(found.q))
+
+
+def mended_covariance(clients: Clients, m: int, P: int) -> Matrix:
+    """The lemma for sets of clients."""
+    sizes = (clients.d, m, P, clients.M)
+    mean = np.outer(clients.gradient, clients.gradient)
+    parts = {"mean": mean, "within": clients.within, "between": clients.between}
+    A = sum(_mended("lemma.covariance.A", name, *sizes) * part for name, part in parts.items())
+    scatter, keep = (_mended("lemma.covariance", name, *sizes) for name in ("scatter", "keep"))
+    return scatter * np.trace(A) * _exact(np.eye(clients.d, dtype=int)) + keep * A
 
 
 SAMPLE: Final = Clients(
@@ -86,10 +101,6 @@ SAMPLE: Final = Clients(
 QUIET: Final = Clients(SAMPLE.gradients, np.zeros((3, 4), dtype=int))
 NOISY: Final = Clients(np.zeros((3, 4), dtype=int), SAMPLE.noises)
 _ONE: Final = Clients([(2,), (-1,), (5,)], [(1,), (3,), (2,)])
-
-
-def _phi(clients: Clients, m: int) -> Fraction:
-    return Fraction(clients.M - m, clients.M - 1)
 
 
 def _as_printed(clients: Clients, m: int, P: int, what: str) -> Evidence:
@@ -118,7 +129,7 @@ def lemma_mended() -> Evidence:
     return _all(
         same(
             clients.second_moment(m, P, replacement=False),
-            printed_covariance(clients, m, P, phi=_phi(clients, m)),
+            mended_covariance(clients, m, P),
             f"φΔ for Δ, d = {clients.d}, m = {m}, P = {P}",
         )
         for clients, m, P in [(SAMPLE, 1, 2), (SAMPLE, 2, 2), (SAMPLE, 3, 1), (_ONE, 2, 3)]
@@ -188,13 +199,15 @@ def sets_of_clients() -> Evidence:
 def _sums_of_gradients(what: str, *, replacement: bool) -> Evidence:
     """E of Σ_{i,i'} ∇f_i ∇f_i'ᵀ over m clients as m²∇f∇fᵀ + mφΔ, with φ = 1 for draws with replacement."""
     mean = np.outer(QUIET.gradient, QUIET.gradient)
+
+    def right(m: int) -> Matrix:
+        if replacement:
+            return m * m * mean + m * QUIET.between
+        squared, drawn = (_mended("eq.fejiosd", name, QUIET.d, m, 1, QUIET.M) for name in ("mean", "between"))
+        return squared * mean + drawn * QUIET.between
+
     return _all(
-        same(
-            m * m * QUIET.mean_square(m, replacement=replacement),
-            m * m * mean + m * (1 if replacement else _phi(QUIET, m)) * QUIET.between,
-            f"{what}, m = {m}",
-        )
-        for m in (1, 2, 3)
+        same(m * m * QUIET.mean_square(m, replacement=replacement), right(m), f"{what}, m = {m}") for m in (1, 2, 3)
     )
 
 
@@ -236,20 +249,22 @@ def moment(u: tuple[int, ...], v: tuple[int, ...], *, mended: bool) -> Evidence:
     """E z zᵀ u vᵀ z zᵀ on the sphere, summed over a design, against the print or the mended formula."""
     d = len(u)
     A = np.outer(_exact([u])[0], _exact([v])[0])
-    right = Fraction(d, d + 2) * (np.trace(A) * _exact(np.eye(d, dtype=int)) + (A + A.T if mended else 2 * A))
+    eye = np.trace(A) * _exact(np.eye(d, dtype=int))
+    right = Fraction(d, d + 2) * (eye + 2 * A)
+    if mended:
+        parts = {"trace": eye, "same": A, "turned": A.T}
+        right = sum(_mended("line-1338", name, d, 1, 1, 2) * part for name, part in parts.items())
     return (same if mended else unlike)(design("sphere", d).sandwich(A), right, f"u = {u}, v = {v}")
 
 
 refutes("line-1338", cause="fourth-moment", witness=True)(moment, (1, 0, 0, 0), (0, 1, 0, 0), mended=False)
 mends("line-1338")(moment, (1, 0, 0, 0), (0, 1, 0, 0), mended=True)
-mends("line-1338")(moment, (1, 2, 0, -1, 0, 0, 3, 0), (0, 1, 0, 2, 0, 1, 0, 0), mended=True)
+mends("line-1338")(moment, (1, 2, 0, -1, 0, 0, 3, 0), (0, 1, 0, 2, 0, 1, 1, 0), mended=True)
 
 
-@mends("line-1338")
-def moment_by_trace() -> Evidence:
-    d, gamma = sp.symbols("d gamma", positive=True)
-    # E z_i z_j z_k z_l = γ (δ_ij δ_kl + δ_ik δ_jl + δ_il δ_jk) by symmetry; i = j, k = l summed: E‖z‖⁴ = d².
-    return equal(sp.solve(gamma * (d**2 + 2 * d) - d**2, gamma)[0], d / (d + 2), "γ from E‖z‖⁴ = d²")
+# E z_i z_j z_k z_l = γ (δ_ij δ_kl + δ_ik δ_jl + δ_il δ_jk) by symmetry; i = j, k = l summed: E‖z‖⁴ = d².
+_GAMMA, _D, _P = sp.symbols("gamma d P", positive=True)
+mends("line-1338")(equal, sp.solve(_GAMMA * (_D**2 + 2 * _D) - _D**2, _GAMMA)[0], _D / (_D + 2), "γ from E‖z‖⁴ = d²")
 
 
 def rare_noise(*, mean: bool) -> Evidence:
@@ -277,7 +292,6 @@ def one_batch_for_all() -> Evidence:
     )
 
 
-_D, _P = sp.symbols("d P", positive=True)
 mends("line-1354")(
     equal, (_P - 1) / _P + 2 * _D / (_P * (_D + 2)), 1 + (_D - 2) / (_P * (_D + 2)), "(P−1)/P + 2d/(P(d+2))"
 )

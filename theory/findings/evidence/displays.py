@@ -10,6 +10,7 @@ import sympy as sp
 from theory.findings.evidence.algorithms import PROGRAMS, outcome, play
 from theory.findings.finding import Evidence, refutation
 from theory.findings.instruments import equal
+from theory.findings.mended import MENDED
 from theory.findings.placed import mends, refutes, supports
 
 
@@ -57,9 +58,9 @@ def momentum_printed() -> Evidence:
 
 def _unrolled(steps: int) -> tuple[sp.Expr, sp.Expr]:
     """m^{steps+1} from m^1 = 0 by m^{k+1} = βm^k + (1 − β) g_k, and x^1 − x^{steps+1} in units of η."""
-    beta, m, moved = sp.Symbol("beta", positive=True), sp.Integer(0), sp.Integer(0)
+    m, moved = sp.Integer(0), sp.Integer(0)
     for k in range(1, steps + 1):
-        m = beta * m + (1 - beta) * sp.Symbol(f"g{k}", positive=True)
+        m = MENDED["line-679"]["old"] * m + MENDED["line-679"]["new"] * sp.Symbol(f"g{k}", positive=True)
         moved += m
     return m, moved
 

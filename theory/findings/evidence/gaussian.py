@@ -13,6 +13,7 @@ from theory.findings.evidence.designs import design
 from theory.findings.finding import Evidence, support
 from theory.findings.instruments import (
     Axis,
+    agree,
     at_most,
     equal,
     everywhere,
@@ -24,8 +25,8 @@ from theory.findings.instruments import (
     within,
     wrong_unit,
 )
+from theory.findings.mended import MENDED
 from theory.findings.placed import mends, refutes, supports
-from theory.notation.formula import value_of
 from theory.notation.setting import Setting, effective_factor, sixth_moment
 from theory.notation.symbols import P, d, kappa
 from theory.problems.quadratic import Quadratic, expected
@@ -107,9 +108,12 @@ def fourth_moment() -> Evidence:
 
 mends("line-1449.2")(
     equal,
-    (kappa + 1) / P - (kappa * d + d - 2) / (P * (d + 2)),
+    MENDED["line-1449.2"].right - 1 - (kappa * d + d - 2) / (P * (d + 2)),
     (2 * kappa + 4) / (P * (d + 2)),
     "the factors' difference",
+)
+mends("line-1449.2")(
+    agree, 3.0, MENDED["line-1449.2"].value({"kappa": 1.0, "P": 1.0}), "d = P = κ = L = 1: E z⁴ and the mended factor"
 )
 
 # The event -------------------------------------------------------------------------------------------------------
@@ -168,7 +172,11 @@ def bounded_gradient(x: float, mu: float, z: float) -> float:
 
 # The tail --------------------------------------------------------------------------------------------------------
 
-_EXPONENT: Final = (1 - math.log(2)) / 2  # Chernoff: min_t (1 − 2t)^{−n/2} e^{−2nt} = (2/e)^{n/2}
+# By label; Chernoff: min_t (1 − 2t)^{−n/2} e^{−2nt} = (2/e)^{n/2}
+_EXPONENTS: Final = {
+    **{key: -math.log(MENDED[key].value({"d": 1.0, "P": 1.0})) for key in ("line-1474.2", "line-1474.3")},
+    "stated": 1 / 16,
+}
 
 refutes("line-1474", cause="formula-slips")(
     unlike,
@@ -190,25 +198,30 @@ def _tail(exponent: float, *, n: int) -> float:
     return float(stats.chi2.sf(2 * n, n) * math.exp(exponent * n))
 
 
-def tail(variant: str) -> Evidence:
-    exponent = 1 / 16 if variant == "stated" else _EXPONENT
+def tail(key: str) -> Evidence:
+    exponent = _EXPONENTS[key]
     return within(_tail(exponent), f"Pr[χ²_n ≥ 2n] against exp(−{exponent:.4g} n)")
 
 
-supports("line-1446")(tail, "corrected")
-mends("line-1474.3")(tail, "corrected")
-mends("line-1474.2")(tail, "stated")
+supports("line-1446")(tail, "line-1474.3")
+mends("line-1474.3")(tail, "line-1474.3")
+mends("line-1474.2")(tail, "line-1474.2")
 supports("line-1474.3")(tail, "stated")
 
 
-@supports("line-1446")
-@mends("line-1474.3")
-def true_exponent() -> Evidence:
+def true_exponent(key: str) -> Evidence:
+    exponent = _EXPONENTS[key]
     n = 4000
     found = -float(stats.chi2.logsf(2 * n, n)) / n
-    says = f"−ln Pr[χ²_n ≥ 2n]/n = {found:.5f} at n = {n}; (1 − ln 2)/2 = {_EXPONENT:.5f}, printed 1/16 = {1 / 16}"
-    says += f", {16 * _EXPONENT:.2f} times less"
-    return Evidence("search", abs(found - _EXPONENT) < 0.002, says, {"found": found, "exponent": _EXPONENT})
+    says = f"−ln Pr[χ²_n ≥ 2n]/n = {found:.5f} at n = {n}; (1 − ln 2)/2 = {exponent:.5f}, printed 1/16 = {1 / 16}"
+    says += f", {16 * exponent:.2f} times less"
+    numbers = {"found": found, "exponent": exponent, "ratio": 16 * exponent}
+    return Evidence("search", abs(found - exponent) < 0.002, says, numbers)
+
+
+supports("line-1446")(true_exponent, "line-1474.3")
+mends("line-1474.3")(true_exponent, "line-1474.3")
+mends("line-1474.2")(true_exponent, "line-1474.2")
 
 
 # Ω(mdP) as values that are at least mdP.
@@ -229,9 +242,9 @@ refutes("line-1478", cause="shared-directions")(
 def escape_of(curvature: float) -> Evidence:
     """½η²⟨L I − H, E ∇̂f∇̂fᵀ 1(Aᶜ)⟩ over η²LG² of linear clients of slope G, d = P = 1, against the mended line-1478."""
     here = Setting(d=1, L=1.0, P=1, eta=1.0, G=1.0, kappa=1.0)
-    mended = value_of(CORRECTED.terms["escape"], here.values) / 2  # the theorem has it times 2/η
+    mended = MENDED["line-1478"].value(here.values)  # the theorem has it times 2/η
     left = 0.5 * (1 - curvature) * 3 * float(stats.chi2.sf(2, 5))  # E z⁴ 1(z² ≥ 2) = 3 Pr[χ²_5 ≥ 2]
-    judged = at_most if curvature >= 0 else exceeds
+    judged = agree if curvature == 0 else exceeds
     return judged(
         left, mended, f"linear clients, d = P = 1, H = {curvature:g}·L: escape term/(η²LG²) against the mended"
     )

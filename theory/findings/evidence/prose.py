@@ -217,7 +217,10 @@ def largest_is_the_fourth() -> Evidence:
     listed = ", ".join(f"{name} {value:.3g}" for name, value in named.items())
     middle = named["dissimilarity"] + named["noise"]
     return Evidence(
-        "arithmetic", named["smoothing"] > 1e6 * middle, f"OPT-1.3B, μ = 10⁻³, σ = σ_G = L = 1: {listed}", named
+        "arithmetic",
+        named["smoothing"] > 1e6 * middle,
+        f"OPT-1.3B, μ = 10⁻³, σ = σ_G = L = 1: {listed}",
+        {**named, "ratio": named["smoothing"] / middle},
     )
 
 
@@ -261,4 +264,5 @@ def one_step_only() -> Evidence:
 @refutation
 def subsets_and_clients() -> Evidence:
     subsets, sampled = 100, round(0.1 * 100)
-    return Evidence("arithmetic", subsets > sampled, f"{subsets} subsets, {sampled} sampled clients in a round")
+    return Evidence("arithmetic", subsets > sampled, f"{subsets} subsets, {sampled} sampled clients in a round",
+                    {"subsets": subsets, "sampled": sampled})  # fmt: skip

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -20,10 +21,12 @@ from theory.findings.instruments import (
     exceeds,
     keeps,
     linear,
+    nearly,
     over,
     whole,
     within,
 )
+from theory.findings.mended import MENDED
 from theory.findings.placed import mends, refutes, supports
 from theory.notation.setting import Setting
 from theory.notation.symbols import L, d, mu, s2
@@ -112,11 +115,9 @@ supports("lemma.zo.basic", "line-1003")(
 # eq.oo, eq.as, (c)
 
 
-@mends("lemma.zo.basic")
-@supports("eq.oo")
-def value_tight() -> Evidence:
-    """For f = L‖x‖²/2: f^μ(x) − f(x) = (L/2)μ² E‖z‖²."""
-    return equal(L / 2 * mu**2 * d, statement("smoothed-value", "stated").terms["smoothing"], "attained by L‖x‖²/2")
+# For f = L‖x‖²/2: f^μ(x) − f(x) = (L/2)μ² E‖z‖².
+for _speaks in (mends("lemma.zo.basic"), supports("eq.oo")):
+    _speaks(equal, L / 2 * mu**2 * d, statement("smoothed-value", "stated").terms["smoothing"], "attained by L‖x‖²/2")
 
 
 @supports("eq.oo")
@@ -185,7 +186,8 @@ def moment_is_sharp() -> Evidence:
 def moment_factor() -> Evidence:
     printed = statement("second-moment", "stated").terms["smoothing"].doit()
     corrected = statement("second-moment").terms["smoothing"].doit()
-    return equal(printed / corrected, (d + 6) ** 3 / (d * (d + 2) * (d + 4)), "factor of the μ² term, 22.9 at d = 1")
+    found = equal(printed / corrected, (d + 6) ** 3 / (d * (d + 2) * (d + 4)), "factor of the μ² term, 22.9 at d = 1")
+    return replace(found, numbers={"d = 1": float((printed / corrected).subs(d, 1))})
 
 
 # What follows from (b)
@@ -197,13 +199,24 @@ supports("line-1017", "line-1018", "eq.bb")(
 
 
 def twice_bias(variant: Variant) -> Evidence:
-    bias = statement("smoothed-gradient", variant).terms["smoothing"]
-    due = mu**2 * L**2 * (d + 3) ** 3 / 2 if variant == "stated" else 2 * mu**2 * L**2 * s2
-    return equal(2 * bias.doit() ** 2, due, f"2‖∇f^μ − ∇f‖², {variant} lemma")
+    bias = statement("smoothed-gradient", variant).terms["smoothing"].doit().subs(s2, d)
+    due = mu**2 * L**2 * (d + 3) ** 3 / 2 if variant == "stated" else MENDED["line-1018"]["smoothing"]
+    return equal(2 * bias**2, due, f"2‖∇f^μ − ∇f‖², {variant} lemma")
 
 
 supports("line-1018", "eq.bb")(twice_bias, "stated")
 mends("line-1018", "eq.bb")(twice_bias, "corrected")
+
+
+def split(key: str) -> Evidence:
+    """c‖a‖² + e‖b‖² − ‖a + b‖², b the bias, is a square and reaches 0 where (c − 1)(e − 1) = 1."""
+    bias = (statement("smoothed-gradient").terms["smoothing"].doit() ** 2).subs(s2, d)
+    c, e = MENDED[key]["gradient"], MENDED[key]["smoothing"] / bias
+    return equal((c - 1) * (e - 1), sp.Integer(1), "(c − 1)(e − 1), least for c‖a‖² + e‖b‖² ≥ ‖a + b‖²")
+
+
+mends("line-1018")(split, "line-1018")
+mends("eq.bb")(split, "eq.bb")
 
 
 @mends("line-1018", "eq.bb")
@@ -237,7 +250,12 @@ def minimiser_moves() -> Evidence:
 @mends("line-1022")
 def minima_close() -> Evidence:
     gap = abs(float(_wave(_GRID, 0.2, 0.7).min() - _wave(_GRID, 0.2, 0.0).min()))
-    return at_most(gap, 0.5 * 0.7**2 * 1.8, "the same f, L = 1.8: |min f^μ − min f| against μ²Ld/2")
+    bound = MENDED["line-1022"].value({"mu": 0.7, "L": 1.8, "d": 1.0})
+    return at_most(gap, bound, "the same f, L = 1.8: |min f^μ − min f| against μ²Ld/2")
+
+
+# For f = L‖x‖²/2 it is that, as f^μ − f is (L/2)μ² E‖z‖² everywhere.
+mends("line-1022")(equal, L / 2 * mu**2 * d, MENDED["line-1022"].right, "f = L‖x‖²/2: min f^μ − min f")
 
 
 @over(effort=15, c=Axis(1e-3, 1.0), mu=Axis(1e-2, 3.0))
@@ -257,20 +275,20 @@ supports("eq.bbbb")(gap_difference, 0.5)
 
 
 @mends("eq.bbbb")
-@support
 def gap_tight_below() -> Evidence:
     """For f = −cos at x = π, where it is most concave, L = 1: 2(1 − e^{−μ²/2}) tends to μ²."""
     mu = 0.1
+    bound = MENDED["eq.bbbb.fall"].value({"mu": mu, "L": 1.0, "d": 1.0})
     fall = -float((_wave(_GRID, 0.0, mu)[-1] - _wave(_GRID, 0.0, mu).min()) - (_wave(_GRID, 0.0, 0.0)[-1] + 1.0))
-    return exceeds(fall, 0.99 * mu**2, "f = −cos x at π, μ = 0.1: fall of the gap, against 0.99 μ²L")
+    return nearly(fall, bound, "f = −cos x at π, μ = 0.1: fall of the gap, against μ²L")
 
 
 @mends("eq.bbbb")
-@support
 def gap_tight_above() -> Evidence:
     """For f = max(x, 0)²/2, L = 1, at x = 8, μ = 1: both infima are 0, and f^μ(8) = ½[(8² + 1)Φ(8) + 8φ(8)]."""
     smoothed = 0.5 * (65 * stats.norm.cdf(8.0) + 8 * stats.norm.pdf(8.0))
-    return exceeds(float(smoothed - 32.0), 0.49, "f = max(x, 0)²/2 at 8, μ = 1: rise of the gap, against 0.49 μ²L")
+    bound = MENDED["eq.bbbb"].value({"mu": 1.0, "L": 1.0, "d": 1.0})
+    return nearly(float(smoothed - 32.0), bound, "f = max(x, 0)²/2 at 8, μ = 1: rise of the gap, against ½μ²L")
 
 
 # The main recursion

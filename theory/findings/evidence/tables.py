@@ -11,6 +11,7 @@ from decomfl_lab.runs.memory import ROLES
 from theory.communication import expected_numbers
 from theory.findings.evidence.algorithms import PROGRAMS, play
 from theory.findings.finding import Evidence, refutation
+from theory.findings.mended import MENDED
 from theory.findings.placed import context, mends, refutes, supports
 from theory.notation.printed import (
     EXAMPLES,
@@ -56,7 +57,8 @@ def _costs(
     says = f"{formula}: {len(printed) - len(wrong)} of {len(printed)} cells agree" + "".join(
         f"; {name}: printed {printed[name]:.2f} {unit}, formula {computed[name]:.2f}" for name in wrong
     )
-    return Evidence("table", wrong == list(odd), says)
+    counts = {"cells": len(printed), "agree": len(printed) - len(wrong), "off": len(wrong)}
+    return Evidence("table", wrong == list(odd), says, counts)
 
 
 def _cells(value: Callable[[str, str], float]) -> dict[str, float]:
@@ -92,11 +94,13 @@ def cell(name: str, column: int, printed: float, fixed: float) -> Evidence:
     model, data = name.split()
     rounds = ROUNDS[model][data]
     follows = model_terabytes(rounds, PARAMETERS[model]) if column == 2 else decomfl_megabytes(rounds, P=10)
+    implied = rounds * printed / follows
     return Evidence(
         "table",
         RESULTS[model][data][column].cost == printed and not agree(printed, follows) and agree(fixed, follows),
         f"{name}: printed {printed}, formula {follows:.4g} for {rounds} rounds, that is {fixed}; the print would take "
-        f"{rounds * printed / follows:.0f} rounds; of DeComFL R·P·12 bytes, P = 10",
+        f"{implied:.0f} rounds; of DeComFL R·P·12 bytes, P = 10",
+        {"printed": printed, "formula": follows, "rounds": rounds, "factor": printed / follows, "implied": implied},
     )
 
 
@@ -110,11 +114,12 @@ refutes("line-582.4", cause="table-cells")(cell, "OPT-125M CB", 2, 0.38, 0.25)
 def counting() -> Evidence:
     M, m, P, R = 8, 2, 10, 100_000
     own = sum(astuple(expected_numbers(R, M=M, m=m, K=1, P=P))) / (R * P)
+    said = MENDED["line-582.5"].value({"R": 1, "P": 1, "M": M, "m": m})
     return Evidence(
         "arithmetic",
-        own < 3 and math.isclose(own, 2 + 2 * SHARE, rel_tol=1e-3),
+        own < 3 and math.isclose(own, said, rel_tol=1e-3),
         f"printed R·P·3 words; a client of {SHARE:.0%} participation moves R·P·{own:.3g}, {3 / own:.3g} times less",
-        {"printed": 3.0, "own": own},
+        {"printed": 3.0, "own": own, "ratio": 3 / own},
     )
 
 
@@ -133,7 +138,7 @@ def rounds_apart() -> Evidence:
     low, high = min(ratios.values()), max(ratios.values())
     worst = max(ratios, key=lambda name: ratios[name])
     says = f"rounds of DeComFL over those that FedAvg's costs imply: {low:.2g} to {high:.2g} ({worst})"
-    return Evidence("table", high > 2, says, ratios)
+    return Evidence("table", high > 2, says, {**ratios, "least": low, "most": high})
 
 
 @context("line-582.6")
@@ -187,7 +192,8 @@ def above_fedzo() -> Evidence:
     above = sum(gain > 0 for gain in gains)
     chance = 2 * sum(math.comb(len(gains), n) for n in range(above, len(gains) + 1)) / 2 ** len(gains)
     says = f"DeComFL − FedZO: {min(gains):.2f} to {max(gains):.2f} points, above in {above} of {len(gains)} cells"
-    return Evidence("table", chance < 0.05, f"{says}, sign test p = {chance:.2g}")
+    numbers = {"least": min(gains), "most": max(gains), "above": above, "cells": len(gains), "chance": chance}
+    return Evidence("table", chance < 0.05, f"{says}, sign test p = {chance:.2g}", numbers)
 
 
 @context("line-916")
@@ -198,7 +204,12 @@ def lora_comparable() -> Evidence:
     share = LORA[worst][3].accuracy / 100
     errors = gains[worst] / (100 * math.sqrt(2 * share * (1 - share) / EXAMPLES[worst]))
     says = f"LoRA − full parameters: {max(gains.values()):.2f} to {gains[worst]:.2f} points, the latter on {worst}"
-    return Evidence("table", errors > -2, f"{says}: {-gains[worst]:.2f} below, {-errors:.1f} standard errors", gains)
+    return Evidence(
+        "table",
+        errors > -2,
+        f"{says}: {-gains[worst]:.2f} below, {-errors:.1f} standard errors",
+        {**gains, "below": -gains[worst], "errors": -errors},
+    )
 
 
 @supports("line-138")
@@ -209,6 +220,7 @@ def one_megabyte() -> Evidence:
         max(costs) <= 1,
         f"by the formula of Table 2 {min(costs):.2f} to {max(costs):.2f} MB, {1 / max(costs):.1f} to "
         f"{1 / min(costs):.1f} times less than 1 MB",
+        {"least": min(costs), "most": max(costs)},
     )
 
 
@@ -324,6 +336,7 @@ def memory_measured() -> Evidence:
         (fedzo.vectors, lean.vectors, lean.layers, plain.vectors) == (3, 1, 1, 3),
         f"vectors alive at the peak, as the report measures it: FedZO's client {fedzo.vectors}, DeComFL's "
         f"{lean.vectors} and a layer if parameter-wise and corrected afterwards, {plain.vectors} as in Algorithm 2",
+        {"lean": lean.vectors, "plain": plain.vectors, "fedzo": fedzo.vectors},
     )
 
 
@@ -343,7 +356,10 @@ def near_is_not_zero() -> Evidence:
     d, near = 269_722, 0.01
     kappa = 1 + near * (d - 1)
     return Evidence(
-        "counter-example", kappa > 100, f"d = {d}, one eigenvalue of 1, {near:.0%} of it all others: κ = {kappa:.0f}"
+        "counter-example",
+        kappa > 100,
+        f"d = {d}, one eigenvalue of 1, {near:.0%} of it all others: κ = {kappa:.0f}",
+        {"d": d, "near": near, "kappa": kappa},
     )
 
 

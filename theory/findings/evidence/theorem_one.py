@@ -30,16 +30,18 @@ from theory.findings.instruments import (
     exceeds,
     keeps,
     linear,
+    nearly,
     over,
     search,
     whole,
     within,
 )
+from theory.findings.mended import MENDED
 from theory.findings.placed import mends, refutes, supports
 from theory.notation.formula import value_of, written
 from theory.notation.numbers import down, exactly
 from theory.notation.setting import Setting
-from theory.notation.symbols import K, L, P, R, a, d, delta, eta, m, mu, rho, s6, sigma
+from theory.notation.symbols import K, L, P, R, a, d, delta, eta, m, mu, sigma
 from theory.problems.quadratic import Quadratic, expected
 from theory.problems.spectrum import Spectrum
 from theory.problems.waves import Waves
@@ -74,7 +76,8 @@ def witness(name: str, variant: Variant, setting: Setting, start: float = 0.0) -
     names = {"σ": here.sigma, "P": here.P, "K": here.K, "R": here.R, "η": here.eta}
     constants = ", ".join(f"{symbol} = {exactly(value)}" for symbol, value in names.items() if value)
     judged = breaks if variant == "stated" else keeps
-    return judged(name, left.value, here, f"f = x²/2 − ξx from {start:g}, {constants}", variant, **left.point)
+    found = judged(name, left.value, here, f"f = x²/2 − ξx from {start:g}, {constants}", variant, **left.point)
+    return replace(found, numbers={**found.numbers, "P": here.P})
 
 
 # At x* the noise is all there is: G = −Zξ, E‖G‖² = ρσ².
@@ -110,11 +113,11 @@ RATE_1024: Final = replace(RATE_16, P=1024, R=100 * 1024)
 mends("coro-1")(witness, "corollary-1", "corrected", RATE_1024, 1.0)
 
 
-@mends("lemma.pp.v2", "line-1064", "line-1073")
-def linear_noise_region() -> Evidence:
-    """ρσ² > 2(d + 4)σ²/P exactly for P > d + 7."""
-    left = 1 + (d + 1) / P - printed("variance")["noise"] / sigma**2
-    return equal(left, (P - d - 7) / P, "left − right, over σ²: positive for P > d + 7")
+# ρσ² > 2(d + 4)σ²/P exactly for P > d + 7.
+_EXCESS: Final = 1 + (d + 1) / P - printed("variance")["noise"] / sigma**2
+mends("lemma.pp.v2", "line-1064", "line-1073")(
+    equal, _EXCESS, (P - d - 7) / P, "left − right, over σ²: positive for P > d + 7"
+)
 
 
 def noise_after_one_round(key: str) -> Evidence:
@@ -283,19 +286,13 @@ def walk_range() -> Evidence:
 # Lemma hbhb
 
 
-@mends("line-1101.2")
-def sum_of_ranges() -> Evidence:
-    """Σ_{k≥τ} k at τ = 1 is K(K + 1)/2."""
-    k = sp.Symbol("k")
-    return equal(sp.summation(k, (k, 1, K)), K**2 / 2 + K / 2, "with τ ≤ k the coefficient of X_1 is K(K + 1)/2 > K²/2")
-
-
-@mends("line-1101.2")
-def sum_of_right_ranges() -> Evidence:
-    """Σ_{k>τ} (k − 1) at τ = 1 is K(K − 1)/2."""
-    k = sp.Symbol("k")
-    total = sp.summation(k - 1, (k, 2, K))
-    return equal(total, K**2 / 2 - K / 2, "with τ < k it is K(K − 1)/2 ≤ K²/2")
+# Σ_{k≥τ} k and Σ_{k>τ} (k − 1) at τ = 1.
+_k: Final = sp.Symbol("k")
+mends("line-1101.2")(
+    equal, sp.summation(_k, (_k, 1, K)), K**2 / 2 + K / 2, "with τ ≤ k the coefficient of X_1 is K(K + 1)/2 > K²/2"
+)
+_BELOW: Final = sp.summation(_k - 1, (_k, 2, K))
+mends("line-1101.2")(equal, _BELOW, MENDED["line-1101.2"].right, "with τ < k it is K(K − 1)/2 ≤ K²/2")
 
 
 def coefficient(K: int, *, inclusive: bool) -> Evidence:
@@ -316,27 +313,13 @@ def _left_coefficient(step: sp.Expr, coefficient: sp.Expr) -> Evidence:
     return equal(found, coefficient, f"1 − 6L²K²(d + P + 4)η²/(2P) at η = {written(step)}, against {coefficient}")
 
 
-@refutes("line-1119", cause="conditions")
-@refutation
-def negative_coefficient() -> Evidence:
-    """At the printed condition the coefficient is 1 − 2P."""
-    return _left_coefficient(statement("local-drift", "stated").eta["drift"], 1 - 2 * P)
-
-
-@mends("line-1119")
-def half_a_coefficient() -> Evidence:
-    """With √P for 2P in the condition the coefficient is ½."""
-    return _left_coefficient(_MENDED_CONDITION, sp.Rational(1, 2))
-
-
-_MENDED_CONDITION: Final = sqrt(P) / (sqrt(6) * L * K * sqrt(d + P + 4))
-
-
-@refutes("line-1112", cause="conditions")
-@refutation
-def twice_too_small() -> Evidence:
-    """The printed dissimilarity of line-1112 is half of what the substitution gives."""
-    return slips("line-1112", "dissimilarity", sp.Rational(1, 2))
+# As printed, and with √P for 2P.
+refutes("line-1119", cause="conditions")(
+    refutation(_left_coefficient), statement("local-drift", "stated").eta["drift"], 1 - 2 * P
+)
+mends("line-1119")(_left_coefficient, MENDED["line-1119"].right, sp.Rational(1, 2))
+# The printed dissimilarity of line-1112 is half of what the substitution gives.
+refutes("line-1112", cause="conditions")(refutation(slips), "line-1112", "dissimilarity", sp.Rational(1, 2))
 
 
 # From eq.asd to line-1235
@@ -381,18 +364,20 @@ for _term in TERMS:
 @mends("line-1234")
 def room() -> Evidence:
     """A share of them leaves enough for all."""
-    return within(simplification(TERMS, _ROOM), "the same for all four, η three times smaller")
+    found = within(simplification(TERMS, _ROOM), "the same for all four, η three times smaller")
+    return replace(found, numbers={**found.numbers, "room": _ROOM})
 
 
 _ROOM: Final = 1 / 3  # with every printed condition on η divided by 3 the four terms fit
 
 
-@mends("eq.asd")
-def cancels() -> Evidence:
-    """(−½Kη + Lη²K²)‖mean‖² ≤ 0 needs η ≤ 1/(2KL); the fourth condition is below 1/(6KL)."""
-    fourth = statement("theorem-1", "stated").eta["smoothing"].doit()
-    slack = sp.simplify(1 / fourth - 6 * K * L)
-    return equal(slack, 2 * L * (d + 6) ** 3 / (m * P * (d + 3) ** 3), "1/η of the fourth condition − 6KL is positive")
+# (−½Kη + Lη²K²)‖mean‖² ≤ 0 needs η ≤ 1/(2KL); the fourth condition is below 1/(6KL).
+mends("eq.asd")(
+    equal,
+    1 / statement("theorem-1", "stated").eta["smoothing"].doit() - 6 * K * L,
+    2 * L * (d + 6) ** 3 / (m * P * (d + 3) ** 3),
+    "1/η of the fourth condition − 6KL is positive",
+)
 
 
 @mends("line-1119")
@@ -401,7 +386,7 @@ def cancels() -> Evidence:
 def condition_implied(**at: float) -> float:
     """The theorem's conditions imply the one that Lemma hbhb's proof needs, so that its slip does no harm there."""
     here = _at(at)
-    return statement("theorem-1", "stated").step_sizes(here).largest / value_of(_MENDED_CONDITION, here.values)
+    return statement("theorem-1", "stated").step_sizes(here).largest / MENDED["line-1119"].value(here.values)
 
 
 # Theorem 1 and Corollary 1
@@ -486,12 +471,12 @@ _RATE_ETA: Final = sqrt(m * P / (d * R * K))
 mends("coro-1", "line-423")(
     equal,
     (72 * K * L * eta / m).subs(eta, _RATE_ETA) / sqrt(d / (m * P * K * R)),
-    72 * L * K * P / d,
+    MENDED["coro-1"].right,
     "72KLη/m over the claimed rate, at its η",
 )
 mends("coro-1")(
     equal,
-    _RATE_ETA.subs(R, m**3 * K * L**2 * (d + P + 4) ** 2 / (4 * P * d)),
+    _RATE_ETA.subs(R, MENDED["coro-1.rounds"].right),
     2 * P / (m * K * L * (d + P + 4)),
     "η is admissible from R = m³KL²(d + P + 4)²/(4Pd)",
 )
@@ -593,8 +578,6 @@ mends("ass.g")(
     "at every x: E‖∇f_i(x; ξ)‖² = ‖∇f_i(x)‖² + its variance there",
 )
 
-_SHARPER_VARIANCE: Final = 2 * (rho - 1) * a**2 + (2 * rho - 1) * sigma**2 + mu**2 * L**2 * s6 / (2 * P)
-
 
 @mends("line-1050")
 @everywhere("variance on random waves, sharper bound")
@@ -603,8 +586,29 @@ def total_variance(n: int, noise: float, seed: int, P: int, mu: float) -> float:
     """The fix of line-1050 on random waves of one client: P estimates independent given ξ, then σ² of ∇f^μ(x; ξ)."""
     problem = Waves.random(waves=3, n=n, noise=noise, seed=seed)
     here = problem.setting(P=P, mu=mu)
-    left = statement("variance").left.exact(problem, here)
-    return left.value / value_of(_SHARPER_VARIANCE, {**here.values, **left.point})
+    left, values = statement("variance").left.exact(problem, here), here.values
+    terms = {name: value_of(MENDED["line-1050"][name], values) for name in MENDED["line-1050"].terms}
+    return left.value / (terms["gradient"] * left.point["a"] ** 2 + terms["noise"] + terms["smoothing"])
+
+
+def variance_alone(key: str, term: str, share: float, **constants: float) -> Evidence:
+    """Where one term of a mended variance stands alone, the truth reaches a share of it: equal clients that share z.
+
+    f_i = ⟨g + ξ_i, x⟩ has (ρ − 1)‖g‖², with independent ξ_i of variance σ² for g = 0 ρσ²/m, and ‖x‖²/2 at 0 has
+    ¼μ²L²E‖z‖⁶/P, as G = ½μ‖z‖²z there.
+    """
+    values = Setting(d=10, L=1.0, **constants).values  # type: ignore[arg-type]
+    m, P, d, rho = (values[name] for name in ("m", "P", "d", "rho"))
+    noise = rho * values["sigma"] ** 2 / m
+    truth = {"gradient": rho - 1, "noise": noise, "smoothing": norm_moment(int(d), 6) / (4 * P)}
+    what = f"{term} alone, d = 10, P = {P:g}: variance of the mean of {m:g} clients against the mended {key}"
+    return nearly(truth[term], value_of(MENDED[key][term], {**values, "mu": 1.0}), what, share)
+
+
+for _key, _clients in (("line-1050", 1), ("line-1166.2", 4)):
+    mends(_key)(variance_alone, _key, "gradient", 0.5, m=_clients, P=3)
+    mends(_key)(variance_alone, _key, "noise", 1.0, m=_clients, P=1000, sigma=1.0)
+    mends(_key)(variance_alone, _key, "smoothing", 0.5, m=_clients, P=3)
 
 
 @mends("line-423")
@@ -636,13 +640,8 @@ def substituted_drift() -> Evidence:
     return exceeds(left, right, "f = x²/2 from x*, σ = 1, K = 2, P = 100, η = 0.01: χ")
 
 
-@mends("line-1112")
-def spare_smoothing() -> Evidence:
-    """What line-1112 has too much."""
-    spare = printed("line-1112")["smoothing"] - DERIVED["line-1112"]()["smoothing"]
-    return equal(
-        spare, mu**2 * L**2 * K**3 * (d + 6) ** 3 * eta**2 / (4 * P), "smoothing of line-1112, printed − derived"
-    )
+for _term, _mended in MENDED["line-1112"].terms.items():
+    mends("line-1112")(equal, DERIVED["line-1112"]()[_term], _mended, f"{_term} of line-1112, derived and mended")
 
 
 @refutes("line-1166.2", cause="shared-directions")
@@ -656,10 +655,13 @@ def a2_not_independent() -> Evidence:
 @mends("line-1166.2", "eq.hh")
 def shared_bound() -> Evidence:
     """The mended bound of line-1166.2 over rounds of three clients, ρ − 1 = 2, s₆ = 15, σ = 0."""
+    mended = MENDED["line-1166.2"]
 
     def sides(r: OneRound) -> tuple[float, float]:
         mean = r.over_sampled(r.plain)
-        return r.sampled_square(r.G - r.smooth), 4 * r.mean((mean**2).sum(axis=1)) + r.K * r.mu**2 * 15 / 2
+        terms = {name: value_of(term, _setting(r).values) for name, term in mended.terms.items() if name != "gradient"}
+        shared = value_of(mended["gradient"], _setting(r).values) * r.mean((mean**2).sum(axis=1))
+        return r.sampled_square(r.G - r.smooth), shared + r.K * terms["smoothing"]
 
     return within(searched(sides), "the mended line-1166.2, rounds of three clients")
 
@@ -667,7 +669,7 @@ def shared_bound() -> Evidence:
 def a5_clients_phi(r: OneRound) -> tuple[float, float]:
     """(c) of line-1191 with φ."""
     left, right = a5_clients(r)
-    return left, (r.M - r.m) / (r.M - 1) * right
+    return left, MENDED["line-1191.2"].value({"M": r.M, "m": r.m}) * right
 
 
 mends("line-1191.2")(identity, a5_clients_phi, "(c) with φ = ½, 2 of 3 clients without replacement")
@@ -701,6 +703,11 @@ def one_draw(*, averaged: bool) -> Evidence:
 
 refutes("line-1046", cause="mean-missing")(one_draw, averaged=False)
 mends("line-1046")(one_draw, averaged=True)
+
+
+# At the mended μ the fourth term is as large as the first.
+_FIRST, _FOURTH = (statement("theorem-1", "stated").terms[name].doit() for name in ("start", "smoothing"))
+mends("line-412")(equal, _FOURTH.subs(mu, MENDED["line-412"].right), _FIRST, "the fourth term at this μ and the first")
 
 
 @refutes("line-412", cause="smoothing-terms")

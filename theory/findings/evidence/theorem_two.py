@@ -18,6 +18,7 @@ from theory.communication import table1_scalars_decomfl
 from theory.findings.evidence.designs import design
 from theory.findings.finding import Evidence, refutation
 from theory.findings.instruments import Axis, differs, equal, everywhere, exceeds, linear, over, same, unlike, whole
+from theory.findings.mended import MENDED
 from theory.findings.placed import context, mends, refutes, supports
 from theory.notation.formula import value_of
 from theory.notation.setting import DISTRIBUTIONS, Setting
@@ -68,7 +69,8 @@ def rough_printed() -> Evidence:
     setting = _rough_setting(STATED, d=10**4, L=1.0, mu=1e-9)
     left = rough_clients(setting, curvature=1.0, delta=1e-14)
     what = "f 1-smooth but f_i not, d = 10⁴, D = 0, R = 2, σ_G = 1, largest η: average against bound"
-    return exceeds(left, math.fsum(STATED.bound(setting)), what)
+    found = exceeds(left, math.fsum(STATED.bound(setting)), what)
+    return replace(found, numbers={**found.numbers, "d": setting.d})
 
 
 @mends("the.2")
@@ -244,10 +246,27 @@ def mended_rate(**at: Any) -> float:
     """The corrected bound at 1/η = 4Lρ_κ + √(LRρ_κN/(mD)), N = σ² + φσ_G², against the mended rate; μ = 0."""
     setting = replace(_setting(at), mu=0.0)
     values = setting.values
-    noise = setting.sigma**2 + setting.phi * setting.sigma_G**2
-    rho, D, m, R = (values[name] for name in ("rho_kappa", "D", "m", "R"))
-    setting = replace(setting, eta=1 / (4 * rho + math.sqrt(R * rho * noise / (m * D))))
-    return math.fsum(CORRECTED.bound(setting)) / (4 * math.sqrt(D * rho * noise / (m * R)) + 8 * D * rho / R)
+    setting = replace(setting, eta=1 / MENDED["line-453.eta"].value(values))
+    return math.fsum(CORRECTED.bound(setting)) / MENDED["line-453"].value(values)
+
+
+# Term by term: at each half of 1/η alone, what the corrected bound has of it; start and noise are equal at the second.
+_BALANCED: Final = MENDED["line-452"].right
+_START, _NOISE = (CORRECTED.terms[name].doit() for name in ("start", "noise"))
+_RATE_MENDED: Final = MENDED["line-453"]
+for _label, _left, _right, _what in (
+    ("line-452", _START.subs(eta, _BALANCED), _NOISE.subs(eta, _BALANCED), "start and noise at the mended η"),
+    ("line-452", 4 * D / (R * eta), 8 * STATED.terms["smoothing"].doit().subs(mu, sqrt(MENDED["line-452.mu"].right)),
+     "start, and eight times the smoothing at the mended μ"),
+    ("line-453", (_START + _NOISE).subs(eta, _BALANCED), _RATE_MENDED["noise"], "where noise decides η: start + noise"),
+    ("line-453", _START.subs(eta, CORRECTED.eta["descent"].doit()), _RATE_MENDED["start"], "start at the largest η"),
+    ("line-453", MENDED["line-453.eta"]["largest"], 1 / CORRECTED.eta["descent"].doit(), "1/η, of the largest"),
+    ("line-453", MENDED["line-453.eta"]["balanced"], 1 / _BALANCED, "1/η, where noise decides it"),
+    # η²L‖ε‖² divided by η/4
+    ("line-447.2", 4 * eta * L * statement("remainder", "stated").terms["smoothing"].doit(),
+     MENDED["line-447.2"].right, "what the proof has of ‖ε‖²"),
+):  # fmt: skip
+    mends(_label)(equal, _left, _right, _what)
 
 
 @context("line-456")
@@ -285,7 +304,9 @@ def below_resolution() -> Evidence:
         f"κ = 10, m = 2, P = 10, R = 3000: μ ≤ {mu:.2g} at d = 10⁹; the loss changes by less than half a unit in its "
         f"last place from d = {reach['32']:.2g} (float32), {reach['64']:.2g} (float64) on"
     )
-    return Evidence("arithmetic", mu < 2.0**-24 and reach["32"] < 1e5 < reach["64"], says, {"mu": mu, **reach})
+    return Evidence(
+        "arithmetic", mu < 2.0**-24 and reach["32"] < 1e5 < reach["64"], says, {"mu": mu, "d": 1e9, **reach}
+    )
 
 
 @refutes("line-442", cause="small-mu")

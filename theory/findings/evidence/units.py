@@ -25,7 +25,6 @@ def agree(**formulas: str) -> Evidence:
 mends("ass.g")(agree, left="a**2", right="sigma**2")
 supports("ass.w")(agree, left="a**2", right="sigma_G**2")
 supports("line-397")(agree, left="a", right="L*delta")
-mends("line-412")(agree, mu="mu", fix="sqrt(2*D)/(sqrt(K)*L*sqrt(R)*sqrt(eta)*(d + 3)**(3/2))")
 mends("assumption.low-rank")(agree, radius="2*G*d*eta", distance="mu")
 mends("line-447.2", "line-1364")(
     agree,
@@ -34,10 +33,6 @@ mends("line-447.2", "line-1364")(
     smoothing="(L**2*(mu**2/2))*(d + 3)**3",
     remainder="4*L**3*d**3*eta*mu**2",
 )
-mends("line-452")(
-    agree, mended="sqrt(D)*sqrt(m)/(sqrt(L)*sqrt(R)*sqrt(rho_kappa)*sqrt(phi*sigma_G**2 + sigma**2))", needed="eta"
-)
-mends("line-452")(agree, mended="sqrt(D)/(L*sqrt(R)*sqrt(eta)*(d + 3)**(3/2))", needed="mu")
 supports("lemma.zo.basic", "eq.as")(agree, gradient="a", bound="L*mu*(d + 3)**(3/2)/2")
 supports("eq.oo")(agree, value="D", bound="L*d*mu**2/2")
 supports("line-1029")(agree, g="a", G="L*mu")

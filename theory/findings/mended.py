@@ -1,0 +1,49 @@
+"""What is true instead of displays of the paper, as expressions: evidence evaluates them, texts are made of them."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import sympy as sp
+from sympy.parsing.sympy_parser import parse_expr
+
+from theory.findings.data import MENDED as RAW
+from theory.notation.formula import value_of, written
+from theory.notation.symbols import UNITS
+
+
+@dataclass(frozen=True)
+class Display:
+    """A display: a left side in words, and the terms that it is at most, or equal to."""
+
+    left: str
+    terms: Mapping[str, sp.Expr]  # in the symbols of ``theory.notation.symbols``, in the order of the print
+    relation: str = "≤"
+
+    def __getitem__(self, name: str) -> sp.Expr:
+        """One term, or its coefficient where it is of an object that has no symbol."""
+        return self.terms[name].doit().subs(dict.fromkeys(self.terms[name].free_symbols - UNITS.keys(), 1))
+
+    @property
+    def right(self) -> sp.Expr:
+        """The sum of its terms."""
+        return sum((self[name] for name in self.terms), sp.Integer(0))
+
+    def value(self, values: Mapping[str, float]) -> float:
+        """The sum of its terms at these values of the symbols."""
+        return math.fsum(value_of(self[name], values) for name in self.terms)
+
+    def __str__(self) -> str:
+        return f"{self.left} {self.relation} {' + '.join(map(written, self.terms.values()))}".replace("+ −", "− ")
+
+
+def _display(raw: Mapping[str, Any]) -> Display:
+    letters = {name: sp.Symbol(text, positive=True) for name, text in raw.get("letters", {}).items()}
+    symbols = {**{str(symbol): symbol for symbol in UNITS}, **letters}
+    terms = {name: parse_expr(text, local_dict=symbols, evaluate=False) for name, text in raw["terms"].items()}
+    return Display(raw["left"], terms, raw.get("relation", "≤"))
+
+
+MENDED: Final[dict[str, Display]] = {key: _display(raw) for key, raw in RAW.items()}
+"""Every mended display by its label, as ``data/mended.toml`` has it."""
