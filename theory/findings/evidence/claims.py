@@ -232,10 +232,12 @@ def powers_of_the_dimension() -> Evidence:
     return Evidence("algebra", set(powers.values()) == {1, 2}, f"largest power of d in the whole cost: {listed}")
 
 
-@context("line-506")
-def threshold() -> Evidence:
-    ratio = TABLE_1["DeComFL, low rank"].downlink_complexity / TABLE_1["FedAvg"].downlink_complexity
-    return equal(ratio, s.kappa / (s.m * s.d / (s.M * s.K)), "DeComFL's downlink over FedAvg's, κ/(md/(MK))")
+context("line-506")(
+    equal,
+    TABLE_1["DeComFL, low rank"].downlink_complexity / TABLE_1["FedAvg"].downlink_complexity,
+    s.kappa / (s.m * s.d / (s.M * s.K)),
+    "DeComFL's downlink over FedAvg's, κ/(md/(MK))",
+)
 
 
 # Rates.

@@ -211,14 +211,8 @@ def _sums_of_gradients(what: str, *, replacement: bool) -> Evidence:
     )
 
 
-@mends("eq.fejiosd")
-def sets_mended() -> Evidence:
-    return _sums_of_gradients("m²∇f∇fᵀ + mφΔ", replacement=False)
-
-
-@mends("eq.fejiosd")
-def draws() -> Evidence:
-    return _sums_of_gradients("with replacement", replacement=True)
+mends("eq.fejiosd")(_sums_of_gradients, "m²∇f∇fᵀ + mφΔ", replacement=False)
+mends("eq.fejiosd")(_sums_of_gradients, "with replacement", replacement=True)
 
 
 @supports("line-1324")

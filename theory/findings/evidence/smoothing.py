@@ -79,12 +79,14 @@ def descent_lemma(constant: float = 0.5, *, x: float, y: float) -> float:
     return abs(math.cos(y) - math.cos(x) + math.sin(x) * gap) / (constant * gap**2) if abs(gap) > 1e-2 else math.nan
 
 
-@supports("lemma.aa")
-def descent_lemma_converse() -> Evidence:
-    """Let h = f + L‖x‖²/2: it is convex and 2L-smooth from above, so cocoercive; u = x − y, v = ∇f(x) − ∇f(y)."""
-    uu, uv, vv, L = sp.symbols("uu uv vv L", positive=True)
-    cocoercive = (uv + L * uu) - (vv + 2 * L * uv + L**2 * uu) / (2 * L)
-    return equal(cocoercive, (L**2 * uu - vv) / (2 * L), "cocoercivity of f + L‖x‖²/2 is ‖∇f(x) − ∇f(y)‖ ≤ L‖x − y‖")
+# Let h = f + L‖x‖²/2: it is convex and 2L-smooth from above, so cocoercive; u = x − y, v = ∇f(x) − ∇f(y).
+_UU, _UV, _VV = sp.symbols("uu uv vv", positive=True)
+supports("lemma.aa")(
+    equal,
+    (_UV + L * _UU) - (_VV + 2 * L * _UV + L**2 * _UU) / (2 * L),
+    (L**2 * _UU - _VV) / (2 * L),
+    "cocoercivity of f + L‖x‖²/2 is ‖∇f(x) − ∇f(y)‖ ≤ L‖x − y‖",
+)
 
 
 # The definition and its gradient, by quadrature of the printed integrals, against cos: E cos(x + μz) = e^{−μ²/2} cos x.
