@@ -272,6 +272,9 @@ for _label, _left, _right, _what in (
 context("line-456")(
     equal, _SHORT_RATE / _RATE, P / kappa, "√P/√(mκR) as a multiple of √κ/√(mRP) is P/κ, so at most 1 from κ = P on"
 )
+refutes("line-1373.2", cause="two-sentences")(
+    differs, (_SHORT_RATE / _RATE).subs(P, kappa), sp.Integer(0), "the same at κ = P, where κ ≫ P would let it vanish"
+)
 
 
 # Claims ----------------------------------------------------------------------------------------------------------

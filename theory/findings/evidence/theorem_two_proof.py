@@ -444,12 +444,11 @@ mends("eq.low.rank.bound")(
     equal, sum(_F[r] - _F[r + 1] for r in range(3)), _F[0] - _F[3], "R = 3: Σ_{r=0..R−1} of f(x_r) − f(x_{r+1})"
 )
 _ENDED: Final = 4 * eta * L / m * rho_kappa
+_PROVED: Final = 2 * statement("theorem-2").terms["noise"].doit().subs(phi, 1)
 supports("line-1423.2")(equal, 4 / eta * eta**2 * L / m * rho_kappa, _ENDED, "noise divided by η(½ − ¼)")
-supports("line-1423.2")(
-    equal,
-    _ENDED * (sigma_G**2 + sigma**2),
-    2 * statement("theorem-2").terms["noise"].doit().subs(phi, 1),
-    "its noise and twice what is proved",
+supports("line-1423.2")(equal, _ENDED * (sigma_G**2 + sigma**2), _PROVED, "its noise and twice what is proved")
+refutes("line-1427", cause="half-the-noise")(
+    differs, _ENDED * (sigma_G**2 + sigma**2), _PROVED / 2, "its noise, and half of it, which the theorem has"
 )
 
 
