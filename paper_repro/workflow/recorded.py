@@ -8,6 +8,7 @@ import gzip
 import hashlib
 import io
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -107,6 +108,11 @@ def facts_of(provenance: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return facts
 
 
+def means(rows: pd.DataFrame) -> dict[str, float]:
+    """The mean of every column of numbers that are finite: it rests on all rows, which no claim does."""
+    return {str(name): mean for name, mean in rows.select_dtypes("number").mean().items() if math.isfinite(mean)}
+
+
 def save(
     part: str,
     scale: str,
@@ -133,6 +139,7 @@ def save(
         "finished": runs[0],
         "of": runs[1],
         "json": nested,
+        "means": means(plain),
         "provenance": list(distinct.values()),
     }
     write_atomically(into / f"{part}-{scale}.json", json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
@@ -175,6 +182,10 @@ def load(part: str, scale: str, of: Path | None = None) -> Rows | None:
     try:
         facts = json.loads((of / f"{part}-{scale}.json").read_text(encoding="utf-8"))
         rows = pd.read_csv(io.BytesIO(gzip.decompress(path.read_bytes())))
+        told, found = facts["means"], means(rows)
+        apart = [name for name in {*told, *found} if not math.isclose(told.get(name, 0), found.get(name, 0))]
+        if apart:
+            raise ValueError(f"the means of {', '.join(sorted(apart))} are not those of the rows")
         rows = rows.assign(**{name: rows[name].map(json.loads) for name in facts["json"]})
         runs = facts["finished"], facts["of"]
         return Rows(scale, rows, facts["provenance"] or [{}], facts["date"], facts["code"], runs)

@@ -4,10 +4,16 @@ What nothing here ties: a loss that is changed by a few per cent, and seconds th
 parts that have the run.
 """
 
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 
+from decomfl_lab.errors import InputError
+from paper_repro.workflow import manifest
+from paper_repro.workflow.recorded import load
 from tests.paper_repro.recomputed.common import RESULTS, rows
 from tests.tables import rows_of
 
@@ -143,3 +149,20 @@ def test_a_measurement_that_is_changed_in_one_part_is_noticed_by_another(name: s
     frame = rows("fig3", "full")
     other = frame.assign(**{name: 3 * frame[name] + 1})
     assert apart(other, rows("topk", "full"), ["series", "seed", "round", "check"], {}) > 0
+
+
+@pytest.mark.parametrize(("part", "scale"), IMAGES)
+def test_rows_that_no_claim_rests_on_are_noticed_when_they_are_changed_and_listed_anew(
+    part: str, scale: str, tmp_path: Path
+) -> None:
+    frame = rows(part, scale)
+    for series, own in frame.groupby("series"):
+        middle = own.index[len(own) // 3 : len(own) // 2 + 1]
+        changed = frame.assign(test_accuracy=frame.test_accuracy.mask(frame.index.isin(middle), 0.5))
+        for name in (f"{part}-{scale}.json", f"{part}-{scale}.csv.gz"):
+            shutil.copy(RESULTS / name, tmp_path)
+        changed.to_csv(tmp_path / name, index=False)
+        manifest.note(tmp_path, *tmp_path.glob(f"{part}-*"))
+        with pytest.raises(InputError, match="the means of test_accuracy are not those of the rows"):
+            load(part, scale, tmp_path)
+        assert (changed.test_accuracy != frame.test_accuracy).any(), series

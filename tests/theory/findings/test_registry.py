@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from decomfl_lab.errors import InputError
+from decomfl_lab.tables import table_beside
 from tests.tables import rows_of
 from tests.theory.findings.borne_out import untold
 from tests.theory.findings.coverage import AS_PRINTED, inconsistent, missing, stale, unquoted
@@ -271,3 +272,9 @@ def test_says_is_as_strong_as_its_quotation_or_tests_tells(quote: str, says: str
 
 def test_numbers_and_symbols_are_those_of_the_paper_or_of_the_evidence() -> None:
     assert untold("1,206,590 parameters, K = 10 (line-558)", "a CNN", "it has 1206590 parameters") == ["10"]
+
+
+def test_what_a_blind_reader_found_false_or_loose_is_not_called_true() -> None:
+    found = {row["entry"]: entry(row["entry"]).status for row in table_beside(__name__, "reader.toml")["sentence"]}
+    missed = [label for label, status in found.items() if status in (*TRUE, "not decided", "not checkable")]
+    assert (len(found), missed) == (20, ["line-916"])

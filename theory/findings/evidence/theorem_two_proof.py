@@ -325,14 +325,16 @@ def taylor() -> Evidence:
     return Evidence("algebra", between, f"f = x⁴ from 1 to 1/2: x'² = {square} is between 1/4 and 1")
 
 
-_A, _B = sp.symbols("a b", real=True)
-mends("line-1384")(
-    equal, -_A * _B, -(_A**2) / 2 - _B**2 / 2 + (_A - _B) ** 2 / 2, "−⟨a, b⟩ = −½‖a‖² − ½‖b‖² + ½‖a − b‖²"
-)
-_BIAS: Final = statement("smoothed-gradient", "stated").terms["smoothing"].doit()
-mends("line-1389")(
-    equal, eta / 2 * _BIAS**2, eta * mu**2 * L**2 * (d + 3) ** 3 / 8, "(η/2)·(eq. as)² = ημ²L²(d + 3)³/8"
-)
+@mends("line-1384")
+def polarised() -> Evidence:
+    a, b = sp.symbols("a b", real=True)
+    return equal(-a * b, -(a**2) / 2 - b**2 / 2 + (a - b) ** 2 / 2, "−⟨a, b⟩ = −½‖a‖² − ½‖b‖² + ½‖a − b‖²")
+
+
+@mends("line-1389")
+def applied() -> Evidence:
+    smoothed = statement("smoothed-gradient", "stated").terms["smoothing"].doit()
+    return equal(eta / 2 * smoothed**2, eta * mu**2 * L**2 * (d + 3) ** 3 / 8, "(η/2)·(eq. as)² = ημ²L²(d + 3)³/8")
 
 
 @refutes("assumption.low-rank", "line-1394.2", cause="ball", witness=True)
@@ -407,12 +409,13 @@ def norm_of_h(first: float, second: float, more: float, other: float, angle: flo
     return float(np.abs(values).max()) if values.max() <= 1 else math.nan
 
 
-supports("line-1405")(
-    equal,
-    L * d * kappa / (P * (d + 2)) + L * (1 + (d - 2) / (P * (d + 2))),
-    L * (1 + (d * kappa + d - 2) / (P * (d + 2))),
-    "the two coefficients of T_3's bound added",
-)
+@supports("line-1405")
+def coefficients() -> Evidence:
+    return equal(
+        L * d * kappa / (P * (d + 2)) + L * (1 + (d - 2) / (P * (d + 2))),
+        L * (1 + (d * kappa + d - 2) / (P * (d + 2))),
+        "the two coefficients of T_3's bound added",
+    )
 
 
 @everywhere("exact E (Zv)ᵀH(Zv) against Lρ_κ‖v‖²")
@@ -430,27 +433,37 @@ supports("line-1405")(weighted_by_rank, "sphere")
 mends("line-1449.2")(weighted_by_rank, "gaussian")
 
 
-mends("line-1418")(
-    equal,
-    eta / 2 * a**2 - eta**2 * L * rho_kappa * a**2,
-    eta * (sp.S.Half - eta * L * rho_kappa) * a**2,
-    "what multiplies ‖∇f‖² on the left",
-)
-_F: Final = sp.symbols("f0:5")
-refutes("eq.low.rank.bound", cause="step-index")(
-    differs, sum(_F[r] - _F[r + 1] for r in range(1, 4)), _F[0] - _F[3], "R = 3: Σ_{r=1..R} of f(x_r) − f(x_{r+1})"
-)
-mends("eq.low.rank.bound")(
-    equal, sum(_F[r] - _F[r + 1] for r in range(3)), _F[0] - _F[3], "R = 3: Σ_{r=0..R−1} of f(x_r) − f(x_{r+1})"
-)
-_ENDED: Final = 4 * eta * L / m * rho_kappa
-supports("line-1423.2")(equal, 4 / eta * eta**2 * L / m * rho_kappa, _ENDED, "noise divided by η(½ − ¼)")
-supports("line-1423.2")(
-    equal,
-    _ENDED * (sigma_G**2 + sigma**2),
-    2 * statement("theorem-2").terms["noise"].doit().subs(phi, 1),
-    "its noise and twice what is proved",
-)
+@mends("line-1418")
+def moved() -> Evidence:
+    return equal(
+        eta / 2 * a**2 - eta**2 * L * rho_kappa * a**2,
+        eta * (sp.S.Half - eta * L * rho_kappa) * a**2,
+        "what multiplies ‖∇f‖² on the left",
+    )
+
+
+@refutes("eq.low.rank.bound", cause="step-index")
+def shifted_sum() -> Evidence:
+    f = sp.symbols("f0:5")
+    return differs(sum(f[r] - f[r + 1] for r in range(1, 4)), f[0] - f[3], "R = 3: Σ_{r=1..R} of f(x_r) − f(x_{r+1})")
+
+
+@mends("eq.low.rank.bound")
+def right_sum() -> Evidence:
+    f = sp.symbols("f0:5")
+    return equal(sum(f[r] - f[r + 1] for r in range(3)), f[0] - f[3], "R = 3: Σ_{r=0..R−1} of f(x_r) − f(x_{r+1})")
+
+
+@supports("line-1423.2")
+def quarter_left() -> Evidence:
+    return equal(4 / eta * eta**2 * L / m * rho_kappa, 4 * eta * L / m * rho_kappa, "noise divided by η(½ − ¼)")
+
+
+@supports("line-1423.2")
+def twice_the_noise() -> Evidence:
+    ended = 4 * eta * L / m * rho_kappa * (sigma_G**2 + sigma**2)
+    proved = statement("theorem-2").terms["noise"].doit().subs(phi, 1)
+    return equal(sp.simplify(ended / proved), sp.Integer(2), "its noise as a multiple of what is proved")
 
 
 @supports("line-1436")

@@ -1,0 +1,322 @@
+"""The clauses of the appendices: reasons given for steps, most of which are decided by the checks of the steps."""
+
+from itertools import product
+from typing import Any, Final
+
+import numpy as np
+import sympy as sp
+from scipy import stats
+
+from decomfl_lab.runs.memory import ROLES
+from theory.bounds import statement
+from theory.findings.evidence.algorithms import PROGRAMS, UndefinedError, outcome, play
+from theory.findings.evidence.claims import records_sent
+from theory.findings.evidence.covariance import SAMPLE, printed_covariance
+from theory.findings.evidence.displays import told_by_scalars
+from theory.findings.evidence.one_round import OneRound
+from theory.findings.evidence.proof_one import follows
+from theory.findings.evidence.prose import kept_by_clients
+from theory.findings.evidence.theorem_one import LONG, NOISY, witness
+from theory.findings.evidence.theorem_two import crossing, kappa_in_few_products
+from theory.findings.evidence.theorem_two_proof import twice_the_noise
+from theory.findings.finding import Evidence, refutation, support
+from theory.findings.instruments import differs, equal, exceeds, same, unlike
+from theory.findings.placed import context, mends, refutes, supports
+from theory.notation.printed import EXAMPLES, LORA, LORA_PARAMETERS, MOST_FREQUENT, PARAMETERS, RESULTS
+
+# Checks that speak the other way here.
+
+supports("line-738", "line-742.2")(support(told_by_scalars))
+refutes("line-941.2", "line-946.2", cause="reasons")(refutation(kappa_in_few_products))
+refutes("line-946", cause="two-sentences")(refutation(kappa_in_few_products))
+supports("line-1034")(witness, "variance", "corrected", NOISY)
+refutes("line-1049", cause="mini-batch")(witness, "variance", "stated", NOISY)
+supports("line-1072")(witness, "local-second-moment", "corrected", NOISY)
+supports("line-1093.2")(witness, "local-drift", "corrected", LONG, 1.0)
+supports("line-1203")(follows, "line-1204")
+refutes("line-1373.2", cause="two-sentences")(refutation(crossing))
+refutes("line-1427", cause="half-the-noise")(refutation(twice_the_noise))
+
+# Appendices A and B.
+
+
+@supports("line-625.3")
+def forward_only() -> Evidence:
+    names = ("Algorithm 1", "Algorithm 3")
+    broken = [name for name in names if "gradient(" in PROGRAMS[name].text() or outcome(PROGRAMS[name])]
+    return Evidence("execution", not broken, f"Algorithms 1 to 4 run on values of f alone; not: {broken}")
+
+
+@supports("line-625.4")
+def dissimilarity_stays() -> Evidence:
+    terms = {name: term.doit() for name, term in statement("theorem-1", "stated").terms.items()}
+    rounds = sp.Symbol("R", positive=True)
+    left = [name for name, term in terms.items() if sp.limit(term, rounds, sp.oo) != 0]
+    return Evidence(
+        "algebra", "dissimilarity" in left, f"R → ∞: of the bound of Theorem 1 there stay {', '.join(left)}"
+    )
+
+
+@refutes("line-672", cause="loose-words")
+@refutation
+def weights() -> Evidence:
+    """The weights g/P of the directions of a step, in a run of Algorithm 4."""
+    world = play(PROGRAMS["Algorithm 4"])
+    P, g = world["P"], world["g"]
+    steps = [[g[r, k, p] / P for p in range(1, P + 1)] for r, k in product(range(world["R"]), range(1, world["K"] + 1))]
+    sums = [sum(each) for each in steps]
+    least = min(min(each) for each in steps)
+    says = (
+        f"Algorithm 4, weights of {P} directions in {len(steps)} steps: sums {min(sums)} to {max(sums)}, least {least}"
+    )
+    return Evidence("execution", least < 0 and 1 not in sums, says)
+
+
+@refutes("line-673.3", cause="loose-words")
+@refutation
+def sum_kept() -> Evidence:
+    """Whether the local steps of Algorithms 2 and 4 have a sum of directions beside the model."""
+    kept = {name: "delta" in PROGRAMS[name].text() for name in ("Algorithm 2", "Algorithm 4")}
+    says = f"a vector Δ beside the model, in the lines of the two algorithms: {kept}"
+    return Evidence("execution", kept == {"Algorithm 2": False, "Algorithm 4": True}, says)
+
+
+@supports("line-767.2")
+def optional_step() -> Evidence:
+    """Algorithm 3 without its last line: every client's model is the same."""
+    whole, without = (play(PROGRAMS["Algorithm 3"], changes)["x"] for changes in ({}, {"line-767": "pass"}))
+    kept = [key for key in whole if isinstance(key, tuple)]
+    same_models = all((without[key] == whole[key]).all() for key in kept)
+    return Evidence(
+        "execution", same_models, f"{len(kept)} models of clients without line 767: the same is {same_models}"
+    )
+
+
+def discarding(kept: str, *, works: bool) -> Evidence:
+    """Algorithm 1 whose server keeps some records alone after each round; client 3 misses the first three rounds."""
+    changes = {
+        "line-304": "C[r] = [(1, 2), (1, 2), (1, 2), (2, 3)][r]\ns = {(r, k): seed(r, k) for k in steps}",
+        "line-311": "for k in steps: scalars[r, k], seeds[r, k] = g[r, k], s[r, k]\n"
+        "for i in C[r]: t[i] = r\n"
+        f"for q, k in [*scalars]:\n    if not ({kept}): del scalars[q, k]",
+    }
+    try:
+        play(PROGRAMS["Algorithm 1"], changes)
+        missed = ""
+    except UndefinedError as error:
+        missed = str(error)
+    says = f"Algorithm 1, only records of rounds q with {kept} kept: {missed or 'every client can rebuild'}"
+    return Evidence("execution", bool(missed) is not works, says, against=not works)
+
+
+refutes("line-694.4", cause="formula-slips")(discarding, "q in t.values()", works=False)
+mends("line-694.4")(discarding, "q >= min(t.values())", works=True)
+supports("line-695")(discarding, "q >= min(t.values())", works=True)
+
+
+@refutes("line-697", "line-697.2", cause="two-sentences")
+@refutation
+def alike_to_the_server() -> Evidence:
+    """Two histories of four clients: what those of the last round report, and the oldest record that is needed."""
+    found = []
+    for history in (((3, 4), (1, 2), (1, 2), (1, 2)), ((3, 4), (3, 4), (1, 2), (1, 2))):
+        last = dict.fromkeys(range(1, 5), 0)
+        for r, clients in enumerate(history):
+            told = {i: last[i] for i in clients}
+            last.update(dict.fromkeys(clients, r))
+        found.append((told, min(last.values())))
+    (told, first), (again, other) = found
+    says = f"the reports {told} come where records are needed from round {first} on, and where from {other}"
+    return Evidence("counter-example", told == again and first != other, says)
+
+
+mends("line-697", "line-697.2")(support(kept_by_clients))
+_END, _MEAN, _G, _Z, _ETA = sp.symbols("x xbar g z eta")
+# The client's end x − ηgz less the server's x − ηḡz, against Equation (10), which has −η(ḡ − g)z.
+refutes("line-702", cause="formula-slips")(
+    differs,
+    (_END - _ETA * _G * _Z) - (_END - _ETA * _MEAN * _Z),
+    -_ETA * (_MEAN - _G) * _Z,
+    "the client's recursion less the server's, against Equation (10)",
+)
+mends("line-702")(
+    equal,
+    (_END - _ETA * _MEAN * _Z) - (_END - _ETA * _G * _Z),
+    -_ETA * (_MEAN - _G) * _Z,
+    "the server's recursion less the client's, against Equation (10)",
+)
+
+
+@refutes("line-715.4", cause="reasons")
+@refutation
+def either_client() -> Evidence:
+    ours, fedzo = ROLES["client"].vectors, ROLES["fedzo"].vectors
+    return Evidence("arithmetic", ours == fedzo, f"vectors that a client needs at once: DeComFL {ours}, FedZO {fedzo}")
+
+
+@refutes("line-730", cause="loose-words")
+@refutation
+def less_than_all() -> Evidence:
+    """Pairs of seed and scalar that clients are sent in a run of Algorithms 1 and 2, by client and round."""
+    K = play(PROGRAMS["Algorithm 1"])["K"]
+    sent = {f"client {i} in round {r}: {n} of {r * K}" for (i, r), n in records_sent().items() if n < r * K}
+    return Evidence("execution", bool(sent), f"pairs sent, of all so far: {'; '.join(sorted(sent))}")
+
+
+@refutes("line-737.2", cause="loose-words")
+@refutation
+def length_of_a_step() -> Evidence:
+    """‖g z‖² for every vector z of signs: g²d, whatever the seed."""
+    v, wrong = np.array([3, -1, 2]), []
+    for z in map(np.array, product((-1, 1), repeat=3)):
+        g = v @ z
+        wrong += [z] * int((g * z) @ (g * z) != 3 * g**2)
+    return Evidence("counter-example", not wrong, f"d = 3, z = ±1: ‖g z‖² is 3g² for every seed; not: {wrong}")
+
+
+@refutes("line-741", cause="reasons")
+@refutation
+def constant_shift() -> Evidence:
+    """Algorithm 1 whose clients and server put one seed in the place of all."""
+    world = play(PROGRAMS["Algorithm 1"], {"line-304": "C[r] = choose(r, m)\ns = {(r, k): seed(0, 1) for k in steps}"})
+    moves = [world["x"][r] - world["start"] for r in range(1, world["R"] + 1)]
+    apart = [a for a, b in product(moves, repeat=2) if a[0] * b[1] != a[1] * b[0]]
+    return Evidence("execution", not apart, "with a constant for the shift all models of a run lie on one line")
+
+
+@context("line-741.2")
+def guessed_shift() -> Evidence:
+    """Scalars of a linear f of two parameters along three directions: which shifts of the seeds do they fit?"""
+    gradient, secret = np.array([3.0, -1.0]), 41
+
+    def directions(shift: int) -> Any:
+        return np.stack([np.random.default_rng(seed + shift).standard_normal(2) for seed in range(3)])
+
+    scalars = directions(secret) @ gradient
+    fits = [
+        shift
+        for shift in range(100)
+        if np.linalg.matrix_rank(np.column_stack([directions(shift), scalars]), tol=1e-9) < 3
+    ]
+    return Evidence("counter-example", fits == [secret], f"d = 2, three scalars: of 100 shifts {fits} fit")
+
+
+_U = sp.symbols("u1 u2", real=True)
+_W = sp.symbols("w1 w2", real=True)
+_ON: Final = sum(u * w for u, w in zip(_U, _W, strict=True)) / sum(w * w for w in _W)
+supports("line-811")(
+    equal,
+    sum((u - _ON * w) * w for u, w in zip(_U, _W, strict=True)),
+    sp.Integer(0),
+    "what is left of u, less ⟨w, u⟩w/⟨w, w⟩, along w",
+)
+_DIM, _P = sp.symbols("d P", positive=True)
+supports("line-815")(equal, _ETA * (_G * _Z / _DIM), (_ETA / _DIM) * _G * _Z, "η·(1/d)·g z and (η/d)·g z")
+
+
+@refutes("line-846.2", cause="loose-words")
+@refutation
+def values_of_a_step() -> Evidence:
+    """Values of f and gradients in the lines of a local step of Algorithms 2 and 5."""
+    ours, other = (
+        "\n".join(line.code for line in PROGRAMS[name].client if line.label in labels)
+        for name, labels in (("Algorithm 2", {"line-335"}), ("Algorithm 5", {"line-834"}))
+    )
+    counts = [text.count("f(i,") for text in (ours, other)] + [other.count("gradient(i,")]
+    says = (
+        f"values of f in a step: {counts[0]} in Algorithm 2, {counts[1]} in Algorithm 5, which has {counts[2]} gradient"
+    )
+    return Evidence("execution", counts == [2, 0, 1], says)
+
+
+# Appendix C.
+
+refutes("line-880", cause="sources", witness=True)(
+    unlike, EXAMPLES["RTE"], 10_000, "examples to validate on: RTE of GLUE against SNLI, the collection of that work"
+)
+
+
+@supports("line-913")
+def share_of_lora() -> Evidence:
+    share = LORA_PARAMETERS / PARAMETERS["OPT-125M"]
+    return Evidence("arithmetic", share < 0.01, f"LoRA of rank 8 on Q and V of OPT-125M trains {share:.2%} of it")
+
+
+@supports("line-915")
+def lora_no_better() -> Evidence:
+    gains = {name: cells[3].accuracy - RESULTS["OPT-125M"][name][3].accuracy for name, cells in LORA.items()}
+    listed = ", ".join(f"{name} {gain:+.2f}" for name, gain in gains.items())
+    return Evidence("table", max(gains.values()) < 1, f"LoRA less full parameters, P = 10, in points: {listed}", gains)
+
+
+@context("line-916")
+def below_the_most_frequent() -> Evidence:
+    """Accuracies of LoRA with P = 10 against the share of the most frequent answer in the validation set."""
+    shares = {name: 100 * MOST_FREQUENT[name] / n for name, n in EXAMPLES.items()}
+    below = [f"{name} {LORA[name][3].accuracy} < {share:.2f}" for name, share in shares.items()
+             if LORA[name][3].accuracy < share]  # fmt: skip
+    return Evidence("table", len(below) == 3, f"below the share of the most frequent answer: {', '.join(below)}")
+
+
+# Appendix D.
+
+refutes("line-999", cause="formula-slips")(
+    differs,
+    (2 * sp.pi) ** sp.Rational(2, 2),
+    (2 * sp.pi) ** sp.Rational(1, 2),
+    "n = 2, d = 1: ∫e^{−‖z‖²/2}dz, (2π)^{d/2}",
+)
+
+
+@refutes("line-1079", cause="identities", witness=True)
+@refutation
+def jensen_doubles() -> Evidence:
+    """E‖G‖² ≤ 2E‖G − ∇f_i^μ‖² + 2E‖∇f_i^μ‖², which is what Jensen's inequality gives, is not an equality."""
+    r = OneRound(mu=0.6, eta=0.7, x=0.4)
+    left, right = r.total(r.G**2), 2 * r.total((r.G - r.smooth) ** 2) + 2 * r.total(r.smooth**2)
+    return exceeds(right, left, "three clients, K = 2: Jensen's bound against ΣE‖G‖²")
+
+
+@supports("line-1106")
+def sums_exchanged() -> Evidence:
+    """Σ_k Σ_{τ≤k} kX_τ and Σ_τ (Σ_{k≥τ} k)X_τ, K = 4."""
+    X = sp.symbols("X1:5")
+    by_step = sum(k * X[tau - 1] for k in range(1, 5) for tau in range(1, k + 1))
+    return equal(by_step, sum(sum(range(tau, 5)) * X[tau - 1] for tau in range(1, 5)), "K = 4: both orders of the sums")
+
+
+@refutes("line-1151", cause="identities")
+@refutation
+def polarisation() -> Evidence:
+    """The identity that is used gives ⟨a, b⟩; the parallelogram's has no ⟨a, b⟩ in it."""
+    a, b = sp.symbols("a b", real=True)
+    parallelogram = sp.expand((a + b) ** 2 + (a - b) ** 2)
+    found = equal(a * b, a**2 / 2 + b**2 / 2 - (a - b) ** 2 / 2, "⟨a, b⟩ by polarisation")
+    says = f"{found.says}; ‖a + b‖² + ‖a − b‖² = 2‖a‖² + 2‖b‖² has no product"
+    return Evidence("algebra", found.holds and parallelogram == 2 * a**2 + 2 * b**2, says)
+
+
+_A, _B = sp.symbols("a b", real=True)
+supports("line-1283")(equal, _Z * _Z * _B, _Z * _Z * _A + _Z * _Z * (_B - _A), "zzᵀb and zzᵀa + zzᵀ(b − a)")
+
+
+@supports("line-1283.2")
+def moment_of_the_mean() -> Evidence:
+    return same(SAMPLE.second_moment(2, 1, replacement=True), printed_covariance(SAMPLE, 2, 1), "E ∇̄f∇̄fᵀ, d = 4")
+
+
+supports("line-1360")(
+    equal,
+    (_P - 1) / _P + 2 * _DIM / (_P * (_DIM + 2)),
+    1 + (_DIM - 2) / (_P * (_DIM + 2)),
+    "(P−1)/P + 2d/(P(d+2))",
+)
+refutes("line-1442", cause="loose-words")(
+    differs,
+    sp.cos(1) - sp.cos(0),
+    (sp.cos(1) - sp.cos(-1)) / 2,
+    "f = cos, x = 0, μ = z = 1: DeComFL's forward difference against MeZO's central one",
+)
+supports("line-1446.2")(
+    support(exceeds), float(stats.chi2.sf(400, 10)), 0.0, "d = 10: probability that ‖z‖² is above 400"
+)
