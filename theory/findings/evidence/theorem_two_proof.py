@@ -325,14 +325,16 @@ def taylor() -> Evidence:
     return Evidence("algebra", between, f"f = x⁴ from 1 to 1/2: x'² = {square} is between 1/4 and 1")
 
 
-_A, _B = sp.symbols("a b", real=True)
-mends("line-1384")(
-    equal, -_A * _B, -(_A**2) / 2 - _B**2 / 2 + (_A - _B) ** 2 / 2, "−⟨a, b⟩ = −½‖a‖² − ½‖b‖² + ½‖a − b‖²"
-)
-_BIAS: Final = statement("smoothed-gradient", "stated").terms["smoothing"].doit()
-mends("line-1389")(
-    equal, eta / 2 * _BIAS**2, eta * mu**2 * L**2 * (d + 3) ** 3 / 8, "(η/2)·(eq. as)² = ημ²L²(d + 3)³/8"
-)
+@mends("line-1384")
+def polarised() -> Evidence:
+    a, b = sp.symbols("a b", real=True)
+    return equal(-a * b, -(a**2) / 2 - b**2 / 2 + (a - b) ** 2 / 2, "−⟨a, b⟩ = −½‖a‖² − ½‖b‖² + ½‖a − b‖²")
+
+
+@mends("line-1389")
+def applied() -> Evidence:
+    smoothed = statement("smoothed-gradient", "stated").terms["smoothing"].doit()
+    return equal(eta / 2 * smoothed**2, eta * mu**2 * L**2 * (d + 3) ** 3 / 8, "(η/2)·(eq. as)² = ημ²L²(d + 3)³/8")
 
 
 @refutes("assumption.low-rank", "line-1394.2", cause="ball", witness=True)
@@ -407,12 +409,13 @@ def norm_of_h(first: float, second: float, more: float, other: float, angle: flo
     return float(np.abs(values).max()) if values.max() <= 1 else math.nan
 
 
-supports("line-1405")(
-    equal,
-    L * d * kappa / (P * (d + 2)) + L * (1 + (d - 2) / (P * (d + 2))),
-    L * (1 + (d * kappa + d - 2) / (P * (d + 2))),
-    "the two coefficients of T_3's bound added",
-)
+@supports("line-1405")
+def coefficients() -> Evidence:
+    return equal(
+        L * d * kappa / (P * (d + 2)) + L * (1 + (d - 2) / (P * (d + 2))),
+        L * (1 + (d * kappa + d - 2) / (P * (d + 2))),
+        "the two coefficients of T_3's bound added",
+    )
 
 
 @everywhere("exact E (Zv)ᵀH(Zv) against Lρ_κ‖v‖²")
