@@ -97,7 +97,8 @@ def page() -> str:
             # What a proof decides is told above: its runs are the context of it.
             if all(entry.causes and set(entry.runs.values()) == {"context"} for entry in own):
                 numbers = "decided by the theory above"
-            statuses = "<br>".join(f"**{entry.status}**" for entry in own)
+            said = [f"**{entry.status}**" for entry in own]
+            statuses = said[0] if len(set(said)) == 1 else "<br>".join(said)
             source = ""
             if row["recorded"].startswith("recorded"):
                 data = (row["data"] or "no data").partition("; ")[0]

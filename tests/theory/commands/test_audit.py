@@ -81,7 +81,7 @@ def test_one_statement_is_told_in_full(capsys: Capture) -> None:
 
 def test_evidence_that_fails_is_told_and_the_command_fails(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = EvidenceCheck("wrong", lambda: Evidence("search", False, "but it is [not] so"))
-    failing = replace(ENTRIES[-1], evidence={"supports": (wrong,)})
+    failing = replace(ENTRIES[0], evidence={"supports": (wrong,)})
     monkeypatch.setattr(registry, "ENTRIES", [failing])
     with pytest.raises(click.exceptions.Exit):
         audit.run(AuditOptions(statement=(failing.label,)))
