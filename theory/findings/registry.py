@@ -61,7 +61,7 @@ def _entry(raw: Mapping[str, Any]) -> Entry:
 
 
 def _named(there: Sequence[Placed]) -> Iterator[Placed]:
-    """What entries name of the evidence that stands elsewhere, by its name up to its arguments, or with some of them.
+    """What entries name of the evidence that stands elsewhere, by its name, "…" for arguments that are left out.
 
     An entry has a list of names for each role; what refutes is named below its cause.
     """
@@ -73,7 +73,12 @@ def _named(there: Sequence[Placed]) -> Iterator[Placed]:
         own |= {("refutes", cause): names for cause, names in raw.get("refutes", {}).items()}
         for (role, cause), names in own.items():
             for name in names:
-                found = [check for each, check in checks.items() if each == name or each.startswith(f"{name}(")]
+                first, _, last = name.partition("…")
+                found = [
+                    check
+                    for each, check in checks.items()
+                    if each == name or (each.startswith(first if last else f"{first}(") and each.endswith(last))
+                ]
                 require(len(found) == 1, f"{role} of {raw['label']}", "name one piece of evidence", name)
                 yield Placed(raw["label"], role, found[0], cause)
 

@@ -8,35 +8,19 @@ from sympy import sqrt
 from theory.bounds import statement
 from theory.communication import TABLE_1
 from theory.findings.data import RAW
-from theory.findings.evidence.algorithms import PROGRAMS, play, runs
-from theory.findings.evidence.claims import dimension_free, lag, records
-from theory.findings.evidence.prose import reproduced, tighter, uplink
-from theory.findings.evidence.tables import rounds_apart
-from theory.findings.evidence.theorem_two import ball_of_radius, below_resolution, sphere_of_radius
+from theory.findings.evidence.algorithms import PROGRAMS, play
+from theory.findings.evidence.prose import tighter
 from theory.findings.finding import Evidence, refutation
 from theory.findings.instruments import agree, at_most, equal, exceeds, unlike
-from theory.findings.placed import mends, refutes, supports
+from theory.findings.placed import refutes, supports
 from theory.notation import symbols as s
 from theory.notation.formula import names_in
 from theory.notation.printed import EXAMPLES, MOST_FREQUENT, PARAMETERS, RESULTS, ROUNDS
 from theory.notation.setting import second_moment_factor
 
-# What other evidence speaks on too.
-
-supports("line-134.2", "line-272")(dimension_free)
-supports("line-160")(reproduced)
-supports("line-160")(runs, "line-335")
-refutes("line-237", cause="formula-slips")(ball_of_radius)
-mends("line-237")(sphere_of_radius)
-supports("line-252")(uplink)
-refutes("line-429.2", cause="reasons")(refutation(tighter))
-refutes("line-461", cause="small-mu")(below_resolution)
-refutes("line-499.2", cause="downlink")(lag)
-supports("line-501.3")(records)
-refutes("line-574.5", cause="quantifiers")(rounds_apart)
-
 # Sentences against formulas.
 
+refutes("line-429.2", cause="reasons")(refutation(tighter))
 _SHARED, _OWN = (1 + (second_moment_factor("gaussian", d=1000, P=1) - 1) / m for m in (1, 10))
 refutes("line-257", cause="loose-words")(
     exceeds, _SHARED, _OWN, "E‖·‖²/‖v‖² of the mean of 10 alike clients' steps, d = 1000: shared directions, own ones"

@@ -17,8 +17,7 @@ from theory.findings.evidence.one_round import OneRound
 from theory.findings.evidence.proof_one import follows
 from theory.findings.evidence.prose import kept_by_clients
 from theory.findings.evidence.theorem_one import LONG, NOISY, witness
-from theory.findings.evidence.theorem_two import crossing, kappa_in_few_products
-from theory.findings.evidence.theorem_two_proof import twice_the_noise
+from theory.findings.evidence.theorem_two import kappa_in_few_products
 from theory.findings.finding import Evidence, refutation, support
 from theory.findings.instruments import differs, equal, exceeds, same, unlike
 from theory.findings.placed import context, mends, refutes, supports
@@ -34,8 +33,6 @@ refutes("line-1049", cause="mini-batch")(witness, "variance", "stated", NOISY)
 supports("line-1072")(witness, "local-second-moment", "corrected", NOISY)
 supports("line-1093.2")(witness, "local-drift", "corrected", LONG, 1.0)
 supports("line-1203")(follows, "line-1204")
-refutes("line-1373.2", cause="two-sentences")(refutation(crossing))
-refutes("line-1427", cause="half-the-noise")(refutation(twice_the_noise))
 
 # Appendices A and B.
 

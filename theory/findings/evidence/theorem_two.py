@@ -269,10 +269,12 @@ for _label, _left, _right, _what in (
     mends(_label)(equal, _left, _right, _what)
 
 
-@context("line-456")
-def crossing() -> Evidence:
-    ratio = sp.simplify(_SHORT_RATE / _RATE)
-    return equal(ratio, P / kappa, "√P/√(mκR) as a multiple of √κ/√(mRP) is P/κ, so at most 1 from κ = P on")
+context("line-456")(
+    equal, _SHORT_RATE / _RATE, P / kappa, "√P/√(mκR) as a multiple of √κ/√(mRP) is P/κ, so at most 1 from κ = P on"
+)
+refutes("line-1373.2", cause="two-sentences")(
+    differs, (_SHORT_RATE / _RATE).subs(P, kappa), sp.Integer(0), "the same at κ = P, where κ ≫ P would let it vanish"
+)
 
 
 # Claims ----------------------------------------------------------------------------------------------------------

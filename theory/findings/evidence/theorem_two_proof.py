@@ -433,37 +433,26 @@ supports("line-1405")(weighted_by_rank, "sphere")
 mends("line-1449.2")(weighted_by_rank, "gaussian")
 
 
-@mends("line-1418")
-def moved() -> Evidence:
-    return equal(
-        eta / 2 * a**2 - eta**2 * L * rho_kappa * a**2,
-        eta * (sp.S.Half - eta * L * rho_kappa) * a**2,
-        "what multiplies ‖∇f‖² on the left",
-    )
-
-
-@refutes("eq.low.rank.bound", cause="step-index")
-def shifted_sum() -> Evidence:
-    f = sp.symbols("f0:5")
-    return differs(sum(f[r] - f[r + 1] for r in range(1, 4)), f[0] - f[3], "R = 3: Σ_{r=1..R} of f(x_r) − f(x_{r+1})")
-
-
-@mends("eq.low.rank.bound")
-def right_sum() -> Evidence:
-    f = sp.symbols("f0:5")
-    return equal(sum(f[r] - f[r + 1] for r in range(3)), f[0] - f[3], "R = 3: Σ_{r=0..R−1} of f(x_r) − f(x_{r+1})")
-
-
-@supports("line-1423.2")
-def quarter_left() -> Evidence:
-    return equal(4 / eta * eta**2 * L / m * rho_kappa, 4 * eta * L / m * rho_kappa, "noise divided by η(½ − ¼)")
-
-
-@supports("line-1423.2")
-def twice_the_noise() -> Evidence:
-    ended = 4 * eta * L / m * rho_kappa * (sigma_G**2 + sigma**2)
-    proved = statement("theorem-2").terms["noise"].doit().subs(phi, 1)
-    return equal(sp.simplify(ended / proved), sp.Integer(2), "its noise as a multiple of what is proved")
+mends("line-1418")(
+    equal,
+    eta / 2 * a**2 - eta**2 * L * rho_kappa * a**2,
+    eta * (sp.S.Half - eta * L * rho_kappa) * a**2,
+    "what multiplies ‖∇f‖² on the left",
+)
+_F: Final = sp.symbols("f0:5")
+refutes("eq.low.rank.bound", cause="step-index")(
+    differs, sum(_F[r] - _F[r + 1] for r in range(1, 4)), _F[0] - _F[3], "R = 3: Σ_{r=1..R} of f(x_r) − f(x_{r+1})"
+)
+mends("eq.low.rank.bound")(
+    equal, sum(_F[r] - _F[r + 1] for r in range(3)), _F[0] - _F[3], "R = 3: Σ_{r=0..R−1} of f(x_r) − f(x_{r+1})"
+)
+_ENDED: Final = 4 * eta * L / m * rho_kappa
+_PROVED: Final = 2 * statement("theorem-2").terms["noise"].doit().subs(phi, 1)
+supports("line-1423.2")(equal, 4 / eta * eta**2 * L / m * rho_kappa, _ENDED, "noise divided by η(½ − ¼)")
+supports("line-1423.2")(equal, _ENDED * (sigma_G**2 + sigma**2), _PROVED, "its noise and twice what is proved")
+refutes("line-1427", cause="half-the-noise")(
+    differs, _ENDED * (sigma_G**2 + sigma**2), _PROVED / 2, "its noise, and half of it, which the theorem has"
+)
 
 
 @supports("line-1436")
