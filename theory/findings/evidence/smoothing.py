@@ -117,9 +117,11 @@ supports("lemma.zo.basic", "line-1003")(
 # eq.oo, eq.as, (c)
 
 
-# For f = L‖x‖²/2: f^μ(x) − f(x) = (L/2)μ² E‖z‖².
-for _speaks in (mends("lemma.zo.basic"), supports("eq.oo")):
-    _speaks(equal, L / 2 * mu**2 * d, statement("smoothed-value", "stated").terms["smoothing"], "attained by L‖x‖²/2")
+@mends("lemma.zo.basic")
+@supports("eq.oo")
+def value_tight() -> Evidence:
+    """For f = L‖x‖²/2: f^μ(x) − f(x) = (L/2)μ² E‖z‖²."""
+    return equal(L / 2 * mu**2 * d, statement("smoothed-value", "stated").terms["smoothing"], "attained by L‖x‖²/2")
 
 
 @supports("eq.oo")
