@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _TEXTS: Final = table_beside(__name__, "findings.toml")
 _TOLD: Final = 3  # the most numbers that are told of a measurement which does not say what decides it
-_WORDS: Final = 8  # the most words of a quotation that are told
+_WORDS: Final = 6  # the most words of a quotation that are told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ def page() -> str:
         lines.append(f"**{number}. {cause.title}.**")
         lines.append(f"Seen: {_escaped(cause.witness.gather().says)}. Correction: {_escaped(cause.instead)}")
         spoiled = plural(len(affected(cause, ENTRIES)), "statement")
-        lines += [f"Affects {spoiled}: `decomfl audit --cause {cause.name}`", ""]
+        lines += [f"Affects {spoiled} ({cause.name}).", ""]
     lines += ["## The experiments", ""]
     lines += [f"[![{title}]({picture})]({picture})" for title, picture in _TEXTS["pictures"].items()]
     lines += ["", "| the paper's words | status | numbers that decide |", "|---|---|---|"]
@@ -91,7 +91,7 @@ def page() -> str:
                 # The first words of the quotation, as many as tell it from others.
                 words = entry.quote.split()
                 quote = entry.quote if len(words) <= _WORDS else f"{' '.join(words[:_WORDS]).rstrip(',;…')} …"
-                told.append(f"“{quote}” ({entry.place})")
+                told.append(f"“{quote}” ({entry.place.replace('Section ', '§')})")
             # Numbers of a run that did not train would be read as a verdict.
             numbers = UNHEALTHY if row["verdict"] == UNHEALTHY else _told(deciding(row))
             # What a proof decides is told above: its runs are the context of it.
