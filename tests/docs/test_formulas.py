@@ -1,0 +1,85 @@
+"""The bounds and step sizes that docs/theory.md has are those of ``theory.bounds``, figure by figure."""
+
+import math
+import re
+from collections.abc import Mapping
+
+import pytest
+
+from tests.docs.blocks import ROOT
+from tests.tables import rows_of
+from theory.bounds import statement
+from theory.notation.formula import value_of
+from theory.notation.symbols import LETTERS, UNITS
+
+PAGE = (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")
+# No two are alike, and none is 1: a letter or figure in the place of another is another value.
+VALUES = {str(symbol): 1.1 + 0.13 * n for n, symbol in enumerate(UNITS)}
+_SIGNS = {"−": "-", "½": "(1/2)", "¼": "(1/4)", "√": "sqrt", "[": "(", "]": ")", "‖∇f‖": "a"}
+_POWERS = str.maketrans({sign: f"**{n}" for n, sign in enumerate("⁰¹²³⁴⁵⁶")})
+
+
+def evaluated(text: str, values: Mapping[str, float]) -> float:
+    """A formula as the page writes it, products without a sign between them."""
+    for sign, plain in _SIGNS.items():
+        text = text.replace(sign, plain)
+    names = "|".join(sorted(map(re.escape, values), key=len, reverse=True))
+    tokens = re.findall(rf"sqrt|{names}|\*\*\d|[\d.]+|[-+*/(),]", text.translate(_POWERS))
+    assert "".join(tokens) == re.sub(r"\s", "", text.translate(_POWERS)), text
+    code, before = "", ""
+    for token in tokens:
+        factor = token in values or token[0] in "s(0123456789"
+        follows = before in values or before[-1:] in (*")0123456789",)
+        code += ("*" if factor and follows else "") + (f"_[{token!r}]" if token in values else token)
+        before = token
+    return float(eval(code, {"sqrt": math.sqrt, "_": values}))
+
+
+def letters(more: Mapping[str, str]) -> dict[str, float]:
+    """The values of the letters of a section: those of the symbols, and what the section abbreviates."""
+    values = {LETTERS.get(name, name): value for name, value in VALUES.items()}
+    for name, text in more.items():
+        values[name] = evaluated(text, values)
+    return values
+
+
+def section_of(page: str, heading: str) -> tuple[str, tuple[int, int]]:
+    """A section, and from where to where the right side of its bound stands there."""
+    section = page[page.index(heading) :]
+    section = section[: section.index("\n## ")]
+    found = re.search(r"E‖∇f\(x_r\)‖² ≤ (.+?)\.?(?:,  |\n\n)", section, re.DOTALL)
+    assert found is not None
+    return section, found.span(1)
+
+
+def apart(page: str, heading: str, name: str, variant: str, more: Mapping[str, str]) -> list[str]:
+    """What a section says otherwise than the statement: its bound, its step size, what it abbreviates."""
+    section, (start, end) = section_of(page, heading)
+    values, each = letters(more), statement(name, variant)  # type: ignore[arg-type]
+    found = evaluated(re.sub(r"Pr\[.*?\]", "tail", section[start:end]), values)
+    told = [] if math.isclose(found, math.fsum(value_of(term, VALUES) for term in each.terms.values())) else ["bound"]
+    step = re.search(r"[Ii]f η ≤ (1/\(.*?\))(?:,| then)", section)
+    eta = step[1] if step else more["η at most"]
+    told += ["step size"] * (not math.isclose(evaluated(eta, values), value_of(each.eta["descent"], VALUES)))
+    short = [f"{letter} = {text}" for letter, text in more.items() if len(letter) == 1]
+    return told + [each for each in short if each not in section]
+
+
+@pytest.mark.parametrize(("heading", "name", "variant", "more"), rows_of(__file__)["displays"])
+def test_the_bounds_of_the_page_are_those_that_are_computed(
+    heading: str, name: str, variant: str, more: dict[str, str]
+) -> None:
+    assert apart(PAGE, heading, name, variant, more) == []
+    # Each of its figures, one larger, is noticed.
+    section, (start, end) = section_of(PAGE, heading)
+    shown = re.sub(r"Pr\[.*?\]", lambda found: " " * len(found[0]), section[:end])
+    for figure in re.compile(r"\d+").finditer(shown, start):
+        planted = f"{section[: figure.start()]}{int(figure[0]) + 1}{section[figure.end() :]}"
+        assert apart(planted + "\n## ", heading, name, variant, more) == ["bound"], figure
+
+
+def test_the_constants_of_the_variants_are_those_that_are_computed() -> None:
+    for variant, eta, *constants in re.findall(r"\| `(sharper|wider)` \|" + 7 * r" (\S+) \|", PAGE):
+        more = {"q": "ρ − 1", "S": "K + 2q", "w": "s₆/(4P)", "η at most": eta}
+        more |= {f"c{'₁₂₃₄₅₆'[n]}": text for n, text in enumerate(constants)}
+        assert apart(PAGE, "## Theorem 1, sharper and wider", "theorem-1", variant, more) == [], variant
