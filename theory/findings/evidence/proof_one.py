@@ -191,6 +191,8 @@ def follows(key: str, *but: str) -> Evidence:
 # Displays that are right as printed, and the algebra of those that start from a wrong one.
 for _key in ("line-1056", "line-1085"):
     supports(_key)(follows, _key)
+for _key in ("line-1152", "eq.iffew.sio", "line-1191", "line-1204"):  # as f alone is assumed to be smooth
+    mends(_key)(follows, _key)
 for _key in ("line-1046", "line-1050", "eq.hh", "line-1209", "eq.vb", "eq.asd", "eq.final"):
     mends(_key)(follows, _key)
 mends("line-1064")(follows, "variance")
