@@ -1,8 +1,12 @@
 """The findings: read from data, borne out now, every part of the source spoken for."""
 
+import json
 import re
+import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -278,3 +282,14 @@ def test_what_a_blind_reader_found_false_or_loose_is_not_called_true() -> None:
     found = {row["entry"]: entry(row["entry"]).status for row in table_beside(__name__, "reader.toml")["sentence"]}
     missed = [label for label, status in found.items() if status in (*TRUE, "not decided", "not checkable")]
     assert (len(found), missed) == (20, ["line-916"])
+
+
+DATA = ("theory/findings/data/*.toml", "theory/notation/printed.toml", "paper_repro/workflow/answer.toml")
+
+
+def test_what_was_read_against_the_source_and_the_evidence_is_as_it_was() -> None:
+    """What no test can weigh without the source, or at all: words. A change is read again, and its digest written."""
+    root = Path(__file__).parents[3]
+    tables = {path.name: tomllib.loads(path.read_text(encoding="utf-8")) for each in DATA for path in root.glob(each)}
+    found = {name: sha256(json.dumps(each, sort_keys=True).encode()).hexdigest()[:16] for name, each in tables.items()}
+    assert found == rows_of(__file__)["read"]
