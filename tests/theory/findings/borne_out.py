@@ -60,7 +60,9 @@ def disagreements(entries: Sequence[Entry], verdicts: Mapping[str, str]) -> Iter
             if role == decides_nothing and entry.status in (*FALSE, *TRUE) and not entry.checks(role):
                 yield f"{entry.label}: {run} {role} what is {tested} than the quotation, so it is in the context of it"
         refuting = {verdicts.get(run) for run, role in entry.runs.items() if role == "refutes"}
-        if "does not hold" in refuting and entry.status in (*TRUE, "imprecise", "not decided"):
+        # What is so in some runs, and in others not, may be imprecise.
+        spared = [] if "supports" in entry.runs.values() else ["imprecise"]
+        if "does not hold" in refuting and entry.status in (*TRUE, "not decided", *spared):
             yield f"{entry.label}: a run refutes it, so it is not {entry.status}"
         if refuting and "does not hold" not in refuting and entry.status != "imprecise" and not entry.causes:
             yield f"{entry.label}: it depends on how one counts, so it is imprecise, not {entry.status}"

@@ -290,6 +290,8 @@ DATA = ("theory/findings/data/*.toml", "theory/notation/printed.toml", "paper_re
 def test_what_was_read_against_the_source_and_the_evidence_is_as_it_was() -> None:
     """What no test can weigh without the source, or at all: words. A change is read again, and its digest written."""
     root = Path(__file__).parents[3]
-    tables = {path.name: tomllib.loads(path.read_text(encoding="utf-8")) for each in DATA for path in root.glob(each)}
-    found = {name: sha256(json.dumps(each, sort_keys=True).encode()).hexdigest()[:16] for name, each in tables.items()}
+    found = {}
+    for path in sorted(path for each in DATA for path in root.glob(each)):
+        said = json.dumps(tomllib.loads(path.read_text(encoding="utf-8")), sort_keys=True)
+        found[path.relative_to(root).as_posix()] = sha256(said.encode()).hexdigest()[:16]
     assert found == rows_of(__file__)["read"]
