@@ -30,8 +30,8 @@ from decomfl_lab.protocol.weights import Weighting, Weights
 from decomfl_lab.records.record import History, RoundRecord, ScalarArray
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import POOL, Seeding, StepSeed, keyed, stream_of
-from decomfl_lab.replicas.making import make_replica
-from decomfl_lab.replicas.replica import Snapshot
+from decomfl_lab.replicas.making import kind_of, make_replica
+from decomfl_lab.replicas.replica import Snapshot, SyncReplica
 from decomfl_lab.replicas.rules import Sgd, UpdateRule
 
 
@@ -382,7 +382,11 @@ class Implementation:
     def _replica(self, case: Case, *, per_tensor: bool = False) -> Any:
         """The lab's, of which the lab's client and server want more than a replica has by the contract."""
         sizes = case.sizes if per_tensor else None
-        return make_replica(case.initial(), case.rule, sizes=sizes)
+        return self._kind(kind_of(case.rule))(case.initial(), case.rule, sizes=sizes)
+
+    def _kind(self, right: type) -> Any:
+        """The class that is made in place of one of the lab's, which a planted fault exchanges."""
+        return right
 
     def client(self, case: Case, i: int, objective: Objective | None = None) -> AnyClient:
         """Client i at round 0, with the loss ``objective``, or ``Wavy(case.d, i)``.
@@ -390,7 +394,9 @@ class Implementation:
         Of the lab's every second one applies updates tensor by tensor.
         """
         objective = Wavy(case.d, i) if objective is None else objective
-        return Client(i, self._replica(case, per_tensor=i % 2 == 1), objective, self.measured_by(case), case.mu)
+        replica = self._replica(case, per_tensor=i % 2 == 1)
+        made: AnyClient = self._kind(Client)(i, replica, objective, self.measured_by(case), case.mu)
+        return made
 
     def keyed_client(self, case: Case, i: int, key: int) -> AnyClient:
         """Client i with the private key that clients share and the server does not know.
@@ -407,7 +413,7 @@ class Implementation:
 
     def sync_client(self, case: Case, i: int) -> AnyClient:
         """Client i that corrects its model afterwards instead of reverting it; the case's rule is plain SGD."""
-        replica = make_replica(case.initial(), case.rule, corrected=True)
+        replica = self._kind(SyncReplica)(case.initial(), case.rule)
         return Client(i, replica, Wavy(case.d, i), self.measured_by(case), case.mu)
 
     def server(self, case: Case, *, with_model: bool = True) -> AnyServer:
@@ -420,7 +426,7 @@ class Implementation:
             replica = self.replica(case) if self.own else self._replica(case)
         if not with_model and case.rule.pool:
             replica = make_replica(case.initial().to("meta"), case.rule)
-        return Server(
+        made: AnyServer = self._kind(Server)(
             M=case.M,
             m=1,
             K=case.K,
@@ -435,6 +441,7 @@ class Implementation:
             aggregation=case.aggregation,
             pool=case.pool,
         )
+        return made
 
     def weighing_server(self, case: Case) -> AnyWeighingServer:
         """A server at round 0 whose records are Σ_i n_i g_i / Σ_i n_i; the case's scalars are no signs.
@@ -443,12 +450,13 @@ class Implementation:
         ``note_examples`` (``laws.AnyWeighingServer``).
         """
         server: Any = self.server(case)
-        server.weights = Weights(Weighting.EXAMPLES)
+        server.weights = self._kind(Weights)(Weighting.EXAMPLES)
         return cast("AnyWeighingServer", server)
 
     def ledger(self, case: Case) -> Ledger:
         """A ledger that encodes and counts."""
-        return Ledger(case.M, encode=self.encode)
+        made: Ledger = self._kind(Ledger)(case.M, encode=self.encode)
+        return made
 
     def delivery(self, case: Case, policy: PullPolicy | None = None, *, with_model: bool = True) -> Delivery:
         """The lab's delivery of a server at round 0, by this codec."""
