@@ -194,10 +194,13 @@ class AnyReplica(Protocol):
         """The number of records applied."""
 
     def catch_up(self, records: Iterable[RoundRecord]) -> object:
-        """Apply the records of rounds ≥ ``round`` in order, skip older ones; InputError, and no change, at a gap."""
+        """Apply the records of rounds ≥ ``round`` in order, skip older ones; InputError, and no change, at a gap.
+
+        A record has ``round``, ``eta``, ``seeds`` (one entry a local step) and ``scalars``, shape (K, P).
+        """
 
     def snapshot(self) -> Snapshot:
-        """Round, x and {slot: vector} for each of ``rule.slots``, which no later step of the replica changes.
+        """Snapshot(round, x, state={slot: vector}), with each of ``case.rule.slots``, which no later step changes.
 
         Of another class (a named tuple or a dataclass) it may have the slots as fields instead of ``state``.
         """
@@ -224,10 +227,17 @@ class AnyClient(Protocol):
         """Its model, of a whole round whenever ``handle`` is not running."""
 
     def report(self) -> Held:
-        """The round that the client holds (only where clients track it); may be left out."""
+        """The round that the client holds, Held(id, replica.round) (only where clients track it); may be left out."""
 
     def handle(self, plan: Plan) -> Reply:
-        """Rebuild x_r from the plan's records, measure K·P scalars, be at x_r again; InputError if records lack."""
+        """Rebuild x_r from the plan's records, measure K·P scalars, be at x_r again; InputError if records lack.
+
+        1. catch up with ``plan.records``; InputError unless the model is then of ``plan.round``;
+        2. for each of the K entries of ``plan.seeds``: measure P = ``plan.P`` scalars, then step by these own scalars
+           with η = ``plan.eta``;
+        3. take the local steps back, momentum too, to the bit (a snapshot does), and answer
+           Reply(id, plan.round, scalars), with a float32 array of shape (K, P) (int8 for signs).
+        """
 
 
 class AnyServer(Protocol):
@@ -266,10 +276,17 @@ class AnyServer(Protocol):
         Where records are gone that a client lacks, the error names the client, its round and the oldest record's. Plans
         and records of another class than the lab's may leave the distribution out, and list the seeds of the local
         steps however few of them travel.
+
+        Plan(round, eta, P, case.distribution, seeds, records), whose seeds are those of
+        ``decomfl_lab.records.seeds.draw_seeds(case.seeding, run_seed, round, case.K, P)``.
         """
 
     def aggregate(self, replies: Iterable[Reply]) -> RoundRecord:
-        """The round's record, stored and applied; InputError, and nothing stored, for a bad reply or none."""
+        """The round's record, stored and applied; InputError, and nothing stored, for a bad reply or none.
+
+        RoundRecord(round, eta, distribution, seeds, scalars), whose scalars are the mean of the replies', rounded once,
+        so that their order does not matter (the majority's signs for "central-sign").
+        """
 
     def dense_model(self) -> Snapshot:
         """The server's model; may be left out where it is the replica's snapshot."""
