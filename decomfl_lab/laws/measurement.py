@@ -271,16 +271,11 @@ class _Place:
         return g, moves + 2.0**-22 * np.abs(g)
 
 
-@law(
-    "every scalar of every reply is measured along its own seed's direction, at the client's x after its local steps, "
-    "on its own batch, with its own loss",
-    draw_from.cases(),
-    st.booleans(),
-    st.sampled_from((False, False, False, True)),
-    parts=("client",),
-    stream=True,
-)
+@law(draw_from.cases(), st.booleans(), st.sampled_from((False, False, False, True)), parts=("client",), stream=True)
 def replies_are_measurements(implementation: Implementation, case: Case, pulls: bool, scaled: bool) -> None:
+    """every scalar of every reply is measured along its own seed's direction, at the client's x after its local steps,
+    on its own batch, with its own loss.
+    """
     if scaled:  # a rule that multiplies directions, which is seldom drawn
         dtype = torch.float64 if case.dtype == torch.float64 else torch.float32
         other = replace(case, rule=Whitened(0.5), dtype=dtype, seeding=Seeding.PER_STEP)
@@ -291,14 +286,11 @@ def replies_are_measurements(implementation: Implementation, case: Case, pulls: 
     play(implementation, case, clients=clients, policy=always, watch=watch)
 
 
-@law(
-    "a round's plans and its record have the rate, the number of directions and the seeds of that round, and the "
-    "record's scalars are those of the replies that arrived",
-    draw_from.cases(),
-    parts=("server",),
-    stream=True,
-)
+@law(draw_from.cases(), parts=("server",), stream=True)
 def records_are_of_their_rounds_replies(implementation: Implementation, case: Case) -> None:
+    """a round's plans and its record have the rate, the number of directions and the seeds of that round, and the
+    record's scalars are those of the replies that arrived.
+    """
     seen = Heard()
     played = play(implementation, case, watch=seen)
     for r, (at, record) in enumerate(zip(case.rounds, played.records, strict=True)):
