@@ -43,19 +43,13 @@ _Floats = _F32 | _F64
 
 
 class Planted(Implementation):
-    """The lab's implementation with a fault.
-
-    Attributes:
-        caught_by: Name of the law that is meant to catch it.
-        wrong: The faulty class that takes the place of one of the lab's, if one does.
-        parts: The parts that may have it in them.
-    """
+    """The lab's implementation with a fault."""
 
     def __init__(self, name: str, caught_by: str, wrong: Any = None, parts: frozenset[str] = frozenset()) -> None:
         self.name = name
-        self.caught_by = caught_by
-        self.wrong = wrong
-        self.parts = parts
+        self.caught_by = caught_by  # the name of the law that is meant to catch it
+        self.wrong = wrong  # the faulty class that takes the place of one of the lab's, if one does
+        self.parts = parts  # those that may have it in them
         FAULTS[name] = self
 
     def _kind(self, right: type) -> Any:

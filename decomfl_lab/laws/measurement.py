@@ -40,11 +40,7 @@ _CORNERS = 10
 
 
 class MeasurementWatch(RoundWatch):
-    """Looks on while rounds are played, and compares every scalar that is sent with what its client must have measured.
-
-    Attributes:
-        steps: The local steps that each client has measured.
-    """
+    """Looks on while rounds are played, and compares every scalar that is sent with what its client has to measure."""
 
     def __init__(
         self, case: Case, *, key: int | None = None, drifting: bool = False, said: Estimator | None = None
@@ -61,7 +57,7 @@ class MeasurementWatch(RoundWatch):
         self.case, self.drifting = case, drifting
         self.said = None if said is ESTIMATORS[case.estimator] else said
         self.model = WrittenOut(case, key=key)
-        self.steps: Counter[int] = Counter()
+        self.steps: Counter[int] = Counter()  # the local steps that each client has measured
         self.last: dict[int, Reply] = {}  # what each client sent last
         self.seeds: list[Any] = []  # of the round before, which had so many directions:
         self.P_before = 0
