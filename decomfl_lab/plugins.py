@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from decomfl_lab.errors import THEIRS, InputError, require, shown
+from decomfl_lab.tables import table_beside
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -30,20 +31,8 @@ T = TypeVar("T")
 Trust = bool | Collection[str]
 """Whether code may be imported because a file or a peer names it: all of it, none, or these names alone."""
 
-_FUNCTIONS = (
-    *("binary_cross_entropy", "binary_cross_entropy_with_logits", "cross_entropy", "gaussian_nll_loss"),
-    *("hinge_embedding_loss", "huber_loss", "kl_div", "l1_loss", "mse_loss", "multi_margin_loss"),
-    *("multilabel_margin_loss", "multilabel_soft_margin_loss", "nll_loss", "poisson_nll_loss"),
-    *("smooth_l1_loss", "soft_margin_loss"),
-)
-_CLASSES = (
-    *("BCELoss", "BCEWithLogitsLoss", "CrossEntropyLoss", "GaussianNLLLoss", "HingeEmbeddingLoss", "HuberLoss"),
-    *("KLDivLoss", "L1Loss", "MSELoss", "MultiLabelMarginLoss", "MultiLabelSoftMarginLoss", "MultiMarginLoss"),
-    *("NLLLoss", "PoissonNLLLoss", "SmoothL1Loss", "SoftMarginLoss"),
-)
-TORCH_LOSSES = frozenset(
-    (*(f"torch.nn.functional:{name}" for name in _FUNCTIONS), *(f"torch.nn:{name}" for name in _CLASSES))
-)
+_LOSSES = table_beside(__name__, "losses.toml")
+TORCH_LOSSES = frozenset(f"{module}:{name}" for module, names in _LOSSES.items() for name in names)
 """The losses that any file may name: these whole names, as a module of torch leads on to all that it has imported."""
 
 

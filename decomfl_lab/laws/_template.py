@@ -37,7 +37,7 @@ The other rules are in ``help(decomfl_lab.AdaMM)`` and its like; the bits of dir
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -56,21 +56,6 @@ class Model:
         self.x = case.initial()  # a torch tensor of d numbers of case.dtype, one vector for tensors of case.shapes
         raise NotImplementedError
 
-    def catch_up(self, records: Iterable[laws.RoundRecord]) -> object:
-        """Apply the records of rounds ≥ ``round`` in order, skip older ones; InputError, and no change, at a gap.
-
-        A record has ``round``, ``eta``, ``seeds`` (one entry a local step) and ``scalars``, shape (K, P).
-        """
-        raise NotImplementedError
-
-    def snapshot(self) -> laws.Snapshot:
-        """Snapshot(round, x, state={slot: vector}), with each of ``case.rule.slots``, which no later step changes."""
-        raise NotImplementedError
-
-    def restore(self, snapshot: laws.Snapshot) -> None:
-        """Be what the snapshot says, and leave the snapshot's vectors as they are ever after."""
-        raise NotImplementedError
-
 
 class Client:
     """A client.
@@ -84,21 +69,6 @@ class Client:
     def __init__(self, case: laws.Case, i: int, objective: laws.Objective) -> None:
         self.id, self.replica, self.objective = i, Model(case), objective
         self.run_seed: int | None = None
-        raise NotImplementedError
-
-    def report(self) -> laws.Held:
-        """The round that the client holds, Held(id, replica.round) (only where clients track it)."""
-        raise NotImplementedError
-
-    def handle(self, plan: laws.Plan) -> laws.Reply:
-        """Rebuild x_r from the plan's records, measure K·P scalars, be at x_r again; InputError if records lack.
-
-        1. catch up with ``plan.records``; decomfl_lab.InputError unless the model is then of ``plan.round``;
-        2. for each of the K entries of ``plan.seeds``: measure P = ``plan.P`` scalars, then step by these own scalars
-           with η = ``plan.eta``;
-        3. take the local steps back, momentum too, to the bit (a snapshot does), and answer
-           Reply(id, plan.round, scalars), with a float32 array of shape (K, P) (int8 for signs).
-        """
         raise NotImplementedError
 
 
@@ -121,34 +91,6 @@ class Server:
         self.replica = Model(case) if with_model else None
         raise NotImplementedError
 
-    def plan_round(
-        self, participants: Sequence[int] | None = None, reports: Iterable[laws.Held] | None = None
-    ) -> Mapping[int, laws.Plan]:
-        """A plan for each participant; InputError for participants or reports that cannot be served.
-
-        Where records are gone that a client lacks, the error names the client, its round and the oldest record's.
-
-        Plan(round, eta, P, case.distribution, seeds, records), whose seeds are those of
-        ``decomfl_lab.records.seeds.draw_seeds(case.seeding, run_seed, round, case.K, P)``.
-        """
-        raise NotImplementedError
-
-    def aggregate(self, replies: Iterable[laws.Reply]) -> laws.RoundRecord:
-        """The round's record, stored and applied; InputError, and nothing stored, for a bad reply or none.
-
-        RoundRecord(round, eta, distribution, seeds, scalars), whose scalars are the mean of the replies', rounded once,
-        so that their order does not matter (the majority's signs for "central-sign").
-        """
-        raise NotImplementedError
-
-    def dense_model(self) -> laws.Snapshot:
-        """The server's model."""
-        raise NotImplementedError
-
-    def note_dense_pull(self, client: int) -> None:
-        """Remember that a client now holds the model of the present round."""
-        raise NotImplementedError
-
 
 class Mine(laws.Implementation):
     """Your implementation: it makes the parts."""
@@ -165,16 +107,16 @@ class Mine(laws.Implementation):
         """
         return case.rule == Sgd() and case.dtype == torch.float32 and case.estimator == "forward" and case.K == 1
 
-    def client(self, case: laws.Case, i: int, objective: laws.Objective | None = None) -> laws.AnyClient:
+    def client(self, case: laws.Case, i: int, objective: laws.Objective | None = None) -> Any:
         """Client i at round 0, with the loss ``objective``, or ``laws.Wavy(case.d, i)``."""
         return Client(case, i, laws.Wavy(case.d, i) if objective is None else objective)
 
-    def replica(self, case: laws.Case, *, per_tensor: bool = False) -> laws.AnyReplica:  # noqa: ARG002
+    def replica(self, case: laws.Case, *, per_tensor: bool = False) -> Any:  # noqa: ARG002
         """A replica at round 0, at ``case.initial()``; ``per_tensor`` ones apply updates tensor by tensor."""
         return Model(case)
 
     # Below is what few people have of their own ----------------------------------------------------------------
 
-    def server(self, case: laws.Case, *, with_model: bool = True) -> laws.AnyServer:
+    def server(self, case: laws.Case, *, with_model: bool = True) -> Any:
         """A server at round 0, which need not have a model unless it is asked to."""
         return Server(case, with_model=with_model)

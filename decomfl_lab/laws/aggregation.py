@@ -28,48 +28,37 @@ def _below(what: str, found: NDArray[Any] | float, bound: NDArray[Any] | float) 
         raise LawBrokenError(f"{what}: {found} is above {bound}")
 
 
-@law(
-    "the order of the clients changes no bit of the round's scalars",
-    draw_from.answers(),
-    st.randoms(use_true_random=False),
-    parts=("aggregate",),
-)
+@law(draw_from.answers(), st.randoms(use_true_random=False), parts=("aggregate",))
 def aggregates_have_no_order(implementation: Implementation, answers: Answers, random: Random) -> None:
+    """the order of the clients changes no bit of the round's scalars."""
     replies = _all(answers)
     found = implementation.aggregate(answers.rule, replies)
     random.shuffle(replies)
     same("scalars in another order", bits(implementation.aggregate(answers.rule, replies)), bits(found))
 
 
-@law(
-    "what all clients say is the round's scalars, to the bit, up to the norm that is clipped to",
-    draw_from.answers(),
-    parts=("aggregate",),
-)
+@law(draw_from.answers(), parts=("aggregate",))
 def agreement_is_kept(implementation: Implementation, answers: Answers) -> None:
+    """what all clients say is the round's scalars, to the bit, up to the norm that is clipped to."""
     rule, (said, *_), n = answers.rule, answers.honest, len(_all(answers))
     clipped = isinstance(rule, ClippedMean) and 0 < rule.clip < np.linalg.norm(said.astype(np.float64)) * (1 + _ROUNDED)
     assume(not clipped)
     same("what all say", implementation.aggregate(rule, [said] * n).tolist(), said.tolist())
 
 
-@law(
-    "by median, trimmed mean and majority every coordinate is within the range of the honest ones, whatever liars say",
-    draw_from.answers(Median, TrimmedMean, Majority),
-    parts=("aggregate",),
-)
+@law(draw_from.answers(Median, TrimmedMean, Majority), parts=("aggregate",))
 def liars_stay_within_the_honest_range(implementation: Implementation, answers: Answers) -> None:
+    """by median, trimmed mean and majority every coordinate is within the range of the honest ones, whatever liars
+    say.
+    """
     found = implementation.aggregate(answers.rule, _all(answers))
     _below("the largest honest scalars", found, np.max(answers.honest, axis=0))
     _below("the smallest honest scalars", np.min(answers.honest, axis=0), found)
 
 
-@law(
-    "the round's scalars are within √ω spreads of the honest replies' mean, whatever the liars say",
-    draw_from.answers(Krum, Krum, Median, TrimmedMean),
-    parts=("aggregate",),
-)
+@law(draw_from.answers(Krum, Krum, Median, TrimmedMean), parts=("aggregate",))
 def liars_move_aggregates_by_the_honest_spread(implementation: Implementation, answers: Answers) -> None:
+    """the round's scalars are within √ω spreads of the honest replies' mean, whatever the liars say."""
     rule, f = answers.rule, len(answers.liars)
     honest = np.stack(answers.honest).astype(np.float64)
     away = (implementation.aggregate(rule, _all(answers)) - honest.mean(axis=0)) ** 2
@@ -80,12 +69,9 @@ def liars_move_aggregates_by_the_honest_spread(implementation: Implementation, a
     _below("distance from the honest mean", np.sqrt(away), np.sqrt(omega(rule, len(honest) + f, f) * spread) + rounded)
 
 
-@law(
-    "the majority's sign is the one that more clients have, and 1 where as many have either",
-    draw_from.answers(Majority),
-    parts=("aggregate",),
-)
+@law(draw_from.answers(Majority), parts=("aggregate",))
 def votes_are_counted(implementation: Implementation, answers: Answers) -> None:
+    """the majority's sign is the one that more clients have, and 1 where as many have either."""
     replies = _all(answers)
     found = implementation.aggregate(answers.rule, replies)
     for at in np.ndindex(found.shape):
@@ -93,18 +79,16 @@ def votes_are_counted(implementation: Implementation, answers: Answers) -> None:
         same(f"sign at {at}", int(found[at]), -1 if votes.count(-1) > votes.count(1) else 1)
 
 
-@law("Krum takes one client's reply whole", draw_from.answers(Krum), parts=("aggregate",))
+@law(draw_from.answers(Krum), parts=("aggregate",))
 def krum_takes_one_reply_whole(implementation: Implementation, answers: Answers) -> None:
+    """Krum takes one client's reply whole."""
     found = implementation.aggregate(answers.rule, _all(answers))
     same("scalars that are a client's", bits(found) in map(bits, _all(answers)), True)
 
 
-@law(
-    "a clipped mean's norm is at most c, or the largest of an honest reply where c is the median of the norms",
-    draw_from.answers(ClippedMean),
-    parts=("aggregate",),
-)
+@law(draw_from.answers(ClippedMean), parts=("aggregate",))
 def clipped_means_keep_the_norm(implementation: Implementation, answers: Answers) -> None:
+    """a clipped mean's norm is at most c, or the largest of an honest reply where c is the median of the norms."""
     rule: Any = answers.rule
     found = implementation.aggregate(rule, _all(answers)).astype(np.float64)
     honest = max(float(np.linalg.norm(reply.astype(np.float64))) for reply in answers.honest)

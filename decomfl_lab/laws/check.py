@@ -57,19 +57,13 @@ class _NothingMade(BaseException):
 
 
 class _Watch:
-    """An implementation whose own parts are noted as they are used; the lab's stand for those that it refuses to be.
-
-    Attributes:
-        own: The implementation.
-        of: What is used instead of it, by its own parts too.
-        used: The parts that were made by it.
-        refused: The parts that it does not offer.
-    """
+    """An implementation whose own parts are noted as they are used; the lab's stand for those that it refuses to be."""
 
     def __init__(self, implementation: Implementation, law: Law) -> None:
-        self.law, self.own, self.of = law, implementation, copy.copy(implementation)
-        self.used: set[str] = set()
-        self.refused: set[str] = set()
+        self.law, self.own = law, implementation
+        self.of = copy.copy(implementation)  # what is used instead of it, by its own parts too
+        self.used: set[str] = set()  # the parts that were made by it
+        self.refused: set[str] = set()  # the parts that it does not offer
         for part in implementation.offered:
             setattr(self.of, part, partial(self._make, part, getattr(self.of, part)))
 

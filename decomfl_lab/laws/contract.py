@@ -30,8 +30,8 @@ from decomfl_lab.protocol.weights import Weighting, Weights
 from decomfl_lab.records.record import History, RoundRecord, ScalarArray
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import POOL, Seeding, StepSeed, keyed, stream_of
-from decomfl_lab.replicas.making import make_replica
-from decomfl_lab.replicas.replica import Snapshot
+from decomfl_lab.replicas.making import kind_of, make_replica
+from decomfl_lab.replicas.replica import Snapshot, SyncReplica
 from decomfl_lab.replicas.rules import Sgd, UpdateRule
 
 
@@ -194,10 +194,13 @@ class AnyReplica(Protocol):
         """The number of records applied."""
 
     def catch_up(self, records: Iterable[RoundRecord]) -> object:
-        """Apply the records of rounds ≥ ``round`` in order, skip older ones; InputError, and no change, at a gap."""
+        """Apply the records of rounds ≥ ``round`` in order, skip older ones; InputError, and no change, at a gap.
+
+        A record has ``round``, ``eta``, ``seeds`` (one entry a local step) and ``scalars``, shape (K, P).
+        """
 
     def snapshot(self) -> Snapshot:
-        """Round, x and {slot: vector} for each of ``rule.slots``, which no later step of the replica changes.
+        """Snapshot(round, x, state={slot: vector}), with each of ``case.rule.slots``, which no later step changes.
 
         Of another class (a named tuple or a dataclass) it may have the slots as fields instead of ``state``.
         """
@@ -224,10 +227,17 @@ class AnyClient(Protocol):
         """Its model, of a whole round whenever ``handle`` is not running."""
 
     def report(self) -> Held:
-        """The round that the client holds (only where clients track it); may be left out."""
+        """The round that the client holds, Held(id, replica.round) (only where clients track it); may be left out."""
 
     def handle(self, plan: Plan) -> Reply:
-        """Rebuild x_r from the plan's records, measure K·P scalars, be at x_r again; InputError if records lack."""
+        """Rebuild x_r from the plan's records, measure K·P scalars, be at x_r again; InputError if records lack.
+
+        1. catch up with ``plan.records``; InputError unless the model is then of ``plan.round``;
+        2. for each of the K entries of ``plan.seeds``: measure P = ``plan.P`` scalars, then step by these own scalars
+           with η = ``plan.eta``;
+        3. take the local steps back, momentum too, to the bit (a snapshot does), and answer
+           Reply(id, plan.round, scalars), with a float32 array of shape (K, P) (int8 for signs).
+        """
 
 
 class AnyServer(Protocol):
@@ -266,10 +276,17 @@ class AnyServer(Protocol):
         Where records are gone that a client lacks, the error names the client, its round and the oldest record's. Plans
         and records of another class than the lab's may leave the distribution out, and list the seeds of the local
         steps however few of them travel.
+
+        Plan(round, eta, P, case.distribution, seeds, records), whose seeds are those of
+        ``decomfl_lab.records.seeds.draw_seeds(case.seeding, run_seed, round, case.K, P)``.
         """
 
     def aggregate(self, replies: Iterable[Reply]) -> RoundRecord:
-        """The round's record, stored and applied; InputError, and nothing stored, for a bad reply or none."""
+        """The round's record, stored and applied; InputError, and nothing stored, for a bad reply or none.
+
+        RoundRecord(round, eta, distribution, seeds, scalars), whose scalars are the mean of the replies', rounded once,
+        so that their order does not matter (the majority's signs for "central-sign").
+        """
 
     def dense_model(self) -> Snapshot:
         """The server's model; may be left out where it is the replica's snapshot."""
@@ -382,7 +399,11 @@ class Implementation:
     def _replica(self, case: Case, *, per_tensor: bool = False) -> Any:
         """The lab's, of which the lab's client and server want more than a replica has by the contract."""
         sizes = case.sizes if per_tensor else None
-        return make_replica(case.initial(), case.rule, sizes=sizes)
+        return self._kind(kind_of(case.rule))(case.initial(), case.rule, sizes=sizes)
+
+    def _kind(self, right: type) -> Any:
+        """The class that is made in place of one of the lab's, which a planted fault exchanges."""
+        return right
 
     def client(self, case: Case, i: int, objective: Objective | None = None) -> AnyClient:
         """Client i at round 0, with the loss ``objective``, or ``Wavy(case.d, i)``.
@@ -390,7 +411,9 @@ class Implementation:
         Of the lab's every second one applies updates tensor by tensor.
         """
         objective = Wavy(case.d, i) if objective is None else objective
-        return Client(i, self._replica(case, per_tensor=i % 2 == 1), objective, self.measured_by(case), case.mu)
+        replica = self._replica(case, per_tensor=i % 2 == 1)
+        made: AnyClient = self._kind(Client)(i, replica, objective, self.measured_by(case), case.mu)
+        return made
 
     def keyed_client(self, case: Case, i: int, key: int) -> AnyClient:
         """Client i with the private key that clients share and the server does not know.
@@ -407,7 +430,7 @@ class Implementation:
 
     def sync_client(self, case: Case, i: int) -> AnyClient:
         """Client i that corrects its model afterwards instead of reverting it; the case's rule is plain SGD."""
-        replica = make_replica(case.initial(), case.rule, corrected=True)
+        replica = self._kind(SyncReplica)(case.initial(), case.rule)
         return Client(i, replica, Wavy(case.d, i), self.measured_by(case), case.mu)
 
     def server(self, case: Case, *, with_model: bool = True) -> AnyServer:
@@ -420,7 +443,7 @@ class Implementation:
             replica = self.replica(case) if self.own else self._replica(case)
         if not with_model and case.rule.pool:
             replica = make_replica(case.initial().to("meta"), case.rule)
-        return Server(
+        made: AnyServer = self._kind(Server)(
             M=case.M,
             m=1,
             K=case.K,
@@ -435,6 +458,7 @@ class Implementation:
             aggregation=case.aggregation,
             pool=case.pool,
         )
+        return made
 
     def weighing_server(self, case: Case) -> AnyWeighingServer:
         """A server at round 0 whose records are Σ_i n_i g_i / Σ_i n_i; the case's scalars are no signs.
@@ -443,12 +467,13 @@ class Implementation:
         ``note_examples`` (``laws.AnyWeighingServer``).
         """
         server: Any = self.server(case)
-        server.weights = Weights(Weighting.EXAMPLES)
+        server.weights = self._kind(Weights)(Weighting.EXAMPLES)
         return cast("AnyWeighingServer", server)
 
     def ledger(self, case: Case) -> Ledger:
         """A ledger that encodes and counts."""
-        return Ledger(case.M, encode=self.encode)
+        made: Ledger = self._kind(Ledger)(case.M, encode=self.encode)
+        return made
 
     def delivery(self, case: Case, policy: PullPolicy | None = None, *, with_model: bool = True) -> Delivery:
         """The lab's delivery of a server at round 0, by this codec."""

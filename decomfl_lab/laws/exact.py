@@ -35,11 +35,15 @@ class _Step:
             z = torch.from_numpy(generator.standard_normal(tuple(w.shape), dtype=np.float32))
             yield name, w, z.to(w.device)
 
+    @torch.no_grad()
+    def add(self, seed: int, c: float) -> None:
+        """In place x ← x + c·z(seed)."""
+        for _, w, z in self.noise(seed):
+            w.copy_(w.to(z.dtype) + c * z)
+
     def update(self, seed: int, g: float, lr: float) -> None:
         """In place x ← x − lr·g·z(seed)."""
-        with torch.no_grad():
-            for _, w, z in self.noise(seed):
-                w.copy_(w.to(z.dtype) - lr * g * z)
+        self.add(seed, -lr * g)
 
     def _moves(self, seed: int, s: float) -> None:
         if self.s and seed != self.seed:
@@ -76,11 +80,10 @@ class Replayed(_Step):
     def perturb(self, seed: int, s: float) -> None:
         """In place x ← x + s·z(seed)."""
         self._moves(seed, s)
+        if self.s:
+            self.add(seed, s)
+            return
         with torch.no_grad():
-            if self.s:
-                for _, w, z in self.noise(seed):
-                    w.copy_(w.to(z.dtype) + s * z)
-                return
             for name, w in self.x.items():
                 w.copy_(self.start[name])
         for update in self.record:

@@ -6,7 +6,7 @@ import math
 import struct
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from decomfl_lab import noise
 from decomfl_lab.devices import on_host
-from decomfl_lab.laws.contract import AnyWeighingServer, Case, Implementation
+from decomfl_lab.laws.contract import Case, Implementation
 from decomfl_lab.laws.edge import ByInstruction
 from decomfl_lab.noise import Backend, Distribution, Op, Program, reference
 from decomfl_lab.noise.program import Code
@@ -27,12 +27,11 @@ from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.ledger import Ledger, Traffic
 from decomfl_lab.protocol.messages import Dense, Message, Plan, Reply
 from decomfl_lab.protocol.server import Server
-from decomfl_lab.protocol.weights import Weighting, Weights
+from decomfl_lab.protocol.weights import Weights
 from decomfl_lab.protocol.wire import HEADER_BYTES, Kind
 from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import DerivedSeeds, PooledSeeds, pooled
-from decomfl_lab.replicas.making import kind_of
 from decomfl_lab.replicas.pooled import PooledReplica
 from decomfl_lab.replicas.rebuild import rebuild_
 from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica
@@ -44,18 +43,22 @@ _Floats = _F32 | _F64
 
 
 class Planted(Implementation):
-    """The lab's implementation with a fault.
+    """The lab's implementation with a fault."""
 
-    Attributes:
-        caught_by: Name of the law that is meant to catch it.
-        wrong: The faulty class that takes the place of one of the lab's, if one does.
-    """
-
-    def __init__(self, name: str, caught_by: str, wrong: Any = None) -> None:
+    def __init__(self, name: str, caught_by: str, wrong: Any = None, parts: frozenset[str] = frozenset()) -> None:
         self.name = name
-        self.caught_by = caught_by
-        self.wrong = wrong
+        self.caught_by = caught_by  # the name of the law that is meant to catch it
+        self.wrong = wrong  # the faulty class that takes the place of one of the lab's, if one does
+        self.parts = parts  # those that may have it in them
         FAULTS[name] = self
+
+    def _kind(self, right: type) -> Any:
+        return self.wrong if right in getattr(self.wrong, "__bases__", ()) else right
+
+    @property
+    def replaced(self) -> frozenset[str]:
+        """See ``Implementation.replaced``: what may have the faulty class in it, too."""
+        return super().replaced | self.parts
 
 
 FAULTS: dict[str, Planted] = {}
@@ -93,49 +96,6 @@ def narrow(faults: Mapping[str, Planted]) -> dict[str, Planted]:
     return found
 
 
-class _Faulty(Planted):
-    """The lab's implementation with a client, server, replica or ledger exchanged for a faulty one."""
-
-    def _kind(self, right: type) -> Any:
-        return self.wrong if right in self.wrong.__bases__ else right
-
-    def replica(self, case: Case, *, per_tensor: bool = False) -> Replica:
-        return self._replica(case, per_tensor=per_tensor)
-
-    def _replica(self, case: Case, *, per_tensor: bool = False) -> Replica:
-        sizes = case.sizes if per_tensor else None
-        made: Replica = self._kind(kind_of(case.rule))(case.initial(), case.rule, sizes=sizes)
-        return made
-
-    def client(self, case: Case, i: int, objective: Objective | None = None) -> Client:
-        right: Any = super().client(case, i, objective)
-        made: Client = self._kind(Client)(i, right.replica, right.objective, right.estimator, right.mu)
-        return made
-
-    def server(self, case: Case, *, with_model: bool = True) -> Server:
-        right: Any = super().server(case, with_model=with_model)
-        made: Server = self._kind(Server)(**{own.name: getattr(right, own.name) for own in fields(Server)})
-        return made
-
-    def weighing_server(self, case: Case) -> AnyWeighingServer:
-        server: Any = super().weighing_server(case)
-        server.weights = self._kind(Weights)(Weighting.EXAMPLES)
-        return cast("AnyWeighingServer", server)
-
-    def ledger(self, case: Case) -> Ledger:
-        made: Ledger = self._kind(Ledger)(case.M)
-        return made
-
-
-class _FaultySync(Planted):
-    """The lab's implementation with a replica that synchronises wrongly."""
-
-    def sync_client(self, case: Case, i: int) -> Client:
-        right: Any = super().sync_client(case, i)
-        replica = self.wrong(case.initial(), case.rule)
-        return Client(i, replica, right.objective, right.estimator, right.mu)
-
-
 class _FaultyBackend(Planted):
     """The lab's implementation with one more backend, which is wrong."""
 
@@ -148,6 +108,10 @@ Wrong = Callable[..., Any]
 Row = tuple[str, type, str, Wrong]
 """A fault: the law that is meant to catch it, a class of the lab's, a method of that class, and what is wrong."""
 
+_PARTS = frozenset(("replica", "client", "server", "weighing_server", "ledger"))
+"""The parts that may have a faulty class in them; of replicas that synchronise it is one alone."""
+_SYNC_PARTS = frozenset(("sync_client",))
+
 
 def plant(rows: Mapping[str, Row]) -> None:
     """Enter faults, each by its name."""
@@ -158,7 +122,7 @@ def plant(rows: Mapping[str, Row]) -> None:
         elif of is ByInstruction:
             _FaultyBackend(name, caught_by, kind())
         else:
-            (_FaultySync if of is SyncReplica else _Faulty)(name, caught_by, kind)
+            Planted(name, caught_by, kind, _SYNC_PARTS if of is SyncReplica else _PARTS)
 
 
 def instead(of: type, method: str, wrong: Wrong) -> Any:

@@ -36,12 +36,11 @@ from decomfl_lab.replicas.rules import Momentum, Sgd
 _Vector = np.ndarray[Any, Any]
 
 
-@law(
-    "a client that rebuilds after any lag holds the server's bits: x and optimizer state; it refuses a plan that lacks "
-    "a record",
-    draw_from.cases(),
-)
+@law(draw_from.cases())
 def rebuilt_client_equals_server(implementation: Implementation, case: Case) -> None:
+    """a client that rebuilds after any lag holds the server's bits: x and optimizer state; it refuses a plan that lacks
+    a record.
+    """
     played = play(implementation, case)
     for i in range(case.M):
         there = ", ".join(str(r) for r, at in enumerate(case.rounds) if i in at.clients) or "none"
@@ -52,8 +51,9 @@ def rebuilt_client_equals_server(implementation: Implementation, case: Case) -> 
         same(f"model of client {i}, which took part in rounds {there}", played.model_after(i), played.server_model)
 
 
-@law("replay is the paper's recursion, written out in numpy with the reference stream", draw_from.cases(), stream=True)
+@law(draw_from.cases(), stream=True)
 def replay_equals_the_written_out_recursion(implementation: Implementation, case: Case) -> None:
+    """replay is the paper's recursion, written out in numpy with the reference stream."""
     played = play(implementation, case)
     model = WrittenOut(case, backend="numpy")
     for r, record in enumerate(played.records):
@@ -68,15 +68,17 @@ def replay_equals_the_written_out_recursion(implementation: Implementation, case
             same(f"{name} of client {i}", bits(wide), bits(model.vectors[name]))
 
 
-@law("the order in which replies arrive does not matter", draw_from.cases(), parts=("server",))
+@law(draw_from.cases(), parts=("server",))
 def reply_order_does_not_matter(implementation: Implementation, case: Case) -> None:
+    """the order in which replies arrive does not matter."""
     one, other = (play(implementation, case, backwards=backwards) for backwards in (False, True))
     for r, (a, b) in enumerate(zip(one.records, other.records, strict=True)):
         same(f"scalars of round {r}", bits(a.scalars), bits(b.scalars))
 
 
-@law("pruning keeps every record that some client still needs, and no older one", draw_from.cases(), parts=("server",))
+@law(draw_from.cases(), parts=("server",))
 def pruning_keeps_what_is_needed(implementation: Implementation, case: Case) -> None:
+    """pruning keeps every record that some client still needs, and no older one."""
     played = play(implementation, case, rounds=())
     for at in case.rounds:
         played.play_round(at)
@@ -110,13 +112,15 @@ class _Reverts(RoundWatch):
         same(what, model_of(client.replica), self.before[client.id])
 
 
-@law("local updates followed by the revert leave every bit of x and of the optimizer state", draw_from.cases())
+@law(draw_from.cases())
 def revert_leaves_every_bit(implementation: Implementation, case: Case) -> None:
+    """local updates followed by the revert leave every bit of x and of the optimizer state."""
     play(implementation, case, watch=_Reverts())
 
 
-@law("pulling the server's model gives the same bits as replaying the records", draw_from.cases())
+@law(draw_from.cases())
 def dense_pull_equals_replay(implementation: Implementation, case: Case) -> None:
+    """pulling the server's model gives the same bits as replaying the records."""
     played = play(implementation, case)
     for i in range(case.M):
         pulling = implementation.client(case, i)
@@ -126,12 +130,11 @@ def dense_pull_equals_replay(implementation: Implementation, case: Case) -> None
         same(f"records sent to client {i} after a pull", played.plan_for(i).records, ())
 
 
-@law(
-    "clients that are given one snapshot of the model, instead of equal ones of their own, answer and hold the "
-    "same bits, and nobody's steps reach another",
-    draw_from.cases(),
-)
+@law(draw_from.cases())
 def clients_may_share_what_is_equal(implementation: Implementation, case: Case) -> None:
+    """clients that are given one snapshot of the model, instead of equal ones of their own, answer and hold the same
+    bits, and nobody's steps reach another.
+    """
     apart, sharing = play(implementation, case), play(implementation, case, rounds=())
     for at in case.rounds:
         for i in at.clients:
@@ -144,13 +147,9 @@ def clients_may_share_what_is_equal(implementation: Implementation, case: Case) 
     same("model of the server", sharing.server_model, apart.server_model)
 
 
-@law(
-    "applying a history in one go equals applying it in pieces at any cut",
-    draw_from.cases(),
-    st.integers(0, 7),
-    parts=("replica",),
-)
+@law(draw_from.cases(), st.integers(0, 7), parts=("replica",))
 def history_in_pieces_equals_in_one_go(implementation: Implementation, case: Case, cut: int) -> None:
+    """applying a history in one go equals applying it in pieces at any cut."""
     records = play(implementation, case).records
     whole, pieces = implementation.replica(case), implementation.replica(case)
     whole.catch_up(records)
@@ -160,8 +159,9 @@ def history_in_pieces_equals_in_one_go(implementation: Implementation, case: Cas
     same("model in pieces", model_of(pieces), model_of(whole))
 
 
-@law("updates of the whole vector and tensor by tensor have the same bits", draw_from.cases(), parts=("replica",))
+@law(draw_from.cases(), parts=("replica",))
 def whole_vector_equals_per_tensor(implementation: Implementation, case: Case) -> None:
+    """updates of the whole vector and tensor by tensor have the same bits."""
     records = play(implementation, case).records
     whole, per_tensor = implementation.replica(case), implementation.replica(case, per_tensor=True)
     whole.catch_up(records)
@@ -169,8 +169,9 @@ def whole_vector_equals_per_tensor(implementation: Implementation, case: Case) -
     same("model tensor by tensor", model_of(per_tensor), model_of(whole))
 
 
-@law("records of a round other than the next are refused, never skipped over", draw_from.cases(), parts=("replica",))
+@law(draw_from.cases(), parts=("replica",))
 def a_gap_is_refused(implementation: Implementation, case: Case) -> None:
+    """records of a round other than the next are refused, never skipped over."""
     records = play(implementation, case).records
     replica = implementation.replica(case)
     for record in records[1:]:
@@ -182,11 +183,9 @@ def a_gap_is_refused(implementation: Implementation, case: Case) -> None:
         same("model after a refused record", model_of(replica), before)
 
 
-@law(
-    "the ledger counts K·P scalars a reply and a record sent, the seeds of its mode, and the bytes really encoded",
-    draw_from.cases(),
-)
+@law(draw_from.cases())
 def ledger_counts_what_is_sent(implementation: Implementation, case: Case) -> None:
+    """the ledger counts K·P scalars a reply and a record sent, the seeds of its mode, and the bytes really encoded."""
     played = play(implementation, case)
     track = case.tracking is Tracking.CLIENTS
     held = [0] * case.M
@@ -210,13 +209,9 @@ def ledger_counts_what_is_sent(implementation: Implementation, case: Case) -> No
         same(f"bytes down to and up from client {i}", [down.bytes, up.bytes], played.carried[i])
 
 
-@law(
-    "encoding and decoding changes nothing that is to travel; a damaged message is refused",
-    draw_from.cases(),
-    st.data(),
-    parts=("encode", "decode"),
-)
+@law(draw_from.cases(), st.data(), parts=("encode", "decode"))
 def the_wire_keeps_every_bit(implementation: Implementation, case: Case, data: st.DataObject) -> None:
+    """encoding and decoding changes nothing that is to travel; a damaged message is refused."""
     played = play(implementation, case)
     run_seed = played.server.run_seed
 
@@ -244,8 +239,9 @@ def the_wire_keeps_every_bit(implementation: Implementation, case: Case, data: s
         refused(f"a plan damaged at byte {at} was accepted", partial(implementation.decode, damaged, run_seed))
 
 
-@law("a run repeats bit for bit from its seed; another seed gives another run", draw_from.cases())
+@law(draw_from.cases())
 def runs_repeat_from_one_seed(implementation: Implementation, case: Case) -> None:
+    """a run repeats bit for bit from its seed; another seed gives another run."""
     one, again = play(implementation, case), play(implementation, case)
     same("records of the second run", one.records, again.records)
     same("model of the second run", again.server_model, one.server_model)
@@ -256,13 +252,13 @@ def runs_repeat_from_one_seed(implementation: Implementation, case: Case) -> Non
 
 
 @law(
-    "m distinct clients of M are sampled, the same for the same (seed, round), and everybody's turn comes",
     draw_from.seeds,
     st.integers(0, 50),
     st.integers(1, 12).flatmap(lambda M: st.tuples(st.just(M), st.integers(1, M))),
     parts=("sample",),
 )
 def sampling_is_without_replacement(implementation: Implementation, seed: int, r: int, sizes: tuple[int, int]) -> None:
+    """m distinct clients of M are sampled, the same for the same (seed, round), and everybody's turn comes."""
     M, m = sizes
     same("clients sampled again", implementation.sample(seed, r, M, m), implementation.sample(seed, r, M, m))
     seen: set[int] = set()
@@ -273,18 +269,16 @@ def sampling_is_without_replacement(implementation: Implementation, seed: int, r
     same("clients sampled in many rounds", seen, set(range(M)))
 
 
-@law("a server without a model aggregates the same records as one with it", draw_from.cases(), parts=("server",))
+@law(draw_from.cases(), parts=("server",))
 def the_server_needs_no_model(implementation: Implementation, case: Case) -> None:
+    """a server without a model aggregates the same records as one with it."""
     with_model, without = (play(implementation, case, with_model=keeps) for keeps in (True, False))
     same("records without a model", without.records, with_model.records)
 
 
-@law(
-    "non-finite, doubled, foreign or misshapen replies are refused and nothing is stored",
-    draw_from.cases(),
-    parts=("server",),
-)
+@law(draw_from.cases(), parts=("server",))
 def bad_replies_are_refused(implementation: Implementation, case: Case) -> None:
+    """non-finite, doubled, foreign or misshapen replies are refused and nothing is stored."""
     played = play(implementation, case)
     signs = case.aggregation.dtype is np.int8
     for i, client in enumerate(played.clients):
@@ -311,14 +305,11 @@ def bad_replies_are_refused(implementation: Implementation, case: Case) -> None:
             same(f"state after replies of client {i} that are {kind}", kept, (held, round_))
 
 
-@law(
-    "with a private key clients measure along its directions and agree to the bit, and the server's records without it "
-    "give another model",
-    draw_from.cases(),
-    draw_from.seeds,
-    parts=("keyed_client",),
-)
+@law(draw_from.cases(), draw_from.seeds, parts=("keyed_client",))
 def private_keys_hide_the_directions(implementation: Implementation, case: Case, key: int) -> None:
+    """with a private key clients measure along its directions and agree to the bit, and the server's records without it
+    give another model.
+    """
     clients = [implementation.keyed_client(case, i, key) for i in range(case.M)]
     watch = MeasurementWatch(case, key=key, said=implementation.measured_by(case))
     played = play(implementation, case, clients=clients, with_model=False, watch=watch)
@@ -333,13 +324,11 @@ def private_keys_hide_the_directions(implementation: Implementation, case: Case,
         same("the keyless model is that of the clients", model_of(keyless) == first, False)
 
 
-@law(
-    "a client that joins in any round, and a server that is made for one more then, do what they would if it had been "
-    "there from the start and never sampled: same plans, scalars, traffic and models",
-    draw_from.cases(max_clients=4),
-    st.integers(0, 7),
-)
+@law(draw_from.cases(max_clients=4), st.integers(0, 7))
 def who_joins_equals_who_was_never_sampled(implementation: Implementation, case: Case, joins: int) -> None:
+    """a client that joins in any round, and a server that is made for one more then, do what they would if it had been
+    there from the start and never sampled: same plans, scalars, traffic and models.
+    """
     more = variant(implementation, case, M=case.M + 1)
     earlier = case.rounds[:joins]
     later = [Participation((*at.clients, case.M), at.lost) for at in case.rounds[joins:]]

@@ -9,25 +9,31 @@ from decomfl_lab.files import write_atomically
 
 _HERE = Path(__file__).parent
 _KITS = {"update_laws.py": "update.py", "identity_laws.py": "identity.py"}
+_CONTRACTS = {"Model": "AnyReplica", "Client": "AnyClient", "Server": "AnyServer", "Mine": "Implementation"}
+"""The classes of the template, and those of ``contract`` that say what methods they have."""
 _LABS = ("supports", "measured_by", "delivery")
 """What of an implementation is not to be filled in."""
 
 
 def target_template() -> str:
-    """The file that a target of one's own is filled in from: ``_template``, with every part that it lacks."""
+    """The file that a target of one's own is filled in from: ``_template``, with every method that it lacks."""
     text = _HERE.joinpath("_template.py").read_text(encoding="utf-8").rstrip()
-    (whole,) = (node for node in _tree("contract.py").body if getattr(node, "name", "") == "Implementation")
-    parts = []
-    for node in ast.walk(whole):
-        if not isinstance(node, ast.FunctionDef) or node.decorator_list or node.name.startswith("_"):
-            continue
-        if node.name in _LABS or f"    def {node.name}(" in text.partition("class Mine")[2]:
-            continue
-        for each in (*node.args.args, *node.args.kwonlyargs):
-            each.annotation = None  # whose names are the lab's own
-        about = f'        """{ast.get_docstring(node, clean=False)}"""'
-        parts.append(f"    def {node.name}({ast.unparse(node.args)}):\n{about}\n        raise NotImplementedError")
-    return "\n\n".join([text, *parts, ""])
+    contract = {getattr(node, "name", ""): node for node in _tree("contract.py").body}
+    for own, of in _CONTRACTS.items():
+        before, _, rest = text.partition(f"\n\n\nclass {own}")
+        written, *others = rest.split("\n\n\nclass ")
+        parts = [f"class {own}{written}"]
+        for node in ast.walk(contract[of]):
+            if not isinstance(node, ast.FunctionDef) or node.decorator_list or node.name.startswith("_"):
+                continue
+            if node.name in _LABS or f"    def {node.name}(" in written:
+                continue
+            for each in (*node.args.args, *node.args.kwonlyargs):
+                each.annotation = None  # whose names are the lab's own
+            about = f'        """{ast.get_docstring(node, clean=False)}"""'
+            parts.append(f"    def {node.name}({ast.unparse(node.args)}):\n{about}\n        raise NotImplementedError")
+        text = "\n\n\n".join([before, "\n\n".join(parts), *(f"class {other}" for other in others)])
+    return f"{text}\n"
 
 
 def write_kits(folder: Path) -> list[Path]:

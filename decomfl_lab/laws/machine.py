@@ -40,8 +40,6 @@ events = st.one_of(
 
 
 @law(
-    "whatever happens in whatever order, every replica has the bits of the server's model of its round, and no record "
-    "that somebody needs is forgotten",
     draw_from.cases(max_rounds=1).map(lambda case: replace(case, rounds=())),
     st.sampled_from((0, 0, 1, 3)),
     st.lists(events, min_size=1, max_size=15),
@@ -49,6 +47,9 @@ events = st.one_of(
 def any_order_of_events_keeps_the_bits(
     implementation: Implementation, case: Case, keep: int, happens: Sequence[Event]
 ) -> None:
+    """whatever happens in whatever order, every replica has the bits of the server's model of its round, and no record
+    that somebody needs is forgotten.
+    """
     case = variant(implementation, case, keep=keep)
     played = play(implementation, case)
     models = [played.server_model]

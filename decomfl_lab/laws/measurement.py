@@ -40,11 +40,7 @@ _CORNERS = 10
 
 
 class MeasurementWatch(RoundWatch):
-    """Looks on while rounds are played, and compares every scalar that is sent with what its client must have measured.
-
-    Attributes:
-        steps: The local steps that each client has measured.
-    """
+    """Looks on while rounds are played, and compares every scalar that is sent with what its client has to measure."""
 
     def __init__(
         self, case: Case, *, key: int | None = None, drifting: bool = False, said: Estimator | None = None
@@ -61,7 +57,7 @@ class MeasurementWatch(RoundWatch):
         self.case, self.drifting = case, drifting
         self.said = None if said is ESTIMATORS[case.estimator] else said
         self.model = WrittenOut(case, key=key)
-        self.steps: Counter[int] = Counter()
+        self.steps: Counter[int] = Counter()  # the local steps that each client has measured
         self.last: dict[int, Reply] = {}  # what each client sent last
         self.seeds: list[Any] = []  # of the round before, which had so many directions:
         self.P_before = 0
@@ -271,16 +267,11 @@ class _Place:
         return g, moves + 2.0**-22 * np.abs(g)
 
 
-@law(
-    "every scalar of every reply is measured along its own seed's direction, at the client's x after its local steps, "
-    "on its own batch, with its own loss",
-    draw_from.cases(),
-    st.booleans(),
-    st.sampled_from((False, False, False, True)),
-    parts=("client",),
-    stream=True,
-)
+@law(draw_from.cases(), st.booleans(), st.sampled_from((False, False, False, True)), parts=("client",), stream=True)
 def replies_are_measurements(implementation: Implementation, case: Case, pulls: bool, scaled: bool) -> None:
+    """every scalar of every reply is measured along its own seed's direction, at the client's x after its local steps,
+    on its own batch, with its own loss.
+    """
     if scaled:  # a rule that multiplies directions, which is seldom drawn
         dtype = torch.float64 if case.dtype == torch.float64 else torch.float32
         other = replace(case, rule=Whitened(0.5), dtype=dtype, seeding=Seeding.PER_STEP)
@@ -291,14 +282,11 @@ def replies_are_measurements(implementation: Implementation, case: Case, pulls: 
     play(implementation, case, clients=clients, policy=always, watch=watch)
 
 
-@law(
-    "a round's plans and its record have the rate, the number of directions and the seeds of that round, and the "
-    "record's scalars are those of the replies that arrived",
-    draw_from.cases(),
-    parts=("server",),
-    stream=True,
-)
+@law(draw_from.cases(), parts=("server",), stream=True)
 def records_are_of_their_rounds_replies(implementation: Implementation, case: Case) -> None:
+    """a round's plans and its record have the rate, the number of directions and the seeds of that round, and the
+    record's scalars are those of the replies that arrived.
+    """
     seen = Heard()
     played = play(implementation, case, watch=seen)
     for r, (at, record) in enumerate(zip(case.rounds, played.records, strict=True)):

@@ -1,5 +1,6 @@
 """What a law is, and the register of all laws."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
@@ -37,16 +38,18 @@ LAWS: dict[str, Law] = {}
 
 
 def law(
-    says: str, *inputs: SearchStrategy[Any], parts: tuple[str, ...] = (), stream: bool = False
+    *inputs: SearchStrategy[Any], parts: tuple[str, ...] = (), stream: bool = False
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a check as the law that ``says`` this about these parts, under its own name, for inputs drawn so.
+    """Register a check as a law about these parts, for inputs drawn so: its name is the law's, its docstring says it.
 
-    Whether it compares with the lab's ``stream`` is said in ``Law``.
+    Only the docstring's first paragraph does, with what follows for readers. Whether it compares with the lab's
+    ``stream`` is said in ``Law``.
     """
 
     def register(check: Callable[..., None]) -> Callable[..., None]:
         name = check.__name__.replace("_", "-")
-        LAWS[name] = Law(name, says, parts, st.tuples(*inputs), check, stream)
+        says, _, _ = (inspect.getdoc(check) or "").partition("\n\n")
+        LAWS[name] = Law(name, " ".join(says.split()).removesuffix("."), parts, st.tuples(*inputs), check, stream)
         return check
 
     return register

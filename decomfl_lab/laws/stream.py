@@ -81,15 +81,11 @@ def _memory(program: Program, size: int, dtype: type) -> dict[str, _Vector]:
     return {name: (rng.standard_normal(size) * scales).astype(dtype) for name in program.names}
 
 
-@law(
-    "equal counters give equal directions, different counters different ones",
-    draw_from.counters,
-    draw_from.counters,
-    parts=("direction",),
-)
+@law(draw_from.counters, draw_from.counters, parts=("direction",))
 def streams_are_functions_of_their_counters(
     implementation: Implementation, a: tuple[int, int, Distribution], b: tuple[int, int, Distribution]
 ) -> None:
+    """equal counters give equal directions, different counters different ones."""
     d = 200  # chance of a false alarm: 2**-200 for Rademacher, the least of the three
     first, again, other = (implementation.direction(s, p, d, of) for s, p, of in (a, a, b))
     same("direction made twice", bits(first), bits(again))
@@ -98,30 +94,20 @@ def streams_are_functions_of_their_counters(
     same(f"directions {a[1]} and {a[1] + 1} of one seed are equal", bits(first) == bits(neighbour), False)
 
 
-@law(
-    "every backend gives the known answers of the specification",
-    st.sampled_from(vectors.KNOWN_ANSWERS),
-    parts=("backends",),
-    stream=True,
-)
+@law(st.sampled_from(vectors.KNOWN_ANSWERS), parts=("backends",), stream=True)
 def known_answers_are_given(implementation: Implementation, answer: vectors.KnownAnswer) -> None:
+    """every backend gives the known answers of the specification."""
     for name, backend in implementation.backends().items():
         z = noise.direction(answer.key, answer.p, answer.d, distribution=answer.distribution, backend=backend)
         found = tuple(f"{word:08x}" for word in z[list(vectors.POSITIONS)].view(np.uint32))
         same(f"{name}'s bits of {answer}", found, answer.bits)
 
 
-@law(
-    "a slice of a direction is that part of the whole, and all backends have the same bits",
-    draw_from.counters,
-    st.integers(1, 700),
-    st.data(),
-    parts=("backends", "direction"),
-    stream=True,
-)
+@law(draw_from.counters, st.integers(1, 700), st.data(), parts=("backends", "direction"), stream=True)
 def slices_and_backends_agree(
     implementation: Implementation, counter: tuple[int, int, Distribution], d: int, data: st.DataObject
 ) -> None:
+    """a slice of a direction is that part of the whole, and all backends have the same bits."""
     seed, p, distribution = counter
     whole = implementation.direction(seed, p, d, distribution)
     first = data.draw(st.integers(0, d - 1))
@@ -132,7 +118,6 @@ def slices_and_backends_agree(
 
 
 @law(
-    "slices anywhere below 2^40 have the reference's bits in every backend",
     draw_from.seeds,
     st.integers(0, 2**32 - 1),
     st.integers(0, 2**40 - 400),
@@ -141,24 +126,18 @@ def slices_and_backends_agree(
     stream=True,
 )
 def far_slices_agree(implementation: Implementation, seed: int, p: int, first: int, distribution: Distribution) -> None:
+    """slices anywhere below 2^40 have the reference's bits in every backend."""
     wanted = reference.directions(seed, p, first, 300, distribution, 1.0)
     for name, backend in implementation.backends().items():
         z = noise.direction(seed, p, 2**40, first=first, count=300, distribution=distribution, backend=backend)
         same(f"elements {first}..{first + 299} by {name}", bits(z), bits(wanted))
 
 
-@law(
-    "any program has the reference's bits in every backend, wherever the model is cut and by any threads",
-    st.booleans(),
-    _places,
-    st.integers(1, 500),
-    st.data(),
-    parts=("backends",),
-    stream=True,
-)
+@law(st.booleans(), _places, st.integers(1, 500), st.data(), parts=("backends",), stream=True)
 def programs_agree_however_cut(
     implementation: Implementation, wide: bool, first: int, size: int, data: st.DataObject
 ) -> None:
+    """any program has the reference's bits in every backend, wherever the model is cut and by any threads."""
     d = first + size
     program = data.draw(programs(wide=wide, d=d))
     start = _memory(program, size, np.float64 if wide else np.float32)
@@ -182,12 +161,12 @@ def programs_agree_however_cut(
 
 
 @law(
-    "instructions run one program at a time have the bits of one program: any cut of the history",
     st.integers(1, 400).flatmap(lambda size: st.tuples(programs(wide=False, d=size), st.just(size))),
     parts=("backends",),
     stream=True,
 )
 def one_instruction_at_a_time_agrees(implementation: Implementation, drawn: tuple[Program, int]) -> None:
+    """instructions run one program at a time have the bits of one program: any cut of the history."""
     program, size = drawn
     start = _memory(program, size, np.float32)
     for name, backend in implementation.backends().items():
@@ -202,7 +181,6 @@ def one_instruction_at_a_time_agrees(implementation: Implementation, drawn: tupl
 
 
 @law(
-    "square sums of a gaussian direction agree to the bit: the sphere's norm",
     draw_from.seeds,
     st.integers(0, 100),
     st.integers(0, 3),
@@ -212,6 +190,7 @@ def one_instruction_at_a_time_agrees(implementation: Implementation, drawn: tupl
     stream=True,
 )
 def square_sums_agree(implementation: Implementation, seed: int, p: int, first_tile: int, tiles: int, d: int) -> None:
+    """square sums of a gaussian direction agree to the bit: the sphere's norm."""
     wanted = reference.tile_square_sums(seed, p, first_tile, tiles, d)
     for name, backend in implementation.backends().items():
         same(f"by {name}", bits(backend.tile_square_sums(seed, p, first_tile, tiles, d)), bits(wanted))

@@ -50,11 +50,9 @@ def _same_scalars(what: str, found: Played, wanted: Played) -> None:
 # Seeds -------------------------------------------------------------------------------------------------------
 
 
-@law(
-    "seeds sent per step, per round and per run give the same directions and the same models",
-    draw_from.cases(max_rounds=4),
-)
+@law(draw_from.cases(max_rounds=4))
 def fewer_seeds_give_the_same_models(implementation: Implementation, case: Case) -> None:
+    """seeds sent per step, per round and per run give the same directions and the same models."""
     per_step = play(implementation, variant(implementation, case, seeding=Seeding.PER_STEP))
     for seeding in (Seeding.PER_ROUND, Seeding.PER_RUN):
         played = play(implementation, variant(implementation, case, seeding=seeding))
@@ -66,13 +64,9 @@ def fewer_seeds_give_the_same_models(implementation: Implementation, case: Case)
             same(f"model of client {i} {seeding}", played.model_after(i), per_step.server_model)
 
 
-@law(
-    "seeds sent per direction derive from the step's, K·P different ones",
-    draw_from.cases(max_rounds=2),
-    parts=("server",),
-    stream=True,
-)
+@law(draw_from.cases(max_rounds=2), parts=("server",), stream=True)
 def each_direction_can_have_its_seed(implementation: Implementation, case: Case) -> None:
+    """seeds sent per direction derive from the step's, K·P different ones."""
     own, shared = (
         play(implementation, variant(implementation, case, seeding=seeding))
         for seeding in (Seeding.PER_DIRECTION, Seeding.PER_STEP)
@@ -87,11 +81,9 @@ def each_direction_can_have_its_seed(implementation: Implementation, case: Case)
 # Who remembers what ------------------------------------------------------------------------------------------
 
 
-@law(
-    "clients that track their own round get the same records, exactly those they lack, from a server without state",
-    draw_from.cases(),
-)
+@law(draw_from.cases())
 def clients_can_track_their_round(implementation: Implementation, case: Case) -> None:
+    """clients that track their own round get the same records, exactly those they lack, from a server without state."""
     tracked = play(implementation, variant(implementation, case, tracking=Tracking.SERVER))
     case = variant(implementation, case, tracking=Tracking.CLIENTS)
     played = play(implementation, case)
@@ -107,12 +99,9 @@ def clients_can_track_their_round(implementation: Implementation, case: Case) ->
             refused(planned, partial(played.server.plan_round, [i], reports))
 
 
-@law(
-    "a server that keeps N records keeps no more; older clients pull the model or are refused, none is wrong",
-    draw_from.cases(),
-    st.integers(1, 4),
-)
+@law(draw_from.cases(), st.integers(1, 4))
 def a_bounded_history_is_enough(implementation: Implementation, case: Case, keep: int) -> None:
+    """a server that keeps N records keeps no more; older clients pull the model or are refused, none is wrong."""
     unbounded = play(implementation, variant(implementation, case, keep=0))
     case = variant(implementation, case, keep=keep)
     played = play(implementation, case, rounds=())
@@ -138,15 +127,11 @@ def a_bounded_history_is_enough(implementation: Implementation, case: Case, keep
         same(f"model of client {i}", played.model_after(i), unbounded.server_model)
 
 
-@law(
-    "whether a policy sends records or the model, the bits are the same, and it sends what is there sooner",
-    draw_from.cases(),
-    st.integers(2, 9),
-    st.integers(-3, 6),
-)
+@law(draw_from.cases(), st.integers(2, 9), st.integers(-3, 6))
 def pulling_or_replaying_is_a_matter_of_cost(
     implementation: Implementation, case: Case, log_bandwidth: int, log_ns: int
 ) -> None:
+    """whether a policy sends records or the model, the bits are the same, and it sends what is there sooner."""
     replaying = play(implementation, case)
     policy = PullPolicy(bandwidth=10.0**log_bandwidth, replay_ns=10.0**log_ns)
     played = play(implementation, case, policy=policy)
@@ -187,15 +172,11 @@ def _arrived(played: Played, at: Participation) -> list[Reply]:
     return [reply for reply in replies if reply.client not in at.lost]
 
 
-@law(
-    "a server that weighs clients by their examples records Σ n_i g_i / Σ n_i of the replies that arrived, of an exact "
-    "sum; it refuses numbers of examples that are none, or others than before, and replies of who has said none",
-    draw_from.cases(),
-    draw_from.examples,
-    parts=("weighing_server",),
-    stream=True,
-)
+@law(draw_from.cases(), draw_from.examples, parts=("weighing_server",), stream=True)
 def records_are_weighed_by_examples(implementation: Implementation, case: Case, examples: tuple[int, ...]) -> None:
+    """a server that weighs clients by their examples records Σ n_i g_i / Σ n_i of the replies that arrived, of an exact
+    sum; it refuses numbers of examples that are none, or others than before, and replies of who has said none.
+    """
     case, played, server = _weighed(implementation, case)
     said: set[int] = set()
 
@@ -223,13 +204,9 @@ def records_are_weighed_by_examples(implementation: Implementation, case: Case, 
         same(f"scalars of round {r}, of clients with {weights} examples", bits(record.scalars), bits(wanted))
 
 
-@law(
-    "a client of n examples counts as n clients of one example with its scalars, to the bit",
-    draw_from.cases(),
-    draw_from.few,
-    parts=("weighing_server",),
-)
+@law(draw_from.cases(), draw_from.few, parts=("weighing_server",))
 def a_client_counts_as_its_examples(implementation: Implementation, case: Case, few: tuple[int, ...]) -> None:
+    """a client of n examples counts as n clients of one example with its scalars, to the bit."""
     case, played, server = _weighed(implementation, case)
     ends = list(accumulate(few[: case.M], initial=0))
     apart = implementation.weighing_server(variant(implementation, case, M=ends[-1]))
@@ -248,15 +225,12 @@ def a_client_counts_as_its_examples(implementation: Implementation, case: Case, 
 # Clients with less memory ------------------------------------------------------------------------------------
 
 
-@law(
-    "clients that synchronise without revert (eq. sync) measure where they are, and drift by less than their roundings "
-    "add up to",
-    draw_from.cases(),
-    parts=("sync_client",),
-    stream=True,
-)
+@law(draw_from.cases(), parts=("sync_client",), stream=True)
 def synchronised_clients_drift_within_their_roundings(implementation: Implementation, case: Case) -> None:
-    """Count of roundings times unit roundoff times the largest number.
+    """clients that synchronise without revert (eq. sync) measure where they are, and drift by less than their roundings
+    add up to.
+
+    Count of roundings times unit roundoff times the largest number.
 
     Let x be the server's model and y a client's, u the unit roundoff (2⁻²⁴ or 2⁻⁵³), and X at least every |x_j|,
     |y_j| and |c z_j| that occurs. In real arithmetic both end at the same point (eq. sync), and sums carry an error
@@ -349,24 +323,17 @@ def _waves(case: Case, i: int) -> ModuleObjective:
     )
 
 
-@law(
-    "every scalar of a lean client's reply is a measurement, as those of others are",
-    draw_from.cases(max_rounds=4),
-    parts=("lean_client",),
-    stream=True,
-)
+@law(draw_from.cases(max_rounds=4), parts=("lean_client",), stream=True)
 def lean_replies_are_measurements(implementation: Implementation, case: Case) -> None:
+    """every scalar of a lean client's reply is a measurement, as those of others are."""
     assume(case.rule.scaling is None)  # lean clients refuse others
     clients = [implementation.lean_client(case, i, Wavy(case.d, i)) for i in range(case.M)]
     play(implementation, case, clients=clients, watch=MeasurementWatch(case, said=implementation.measured_by(case)))
 
 
-@law(
-    "lean clients, who form x + μz a layer at a time, answer and hold the same bits",
-    draw_from.cases(max_rounds=4),
-    parts=("lean_client",),
-)
+@law(draw_from.cases(max_rounds=4), parts=("lean_client",))
 def lean_clients_are_like_others(implementation: Implementation, case: Case) -> None:
+    """lean clients, who form x + μz a layer at a time, answer and hold the same bits."""
     assume(case.rule.scaling is None)  # lean clients refuse others
     plain, lean = (
         play(implementation, case, clients=[made(case, i, _waves(case, i)) for i in range(case.M)])

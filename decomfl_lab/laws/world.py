@@ -217,20 +217,13 @@ def digest_of(replica: Any) -> str:
 
 
 class Parts:
-    """Servers and clients of one implementation, and what its histories share: hosts, by the numbers of their states.
-
-    Attributes:
-        implementation: Whose servers and clients.
-        sessions: Whether histories are of sessions, or of deliveries.
-        run_seed: That of every server.
-        holds: The round and the digest of the model in each state of a host.
-    """
+    """Servers and clients of an implementation, and what its histories share: hosts, by the numbers of their states."""
 
     def __init__(self, implementation: Implementation, *, sessions: bool) -> None:
-        """No history yet."""
+        """No history yet; ``sessions`` says whether histories are of sessions, or of deliveries."""
         self.implementation, self.sessions = implementation, sessions
-        self.run_seed: int = implementation.server(case_of(SIMPLEST)).run_seed
-        self.holds: list[tuple[int, str]] = []
+        self.run_seed: int = implementation.server(case_of(SIMPLEST)).run_seed  # that of every server
+        self.holds: list[tuple[int, str]] = []  # the round and the digest of the model in each state of a host
         self._content: list[bytes] = []
         self._number: dict[bytes, int] = {}
         self._made: dict[Hashable, Any] = {}

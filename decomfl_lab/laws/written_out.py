@@ -21,18 +21,14 @@ _Vector = np.ndarray[Any, Any]
 
 
 class WrittenOut:
-    """x and the optimizer's state, followed in numpy: every line is a formula of the rule's docstring.
-
-    Attributes:
-        vectors: x and the rule's slots by their names, float32 (also of 16-bit models) or float64.
-    """
+    """x and the optimizer's state, followed in numpy: every line is a formula of the rule's docstring."""
 
     def __init__(self, case: Case, *, key: int | None = None, backend: str | None = None) -> None:
         """The model of round 0; ``key`` is the clients' private key, ``backend`` makes the directions."""
         self.case, self.key, self.backend = case, key, backend
         x = case.initial()
         start = x.to(wide_dtype(x)).numpy()
-        self.vectors = {"x": start}
+        self.vectors = {"x": start}  # and the rule's slots by their names, float32 (also of 16-bit models) or float64
         self.vectors |= {slot: np.full_like(start, case.rule.start(slot)) for slot in case.rule.slots}
         if case.rule.pool:
             self.vectors |= {"sums": np.zeros(case.pool, np.int32), "start": start}

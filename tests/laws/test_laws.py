@@ -160,5 +160,5 @@ def test_unknown_names_are_refused_by_name(attempt: Callable[[], Any]) -> None:
 
 
 def test_a_name_that_is_none_of_the_package_is_an_attribute_error() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'gravity'"):
+    with pytest.raises(AttributeError, match="laws attribute gravity"):
         _ = laws.gravity
