@@ -12,7 +12,7 @@ import numpy as np
 
 from decomfl_lab.errors import require_int
 from decomfl_lab.protocol.weights import Weighting
-from decomfl_lab.protocol.wire import EXAMPLES_BYTES, HEADER_BYTES, SCALAR_BYTES, VECTOR_HEAD_BYTES
+from decomfl_lab.protocol.wire import HEADER_BYTES, SCALAR_BYTES, Kind
 
 if TYPE_CHECKING:
     from decomfl_lab.federations.federation import Federation
@@ -114,12 +114,12 @@ def mean_traffic(federation: Federation, cohort: Cohort) -> ExpectedTraffic:
 def model_bytes(d: int) -> int:
     """A message with d float32 numbers."""
     require_int("d", d, 1)
-    return HEADER_BYTES + VECTOR_HEAD_BYTES + SCALAR_BYTES * d
+    return Kind.VECTOR.least + SCALAR_BYTES * d
 
 
 def examples_bytes(cohort: Cohort, weighting: str) -> float:
     """Bytes up: where clients weigh their examples, each says once how many, with probability 1 − (1 − q)^R."""
-    return cohort.ever * (HEADER_BYTES + EXAMPLES_BYTES) if weighting == Weighting.EXAMPLES else 0.0
+    return cohort.ever * Kind.EXAMPLES.least if weighting == Weighting.EXAMPLES else 0.0
 
 
 def models_both_ways(

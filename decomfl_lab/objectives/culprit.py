@@ -213,7 +213,7 @@ def _off_along(call: _Call, order: Order, seed: int) -> float:
             along = zip(here, scales, z, strict=True)
             tangents = values([forward_ad.make_dual(t, scale * way) for t, scale, way in along])
             own = forward_ad.unpack_dual(tangents).tangent
-        function, own = values, torch.zeros_like(tangents) if own is None else own
+        function, own = values, torch.zeros_like(tangents) if own is None else own.detach()
     size = LEAST * float(function(here).detach().norm())
     offs = []
     for c in STEPS:

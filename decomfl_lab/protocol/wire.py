@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,29 +52,12 @@ LONGEST_REFUSAL = 300
 
 _HEADER = struct.Struct("<2sBBII")
 _ROUND = struct.Struct("<IdHHBBB")  # round, eta, K, P, distribution, stream version, seeding and whether signs follow
-_REPLY = struct.Struct("<IIHH")  # client, round, K, P
-_VECTOR = struct.Struct("<IBQ")  # round, bytes an element, elements
-_POOL = struct.Struct("<IbQ")  # round, exponent, sums
 _COUNT = struct.Struct("<I")
-_QUANTIZED = struct.Struct("<IBfQ")  # round, bits, scale, elements
-_SPARSE = struct.Struct("<IQQ")  # round, elements, of them sent
-_EXAMPLES = struct.Struct("<II")  # client, examples
-_SEED = struct.Struct("<Q")
-_REFUSAL = struct.Struct("<B")  # diverged; then the text
 
 HEADER_BYTES = _HEADER.size
-PLAN_HEAD_BYTES = _ROUND.size + _COUNT.size
-RECORD_HEAD_BYTES = _ROUND.size
-REPLY_HEAD_BYTES = _REPLY.size
-VECTOR_HEAD_BYTES = _VECTOR.size
-QUANTIZED_HEAD_BYTES = _QUANTIZED.size
-SPARSE_HEAD_BYTES = _SPARSE.size
-POOL_HEAD_BYTES = _POOL.size
-EXAMPLES_BYTES = _EXAMPLES.size
 INDEX_BYTES = 4
-SEED_BYTES = _SEED.size
+SEED_BYTES = 8
 SCALAR_BYTES = 4
-MAX_SCALARS = (MAX_BODY - REPLY_HEAD_BYTES) // SCALAR_BYTES
 _MOST_INDEXED = 2 ** (8 * INDEX_BYTES)
 
 _SCALAR, _INDEX, _LEVEL, _SUM = np.dtype("<f4"), np.dtype("<u4"), np.dtype("i1"), np.dtype("<i4")
@@ -85,36 +68,50 @@ _SIGNS = 0x80
 
 
 class Kind(IntEnum):
-    """The kinds of messages."""
+    """The kinds of messages, each with the numbers that its body begins with."""
 
-    PLAN = 1
-    REPLY = 2
-    VECTOR = 3
-    RECORDS = 4
-    QUANTIZED = 5
-    SPARSE = 6
-    HELD = 7
-    SEED = 8
-    HELLO = 9
-    WELCOME = 10
-    ASK = 11
-    REFUSAL = 12
-    SIGNS = 13
-    POOL = 14
-    EXAMPLES = 15
+    head: struct.Struct
+
+    def __new__(cls, number: int, head: str) -> Self:
+        """A kind by its number on the wire, and the layout of these numbers."""
+        own = int.__new__(cls, number)
+        own._value_, own.head = number, struct.Struct(f"<{head}")
+        return own
+
+    PLAN = 1, ""  # a round's head, then records
+    REPLY = 2, "IIHH"  # client, round, K, P; then scalars
+    VECTOR = 3, "IBQ"  # round, bytes an element, elements; then these
+    RECORDS = 4, ""  # each has a round's head
+    QUANTIZED = 5, "IBfQ"  # round, bits, scale, elements; then their levels
+    SPARSE = 6, "IQQ"  # round, elements, of them sent; then their places, and these
+    HELD = 7, "II"
+    SEED = 8, "Q"
+    HELLO = 9, "I16sI16s"
+    WELCOME = 10, "IQ"
+    ASK = 11, ""
+    REFUSAL = 12, "B"  # diverged; then the text
+    SIGNS = 13, "IIHH"  # as a reply
+    POOL = 14, "IbQ"  # round, exponent, sums; then these
+    EXAMPLES = 15, "II"
+
+    @property
+    def least(self) -> int:
+        """The bytes of a message of this kind, without what follows its first numbers."""
+        return HEADER_BYTES + self.head.size
 
 
-_KINDS = {kind.value: (kind, kind.name.lower()) for kind in Kind}
-_FIELDS: dict[Kind, tuple[Callable[..., Message], struct.Struct]] = {
-    Kind.HELD: (Held, struct.Struct("<II")),
-    Kind.SEED: (RunSeed, _SEED),
-    Kind.HELLO: (Hello, struct.Struct("<I16sI16s")),
-    Kind.WELCOME: (Welcome, struct.Struct("<IQ")),
-    Kind.ASK: (Ask, struct.Struct("")),
+PLAN_BYTES = HEADER_BYTES + _ROUND.size + _COUNT.size
+MAX_SCALARS = (MAX_BODY - Kind.REPLY.head.size) // SCALAR_BYTES
+
+_PLAIN: dict[Kind, Callable[..., Message]] = {
+    Kind.HELD: Held,
+    Kind.SEED: RunSeed,
+    Kind.HELLO: Hello,
+    Kind.WELCOME: Welcome,
+    Kind.ASK: Ask,
 }
 """The messages that are their fields, one after the other."""
-_KIND_OF: dict[Any, Kind] = {made: kind for kind, (made, _) in _FIELDS.items()}
-HELD_BYTES = _FIELDS[Kind.HELD][1].size
+_KIND_OF: dict[Any, Kind] = {made: kind for kind, made in _PLAIN.items()}
 
 
 class _Reader:
@@ -126,8 +123,9 @@ class _Reader:
         magic, version, found, length, crc = _HEADER.unpack_from(message)
         require(magic == b"DC", "magic of the message", "be b'DC'", magic)
         require(version == WIRE_VERSION, "version of the message", f"be {WIRE_VERSION}", version)
-        require(found in _KINDS, "kind of the message", f"be in 1..{len(Kind)}", found)
-        self.kind, self.name = _KINDS[found]
+        require(0 < found <= len(Kind), "kind of the message", f"be in 1..{len(Kind)}", found)
+        self.kind = Kind(found)
+        self.name = self.kind.name.lower()
         self.body = memoryview(message)[_HEADER.size :]
         if len(self.body) != length:
             what = "truncated" if len(self.body) < length else "oversized"
@@ -148,7 +146,7 @@ class _Reader:
         return layout.unpack_from(self.body, self.take(layout.size))
 
     def seeds(self, count: int) -> tuple[int, ...]:
-        return struct.unpack_from(f"<{count}Q", self.body, self.take(_SEED.size * count))
+        return struct.unpack_from(f"<{count}Q", self.body, self.take(SEED_BYTES * count))
 
     def array(self, kind: np.dtype[Any], count: int) -> NDArray[Any]:
         """The next ``count`` numbers, in an array of their own, in the machine's byte order."""
@@ -173,7 +171,9 @@ class _Reader:
             raise InputError(f"{self.name} message is oversized: {extra} bytes too many in its body")
 
 
-def _message(kind: Kind, body: bytes) -> bytes:
+def _message(kind: Kind, *head: Any, rest: bytes = b"") -> bytes:
+    """The message of a kind, its body these numbers and what follows them."""
+    body = kind.head.pack(*head) + rest
     require(len(body) <= MAX_BODY, "message body", f"be at most {MAX_BODY} bytes", len(body))
     return _HEADER.pack(b"DC", WIRE_VERSION, kind, len(body), zlib.crc32(body)) + body
 
@@ -298,8 +298,7 @@ def _read_plan(reader: _Reader, run_seed: int | None) -> Plan:
     return Plan(r, eta, P, distribution, seeds, records)
 
 
-def _read_quantized(reader: _Reader) -> Quantized:
-    r, bits, scale, size = reader.unpack(_QUANTIZED)
+def _read_quantized(reader: _Reader, r: int, bits: int, scale: float, size: int) -> Quantized:
     require(2 <= bits <= 8, "bits of the quantized message", "be 2 to 8", bits)
     require(bool(np.isfinite(scale)) and scale >= 0, "scale of the quantized message", "be finite, 0 or more", scale)
     if bits > 4:
@@ -316,8 +315,7 @@ def _read_quantized(reader: _Reader) -> Quantized:
     return Quantized(r, QuantizedVector(bits, scale, levels))
 
 
-def _read_refusal(reader: _Reader) -> Refusal:
-    (diverged,) = reader.unpack(_REFUSAL)
+def _read_refusal(reader: _Reader, diverged: int) -> Refusal:
     require(diverged in (0, 1), "diverged in the refusal", "be 0 or 1", diverged)
     require(reader.left <= LONGEST_REFUSAL, "text of the refusal", f"have {LONGEST_REFUSAL} bytes", reader.left)
     try:
@@ -329,38 +327,38 @@ def _read_refusal(reader: _Reader) -> Refusal:
 def encode(message: Message) -> bytes:
     """A message as bytes; the loss and the second differences of a reply do not travel."""
     if (kind := _KIND_OF.get(type(message))) is not None:
-        return _message(kind, _FIELDS[kind][1].pack(*vars(message).values()))
+        return _message(kind, *vars(message).values())
     match message:
         case Plan(r, eta, P, distribution, seeds, records):
-            return _message(Kind.PLAN, _round_head(r, eta, P, distribution, seeds) + _records_body(records))
+            return _message(Kind.PLAN, rest=_round_head(r, eta, P, distribution, seeds) + _records_body(records))
         case Reply(client, r, scalars):
             K, P = scalars.shape
             require_sendable(K, P)
             kind = Kind.SIGNS if scalars.dtype == np.int8 else Kind.REPLY
-            return _message(kind, _REPLY.pack(client, r, K, P) + _sent_scalars(scalars))
+            return _message(kind, client, r, K, P, rest=_sent_scalars(scalars))
         case Examples(client, n):
             require_int(f"examples of client {client}", n, 1, MOST_EXAMPLES)
-            return _message(Kind.EXAMPLES, _EXAMPLES.pack(client, n))
+            return _message(Kind.EXAMPLES, client, n)
         case Dense(r, x):
             little = np.ascontiguousarray(x, dtype=x.dtype.newbyteorder("<"))
-            return _message(Kind.VECTOR, _VECTOR.pack(r, x.dtype.itemsize, x.size) + little.tobytes())
+            return _message(Kind.VECTOR, r, x.dtype.itemsize, x.size, rest=little.tobytes())
         case Quantized(r, QuantizedVector(bits, scale, signed)):
             levels = signed.view(np.uint8)
             if bits <= 4:  # half a byte for an element, else a byte
                 nibbles = np.resize(levels & 0xF, levels.size + levels.size % 2)
                 levels = nibbles[::2] | nibbles[1::2] << 4
-            return _message(Kind.QUANTIZED, _QUANTIZED.pack(r, bits, scale, signed.size) + levels.tobytes())
+            return _message(Kind.QUANTIZED, r, bits, scale, signed.size, rest=levels.tobytes())
         case Sparse(r, SparseVector(d, indices, values)):
             require(d <= _MOST_INDEXED, "d of a sparse message", "be at most 2^32", d)
             pairs = indices.astype("<u4").tobytes() + values.astype("<f4").tobytes()
-            return _message(Kind.SPARSE, _SPARSE.pack(r, d, indices.size) + pairs)
+            return _message(Kind.SPARSE, r, d, indices.size, rest=pairs)
         case PoolSums(r, exponent, sums):
-            return _message(Kind.POOL, _POOL.pack(r, exponent, sums.size) + sums.astype("<i4").tobytes())
+            return _message(Kind.POOL, r, exponent, sums.size, rest=sums.astype("<i4").tobytes())
         case Refusal(text, diverged):
             short = text.encode()[:LONGEST_REFUSAL].decode(errors="ignore").encode()  # no letter is cut
-            return _message(Kind.REFUSAL, _REFUSAL.pack(diverged) + short)
+            return _message(Kind.REFUSAL, diverged, rest=short)
         case records:
-            return _message(Kind.RECORDS, _records_body(cast("tuple[RoundRecord, ...]", records)))
+            return _message(Kind.RECORDS, rest=_records_body(cast("tuple[RoundRecord, ...]", records)))
 
 
 def decode(message: bytes, run_seed: int | None = None) -> Message:
@@ -374,21 +372,22 @@ def decode(message: bytes, run_seed: int | None = None) -> Message:
         InputError: If it is truncated, oversized, altered, inconsistent or holds non-finite numbers.
     """
     reader = _Reader(message)
+    head = reader.unpack(reader.kind.head)
     found: Message
     match reader.kind:
         case Kind.PLAN:
             found = _read_plan(reader, run_seed)
         case Kind.REPLY | Kind.SIGNS:
-            client, r, K, P = reader.unpack(_REPLY)
+            client, r, K, P = head
             require_sendable(K, P)
             scalars = reader.signs(K, P) if reader.kind is Kind.SIGNS else reader.array(_SCALAR, K * P).reshape(K, P)
             require_sound(f"scalars of client {client} in round {r}", scalars)
             found = Reply(client, r, scalars)
         case Kind.EXAMPLES:
-            client, n = reader.unpack(_EXAMPLES)
+            client, n = head
             found = Examples(client, require_int(f"examples of client {client}", n, 1, MOST_EXAMPLES))
         case Kind.VECTOR:
-            r, width, count = reader.unpack(_VECTOR)
+            r, width, count = head
             require(width in (4, 8), "bytes an element of the model", "be 4 or 8", width)
             x = reader.array(np.dtype(f"<f{width}"), count)
             require(bool(np.isfinite(x).all()), f"model of round {r}", "be finite", x)
@@ -396,36 +395,35 @@ def decode(message: bytes, run_seed: int | None = None) -> Message:
         case Kind.RECORDS:
             found = _read_records(reader, run_seed)
         case Kind.QUANTIZED:
-            found = _read_quantized(reader)
+            found = _read_quantized(reader, *head)
         case Kind.SPARSE:
-            r, d, count = reader.unpack(_SPARSE)
+            r, d, count = head
             require(d <= _MOST_INDEXED, "d of a sparse message", "be at most 2^32", d)
             indices = reader.array(_INDEX, count).astype(np.int64)
             values = reader.array(_SCALAR, count)
             require(bool(np.isfinite(values).all()), f"update of round {r}", "be finite", values)
             found = Sparse(r, SparseVector(d, indices, values))
         case Kind.POOL:
-            r, exponent, size = reader.unpack(_POOL)
+            r, exponent, size = head
             require(FINEST <= exponent <= 0, "exponent of the pool message", f"be in {FINEST}..0", exponent)
             require(1 <= size <= LARGEST_POOL, "sums of the pool message", f"number 1..{LARGEST_POOL}", size)
             found = PoolSums(r, exponent, reader.array(_SUM, size))
         case Kind.REFUSAL:
-            found = _read_refusal(reader)
+            found = _read_refusal(reader, *head)
         case kind:
-            make, layout = _FIELDS[kind]
-            found = make(*reader.unpack(layout))
+            found = _PLAIN[kind](*head)
     reader.end()
     return found
 
 
 def record_bytes(seeding: Seeding, K: int, P: int, dtype: Any = np.float32) -> int:
     """The bytes of a record in a message."""
-    return RECORD_HEAD_BYTES + seeding.bytes(K, P) + scalar_bytes(K * P, dtype)
+    return _ROUND.size + seeding.bytes(K, P) + scalar_bytes(K * P, dtype)
 
 
 def pool_bytes(S: int) -> int:
     """The bytes of the message with the sums of a pool."""
-    return HEADER_BYTES + POOL_HEAD_BYTES + SCALAR_BYTES * S
+    return Kind.POOL.least + SCALAR_BYTES * S
 
 
 def split_frame(frame: bytes) -> list[bytes]:
