@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from decomfl_lab.errors import require
 
-__all__ = ["ALGORITHMS", "CAUSES", "LINES", "MENDED", "PLACES", "PROGRAMS", "RAW", "UNJUDGED"]
+__all__ = ["ALGORITHMS", "CAUSES", "LINES", "MENDED", "PLACES", "PRINTED", "PROGRAMS", "RAW", "UNJUDGED"]
 
 
 def _whole(label: str, entry: dict[str, Any]) -> dict[str, Any]:
@@ -99,6 +99,9 @@ RAW: Final[list[dict[str, Any]]] = sorted(
 
 MENDED: Final[dict[str, dict[str, Any]]] = _FILES["mended"]["mended"]
 """Mended displays by label: left side and terms, the letters of what has no symbol, the relation where it is not ≤."""
+
+PRINTED: Final[dict[str, dict[str, str]]] = _FILES["printed"]["printed"]
+"""The displays of Theorem 1's proof as printed, by label: their terms, each a formula."""
 
 UNJUDGED: Final[list[dict[str, Any]]] = [each for file in _FILES.values() for each in file.get("unjudged", ())]
 """Sentences of running text that assert nothing about the paper's own subject: quotes, and why nothing is said."""

@@ -10,96 +10,16 @@ from typing import Any, Final
 import sympy as sp
 
 from theory.bounds import statement
+from theory.findings.data import PRINTED as RAW
 from theory.findings.finding import Evidence
+from theory.findings.mended import parsed
 from theory.findings.placed import mends, supports
 from theory.notation.symbols import D, G, K, L, P, R, a, d, delta, eta, m, mu, sigma, sigma_G
 
 Terms = Mapping[str, sp.Expr]
 
-# The displays as printed, term by term.
-PRINTED: Final[dict[str, dict[str, sp.Expr]]] = {
-    "line-1046": {"gradient": 2 * (d + 4) * a**2, "smoothing": mu**2 / 2 * L**2 * (d + 6) ** 3},
-    "line-1050": {
-        "gradient": 2 * (d + 4) / P * a**2,
-        "noise": 2 * (d + 4) / P * sigma**2,
-        "smoothing": mu**2 * L**2 * (d + 6) ** 3 / (2 * P),
-    },
-    "line-1056": {"gradient": 3 * a**2, "drift": 3 * L**2 * delta**2, "dissimilarity": 3 * sigma_G**2},
-    "line-1085": {
-        "gradient": 6 * a**2,
-        "drift": 6 * L**2 * delta**2,
-        "dissimilarity": 6 * sigma_G**2,
-        "smoothing": mu**2 * L**2 * (d + 3) ** 3 / 2,
-    },
-    "line-1112": {
-        "drift": 6 * L**2 * K**2 * (d + P + 4) * eta**2 / (2 * P) * delta**2,
-        "gradient": 3 * K**3 * (d + P + 4) * eta**2 / P * a**2,
-        "dissimilarity": 3 * K**3 * (d + P + 4) * eta**2 / (2 * P) * sigma_G**2,
-        "noise": K**3 * (d + 4) * eta**2 / P * sigma**2,
-        "smoothing": mu**2 * L**2 * K**3 * (d + 6) ** 3 * eta**2 / (2 * P)
-        + mu**2 * L**2 * K**3 * (d + 3) ** 3 * eta**2 / 4,
-    },
-    "line-1152": {
-        "gradient": -K * eta * a**2 / 2,
-        "mean": -K * eta * G**2 / 2,
-        "smoothing": mu**2 * K * L**2 * (d + 3) ** 3 * eta / 4,
-        "drift": L**2 * eta * delta**2,
-    },
-    "eq.hh": {
-        "drift": 6 * L**3 * (d + 4) * eta**2 / (m * P) * delta**2,
-        "gradient": K * L * eta**2 / m * 6 * (d + 4) / P * a**2,
-        "dissimilarity": K * L * eta**2 / m * 6 * (d + 4) / P * sigma_G**2,
-        "noise": K * L * eta**2 / m * 2 * (d + 4) / P * sigma**2,
-        "smoothing": K * L * eta**2 / m * mu**2 * L**2 * (d + 6) ** 3 / (2 * P),
-    },
-    "eq.iffew.sio": {"smoothing": 3 * mu**2 * K**2 * L**2 * (d + 3) ** 3 / 2},
-    "line-1191": {"drift": 18 * K * L**2 * delta**2, "dissimilarity": 9 * K**2 / m * sigma_G**2},
-    "line-1204": {
-        "mean": L * eta**2 * K**2 * G**2,
-        "smoothing": 3 * mu**2 * K**2 * L**3 * (d + 3) ** 3 * eta**2 / 2,
-        "drift": 18 * K * L**3 * eta**2 * delta**2,
-        "dissimilarity": 9 * K**2 * L * eta**2 / m * sigma_G**2,
-    },
-    "line-1209": {
-        "gradient": 6 * K * L * (d + 4) * eta**2 / (m * P) * a**2,
-        "drift": 6 * L**3 * (d + 4) * eta**2 / (m * P) * delta**2 + 18 * K * L**3 * eta**2 * delta**2,
-        "dissimilarity": 6 * K * L * (d + 4) * eta**2 / (m * P) * sigma_G**2 + 9 * K**2 * L * eta**2 / m * sigma_G**2,
-        "noise": 2 * K * L * (d + 4) * eta**2 / (m * P) * sigma**2,
-        "smoothing": mu**2 * K * L**3 * (d + 6) ** 3 * eta**2 / (2 * m * P)
-        + 3 * mu**2 * K**2 * L**3 * (d + 3) ** 3 * eta**2 / 2,
-        "mean": L * eta**2 * K**2 * G**2,
-    },
-    "eq.vb": {
-        "gradient": -K * eta * a**2 / 2 + 6 * (d + 4) * L * K * eta**2 / (m * P) * a**2,
-        "mean": -K * eta * G**2 / 2 + L * eta**2 * K**2 * G**2,
-        "drift": (L**2 * eta + 6 * L**3 * (d + 4) * eta**2 / (m * P) + 18 * K * L**3 * eta**2) * delta**2,
-        "dissimilarity": (6 * (d + 4) * L * K * eta**2 / (m * P) + 9 * K**2 * L * eta**2 / m) * sigma_G**2,
-        "noise": 2 * (d + 4) * L * K * eta**2 / (m * P) * sigma**2,
-        "smoothing": mu**2 * K * L**2 * (d + 3) ** 3 * eta / 4
-        + mu**2 * (d + 6) ** 3 * L**3 * K * eta**2 / (2 * m * P)
-        + 3 * mu**2 * K**2 * L**3 * eta**2 * (d + 3) ** 3 / 2,
-    },
-    "eq.asd": {
-        "gradient": -(K * eta / 2 - 6 * (d + 4) * L * K * eta**2 / (m * P)) * a**2,
-        "smoothing": mu**2 * K * L**2 * (d + 3) ** 3 * eta / 4
-        + mu**2 * K * L**3 * (d + 6) ** 3 * eta**2 / (2 * m * P)
-        + 3 * mu**2 * K**2 * L**3 * (d + 3) ** 3 * eta**2 / 2,
-        "drift": (L**2 * eta + 6 * L**3 * (d + 4) * eta**2 / (m * P) + 18 * K * L**3 * eta**2) * delta**2,
-        "noise": 2 * K * L * (d + 4) * eta**2 / (m * P) * sigma**2,
-        "dissimilarity": (9 * K**2 * L * eta**2 / m + 6 * (d + 4) * L * K * eta**2 / (m * P)) * sigma_G**2,
-    },
-    "line-1235": {
-        "gradient": -K * eta * a**2 / 4,
-        "dissimilarity": (18 * K**2 * L * eta**2 / m + 6 * (d + 4) * L * K * eta**2 / (m * P)) * sigma_G**2,
-        "noise": 4 * K * L * (d + 4) * eta**2 / (m * P) * sigma**2,
-        "smoothing": mu**2 * K * L**2 * (d + 3) ** 3 * eta / 2,
-    },
-    "eq.final": {
-        "dissimilarity": (72 * K * L * eta / m + 24 * (d + 4) * L * eta / (m * P)) * sigma_G**2,
-        "noise": 16 * L * (d + 4) * eta / (m * P) * sigma**2,
-        "smoothing": 2 * mu**2 * L**2 * (d + 3) ** 3,
-    },
-}
+PRINTED: Final = {key: {name: parsed(text) for name, text in terms.items()} for key, terms in RAW.items()}
+"""The displays as printed, term by term."""
 
 
 def printed(key: str) -> Terms:
