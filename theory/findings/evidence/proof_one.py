@@ -14,7 +14,7 @@ from theory.findings.data import PRINTED as RAW
 from theory.findings.finding import Evidence
 from theory.findings.mended import parsed
 from theory.findings.placed import mends, supports
-from theory.notation.symbols import D, G, K, L, P, R, a, d, delta, eta, m, mu, sigma, sigma_G
+from theory.notation.symbols import D, G, K, L, P, R, a, delta, eta, m, sigma, sigma_G
 
 Terms = Mapping[str, sp.Expr]
 
