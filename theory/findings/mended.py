@@ -38,15 +38,15 @@ class Display:
         return f"{self.left} {self.relation} {' + '.join(map(written, self.terms.values()))}".replace("+ −", "− ")
 
 
-def parsed(text: str, letters: Mapping[str, sp.Symbol] | None = None, *, evaluate: bool = True) -> sp.Expr:
-    """A formula of the data in the symbols of ``theory.notation.symbols``, and in letters of its own."""
-    symbols = {**{str(symbol): symbol for symbol in UNITS}, **(letters or {})}
-    return parse_expr(text, local_dict=symbols, evaluate=evaluate)
+def parsed(text: str, *, evaluate: bool = True, **others: Any) -> sp.Expr:
+    """A formula of the data in the symbols of ``theory.notation.symbols``, and in others by their names."""
+    symbols = {str(symbol): symbol for symbol in UNITS}
+    return parse_expr(text, local_dict={**symbols, **others}, evaluate=evaluate)
 
 
 def _display(raw: Mapping[str, Any]) -> Display:
     letters = {name: sp.Symbol(text, positive=True) for name, text in raw.get("letters", {}).items()}
-    terms = {name: parsed(text, letters, evaluate=False) for name, text in raw["terms"].items()}
+    terms = {name: parsed(text, evaluate=False, **letters) for name, text in raw["terms"].items()}
     return Display(raw["left"], terms, raw.get("relation", "≤"))
 
 

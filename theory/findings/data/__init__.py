@@ -101,7 +101,7 @@ MENDED: Final[dict[str, dict[str, Any]]] = _FILES["mended"]["mended"]
 """Mended displays by label: left side and terms, the letters of what has no symbol, the relation where it is not ≤."""
 
 PRINTED: Final[dict[str, dict[str, str]]] = _FILES["printed"]["printed"]
-"""The displays of the proof of Theorem 1 as printed: label, terms by name."""
+"""The displays of Theorem 1's proof as printed, by label: their terms, each a formula."""
 
 UNJUDGED: Final[list[dict[str, Any]]] = [each for file in _FILES.values() for each in file.get("unjudged", ())]
 """Sentences of running text that assert nothing about the paper's own subject: quotes, and why nothing is said."""

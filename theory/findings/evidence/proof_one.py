@@ -1,6 +1,7 @@
 """The proof of Theorem 1 by computer algebra: what is printed in each display, and what follows from those before it.
 
-Symbols stand for what a display is linear in, as ``data/printed.toml`` says.
+Symbols stand for what a display is linear in: a for ‖∇f(x_r)‖ (or the gradient at the present point), delta for
+‖x_{i,r}^k − x_r‖, after summation for √χ_r, and G for the norm of (1/MK) Σ_i Σ_k ∇f_i^μ(x_{i,r}^k).
 """
 
 from collections.abc import Callable, Mapping
@@ -17,8 +18,8 @@ from theory.notation.symbols import D, G, K, L, P, R, a, delta, eta, m, sigma, s
 
 Terms = Mapping[str, sp.Expr]
 
-# The displays as printed, term by term.
 PRINTED: Final = {key: {name: parsed(text) for name, text in terms.items()} for key, terms in RAW.items()}
+"""The displays as printed, term by term."""
 
 
 def printed(key: str) -> Terms:

@@ -1,25 +1,16 @@
 """Evidence on units: every term of a sum, and both sides of a comparison, have one."""
 
-from sympy import Expr
-from sympy.parsing.sympy_parser import parse_expr
-
 from theory.bounds import statement
 from theory.findings.finding import Evidence
 from theory.findings.instruments import one_unit, wrong_unit
+from theory.findings.mended import parsed
 from theory.findings.placed import mends, refutes, supports
-from theory.notation.symbols import UNITS
 from theory.statements.statement import Variant
-
-_SYMBOLS = {str(symbol): symbol for symbol in UNITS}
-
-
-def _formula(text: str) -> Expr:
-    return parse_expr(text, local_dict=_SYMBOLS)
 
 
 def agree(**formulas: str) -> Evidence:
     """All formulas, written in the symbols of ``theory.notation.symbols``, have one unit."""
-    return one_unit(**{name: _formula(text) for name, text in formulas.items()})
+    return one_unit(**{name: parsed(text) for name, text in formulas.items()})
 
 
 mends("ass.g")(agree, left="a**2", right="sigma**2")
@@ -43,7 +34,7 @@ mends("line-1389", "line-1394", "line-1412", "line-1418", "eq.low.rank.bound")(
 
 def odd(name: str, **formulas: str) -> Evidence:
     """The formula of that name has another unit than the others, which agree."""
-    return wrong_unit(name, **{each: _formula(text) for each, text in formulas.items()})
+    return wrong_unit(name, **{each: parsed(text) for each, text in formulas.items()})
 
 
 refutes("coro-1", cause="orders")(odd, "printed", printed="1/(sqrt(R*(K*P))*(d + 3))", mu="mu")
