@@ -126,7 +126,8 @@ def verify(options: VerifyOptions) -> None:
     def announce(name: str = "") -> None:
         """Have a terminal say what is being tried, or nothing any more."""
         if sys.stderr.isatty():
-            print(f"\r\033[K{name and f'{name} ...'}", end="", file=sys.stderr, flush=True)
+            words = f"{name} ..." if name else ""
+            print(f"\r\033[K{words}", end="", file=sys.stderr, flush=True)
 
     of_laws = options.junit is None or not (options.states or options.plant == "all")
     require(of_laws, "junit", "be of laws that are tried", options.junit)
