@@ -25,6 +25,8 @@ from decomfl_lab.tables import table_beside
 COMPLETE = "_DECOMFL_COMPLETE"
 """The variable by which a shell asks what a word can be completed to."""
 _TEXTS = table_beside(__name__, "main.toml")
+JOBS: dict[str, str] = _TEXTS["jobs"]
+"""What the lab is for, with a command to begin with."""
 
 
 def application() -> click.Group:
@@ -32,7 +34,7 @@ def application() -> click.Group:
     commands = entry_points(group=COMMANDS)
     need = "be installed (pip install -e . in its folder), as its commands are entry points of the package"
     require(bool(commands), "decomfl-lab", need, "none")
-    begin = [f"  {job:<28} decomfl {words}" for job, words in _TEXTS["jobs"].items()]
+    begin = [f"  {job:<28} decomfl {words}" for job, words in JOBS.items()]
     app = LazyGroup(
         "decomfl",
         commands,

@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import dataclass
+from functools import partial
 
 from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require, require_int, require_possible
@@ -59,24 +60,13 @@ def noise(options: NoiseOptions) -> None:
         operations=100 * options.count,
         memory=100 * options.count * options.as_json,
     )
-    if kind is Distribution.SPHERE and options.d is None:
-        print(f"no --d given: the sphere of radius √d has d = {options.first + options.count} here", file=sys.stderr)
     needed = options.first + options.count
+    if kind is Distribution.SPHERE and options.d is None:
+        print(f"no --d given: the sphere of radius √d has d = {needed} here", file=sys.stderr)
     whole = require_int("first + count", needed, 1) if options.d is None else require_int("d", options.d, 1)
     require_possible("d", whole, operations=10 * whole * (kind is Distribution.SPHERE))
-    chunks = range(options.first, options.first + options.count, _CHUNK)
-    parts = (
-        direction(
-            seed,
-            options.p,
-            whole,
-            first=a,
-            count=min(_CHUNK, options.first + options.count - a),
-            distribution=kind,
-            backend=options.backend,
-        )
-        for a in chunks
-    )
+    piece = partial(direction, seed, options.p, whole, distribution=kind, backend=options.backend)
+    parts = (piece(first=a, count=min(_CHUNK, needed - a)) for a in range(options.first, needed, _CHUNK))
     if options.as_json:
         bits = [f"{word:08x}" for part in parts for word in part.view("uint32").tolist()]
         about = {

@@ -123,13 +123,11 @@ def verify(options: VerifyOptions) -> None:
     from decomfl_lab.laws.check import load_implementation, planted
     from decomfl_lab.laws.check import verify as run
 
-    def announce(name: str) -> None:
+    def announce(name: str = "") -> None:
+        """Have a terminal say what is being tried, or nothing any more."""
         if sys.stderr.isatty():
-            print(f"\r\033[K{name} ...", end="", file=sys.stderr, flush=True)
-
-    def clear() -> None:
-        if sys.stderr.isatty():
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
+            words = f"{name} ..." if name else ""
+            print(f"\r\033[K{words}", end="", file=sys.stderr, flush=True)
 
     of_laws = options.junit is None or not (options.states or options.plant == "all")
     require(of_laws, "junit", "be of laws that are tried", options.junit)
@@ -146,18 +144,14 @@ def verify(options: VerifyOptions) -> None:
                 laws=options.law,
                 on_fault=announce,
             )
-        clear()
+        announce()
         raise click.exceptions.Exit(_tell_planted(theirs, table, options, started))
 
     implementation = load_implementation(options.target, options.plant, options.device)
     if options.states:
         require(options.histories is None, "histories", "be left out with --states", options.histories)
-        require(
-            not options.law and options.cases is None,
-            "law and cases",
-            "be left out with --states",
-            (options.law, options.cases),
-        )
+        given = options.law, options.cases
+        require(given == ((), None), "law and cases", "be left out with --states", given)
         raise click.exceptions.Exit(_search(implementation, options.as_json))
     if options.histories is not None:
         require_int("histories", options.histories, 1)
@@ -171,12 +165,12 @@ def verify(options: VerifyOptions) -> None:
 
     def tell(outcome: Outcome) -> None:
         outcomes.append(outcome)
-        clear()
+        announce()
         if not options.as_json:
             print(outcomes.told(-1), flush=True)
 
     def interrupted() -> str:
-        clear()
+        announce()
         held = [outcome.law for outcome in outcomes if outcome.status == "holds"]
         names = f": {', '.join(held)}" if held else ""
         return f"interrupted; {len(held)} of the {outcomes.tried} laws tried so far held{names}"

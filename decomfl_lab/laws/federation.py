@@ -33,8 +33,6 @@ from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.records.record import History
 from decomfl_lab.replicas.rules import Momentum, Sgd
 
-_Vector = np.ndarray[Any, Any]
-
 
 @law(draw_from.cases())
 def rebuilt_client_equals_server(implementation: Implementation, case: Case) -> None:

@@ -304,9 +304,10 @@ def _law(says: str, why: str) -> Callable[[Callable[[_Kit], tuple[int, str]]], C
     return register
 
 
-def _exact(shares: Sequence[float]) -> str:
+def _exact(shares: Sequence[float]) -> tuple[int, str]:
+    """How many cases there were, and the largest difference in them."""
     worst = max(shares, default=0.0)
-    return f"within {worst:.2g} of the norm" if worst else "exact"
+    return len(shares), f"within {worst:.2g} of the norm" if worst else "exact"
 
 
 @_law(
@@ -314,8 +315,7 @@ def _exact(shares: Sequence[float]) -> str:
     "x then depends on how often it was measured, and a replay that knows seeds and scalars has another model",
 )
 def _restored_once(kit: _Kit) -> tuple[int, str]:
-    shares = [kit.restored(place, 1) for place in kit.places(torch.float32)]
-    return len(shares), _exact(shares)
+    return _exact([kit.restored(place, 1) for place in kit.places(torch.float32)])
 
 
 @_law(
@@ -323,8 +323,7 @@ def _restored_once(kit: _Kit) -> tuple[int, str]:
     "what a measurement leaves behind is a walk of x that no record knows, and it grows with their number",
 )
 def _restored_a_thousand_times(kit: _Kit) -> tuple[int, str]:
-    shares = [kit.restored(place, 1000) for place in kit.places(torch.float32, of=("linear", "tied weights"))]
-    return len(shares), _exact(shares)
+    return _exact([kit.restored(place, 1000) for place in kit.places(torch.float32, of=("linear", "tied weights"))])
 
 
 @_law(
@@ -332,8 +331,7 @@ def _restored_a_thousand_times(kit: _Kit) -> tuple[int, str]:
     "bfloat16 keeps 8 bits, so x + μz − 2μz + μz loses most of μz each time: weights walk off by per cents in a run",
 )
 def _restored_in_16_bits(kit: _Kit) -> tuple[int, str]:
-    shares = [kit.restored(place, 100) for place in kit.places(*_16_BITS, of=("linear", "mlp", "LoRA"))]
-    return len(shares), _exact(shares)
+    return _exact([kit.restored(place, 100) for place in kit.places(*_16_BITS, of=("linear", "mlp", "LoRA"))])
 
 
 @_law(
@@ -342,8 +340,7 @@ def _restored_in_16_bits(kit: _Kit) -> tuple[int, str]:
 )
 def _replay_is_the_run(kit: _Kit) -> tuple[int, str]:
     places = [*kit.places(torch.float32), *kit.places(torch.bfloat16, of=("linear", "mlp"))]
-    shares = [kit.runs(place, _again, measured=True) for place in places]
-    return len(shares), _exact(shares)
+    return _exact([kit.runs(place, _again, measured=True) for place in places])
 
 
 @_law(
@@ -353,8 +350,7 @@ def _replay_is_the_run(kit: _Kit) -> tuple[int, str]:
 def _log_replays(kit: _Kit) -> tuple[int, str]:
     if not _has_log(kit.make):
         raise _SkippedError("the target has no log and replay")
-    shares = [kit.runs(place, _by_log) for place in kit.places(torch.float32, of=("linear", "mlp"))]
-    return len(shares), _exact(shares)
+    return _exact([kit.runs(place, _by_log) for place in kit.places(torch.float32, of=("linear", "mlp"))])
 
 
 def _has_log(make: Any) -> bool:
@@ -388,7 +384,7 @@ def _settings_are_in_the_replay(kit: _Kit) -> tuple[int, str]:
             told = ", ".join(f"{name} {value}" for name, value in options.items())
             raise _BrokenError(f"with {told} x is the same as without", place, f"{STEPS} updates")
         shares.append(kit.runs(place, again, **options))
-    return len(shares), _exact(shares)
+    return _exact(shares)
 
 
 @_law(
