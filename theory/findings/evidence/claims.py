@@ -19,7 +19,7 @@ from theory.findings.evidence.algorithms import PROGRAMS, AlgorithmLine, outcome
 from theory.findings.finding import Evidence, refutation
 from theory.findings.instruments import equal
 from theory.findings.mended import MENDED
-from theory.findings.placed import context, mends, refutes, supports
+from theory.findings.placed import mends, refutes, supports
 from theory.notation import symbols as s
 from theory.notation.formula import written
 from theory.notation.setting import Setting, second_moment_factor
@@ -230,14 +230,6 @@ def powers_of_the_dimension() -> Evidence:
     }
     listed = ", ".join(f"{name} {power}" for name, power in powers.items())
     return Evidence("algebra", set(powers.values()) == {1, 2}, f"largest power of d in the whole cost: {listed}")
-
-
-context("line-506")(
-    equal,
-    TABLE_1["DeComFL, low rank"].downlink_complexity / TABLE_1["FedAvg"].downlink_complexity,
-    s.kappa / (s.m * s.d / (s.M * s.K)),
-    "DeComFL's downlink over FedAvg's, κ/(md/(MK))",
-)
 
 
 # Rates.

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import sympy as sp
-from sympy import sqrt
 
 from decomfl_lab.noise import direction
 from theory.bounds import STATEMENTS, statement
@@ -22,10 +21,9 @@ from theory.findings.evidence.claims import (
     server_of_projection,
     speedup,
 )
-from theory.findings.evidence.displays import no_smoother
 from theory.findings.evidence.theorem_one import monotone
 from theory.findings.finding import Evidence, refutation
-from theory.findings.instruments import differs, equal
+from theory.findings.instruments import equal
 from theory.findings.placed import mends, refutes, supports
 from theory.notation import symbols as s
 from theory.notation.formula import names_in
@@ -74,18 +72,6 @@ def steps_save_nothing() -> Evidence:
     return Evidence("algebra", holds, f"uplink in all: {total} for DeComFL, {fedavg} for FedAvg")
 
 
-_IN_ALL = {name: row.uplink_complexity + row.downlink_complexity for name, row in TABLE_1.items()}
-supports("line-503")(
-    equal, _IN_ALL["FedCom"].subs(s.beta, 1), _IN_ALL["FedAvg"], "FedCom's communication at β = 1 against FedAvg's"
-)
-supports("line-167")(
-    equal,
-    _IN_ALL["DeComFL"].doit(),
-    s.d * _IN_ALL["DeComFL"].doit().subs(s.d, 1),
-    "Table 1, DeComFL without low rank: all communication, against d times",
-)
-
-
 # Directions and estimates.
 
 
@@ -102,17 +88,6 @@ def reproduced() -> Evidence:
     )
 
 
-# SPSA divides by the direction's components: for z = 2, g/z is not g z, and E|1/z| is infinite for Gaussian z. It was
-# proposed with z = ±1, where they are one.
-_G, _Z = sp.symbols("g z", positive=True)
-refutes("line-243", cause="names", witness=True)(
-    differs, _G / 2, _G * 2, "a Gaussian component z = 2: SPSA's estimate g/z against g z"
-)
-mends("line-243")(
-    equal, (_G / _Z).subs(_Z, 1), (_G * _Z).subs(_Z, 1), "for z = ±1, which SPSA was proposed with: g/z against g z"
-)
-
-
 def top_one(*, by_magnitude: bool) -> Evidence:
     """The largest of (−1, −1, 0.1) kept: what is left of ‖x‖² against the 1 − k/d that the method's theory needs."""
     x = np.array([-1.0, -1.0, 0.1])
@@ -127,15 +102,7 @@ refutes("line-197.2", "line-561", cause="magnitude", witness=True)(top_one, by_m
 mends("line-197.2", "line-561")(top_one, by_magnitude=True)
 
 
-@refutes("line-207.2", cause="two-sentences")
-def other_rate() -> Evidence:
-    """R at which √(d/(mKR)) = ε against FedZO's row of Table 1."""
-    (rounds,) = sp.solve(sp.Eq(sqrt(s.d / (s.m * s.K * s.R)), s.epsilon), s.R)
-    return differs(rounds, TABLE_1["FedZO"].rounds.doit(), "rounds to √(d/(mKR)) = ε against Table 1's for FedZO")
-
-
 refutes("line-207.2", cause="local-steps")(speedup, "K, clients differ, z = ±1", 10, 400, holds=False)
-refutes("line-865", cause="projection")(no_smoother)
 
 # The algorithm.
 
