@@ -69,7 +69,6 @@ def lags_differ() -> Evidence:
 
 
 @refutes("line-134", "line-179", cause="downlink", witness=True)
-@refutation
 def lag() -> Evidence:
     """The same, against what the paper says of the downlink."""
     return lags_differ()
@@ -130,7 +129,6 @@ def records() -> Evidence:
 
 
 @refutes("line-501", cause="downlink")
-@refutation
 def short_run() -> Evidence:
     """Records a round as a multiple of 2MKP in runs in which few clients are sampled often."""
     runs = {
@@ -178,7 +176,6 @@ def sparse() -> Evidence:
 
 
 @refutes("line-477.2", cause="downlink")
-@refutation
 def plans() -> Evidence:
     M, m, K, P, R = 100, 10, 1, 5, 100_000
     sent = expected_numbers(R, M=M, m=m, K=K, P=P)
@@ -283,7 +280,6 @@ def speedup(name: str, few: int, many: int, *, holds: bool) -> Evidence:
         f"{name}, {few} -> {many}: the least average of E‖∇f‖² over all η falls {before / after:.3g} times, from "
         f"{before:.4g} to {after:.4g}; claimed {claimed:.3g} (½‖x‖² − b_iᵀx, D = 1, R = 10⁴)",
         {"before": before, "after": after, "ratio": before / after, "claimed": claimed, "few": few, "many": many},
-        against=not holds,
     )
 
 
@@ -357,7 +353,6 @@ def linear_in_directions() -> Evidence:
 
 
 @refutes("line-558", cause="outputs", witness=True)
-@refutation
 def ten_outputs() -> Evidence:
     """The larger CNN with an output for each of the ten classes of Fashion-MNIST."""
     found = num_parameters(build_model("cnn-fashion-10", seed=0, in_shape=(1, 28, 28), classes=10))

@@ -17,7 +17,7 @@ from theory.notation.printed import EXAMPLES, MOST_FREQUENT, PARAMETERS, RESULTS
 
 # Sentences against formulas.
 
-refutes("line-429.2", cause="reasons")(refutation(tighter))
+refutes("line-429.2", cause="reasons")(tighter)
 _MODELS = TABLE_1["FedAvg"].uplink + TABLE_1["FedCom"].downlink
 supports("line-442.5")(equal, _MODELS, _MODELS.subs(s.K, 2 * s.K), "FedAvg up and FedCom down a round, K and 2K")
 
@@ -83,7 +83,6 @@ refutes("line-508.2", cause="reasons")(refutation(absent), "Hessian", "Section 5
 
 
 @refutes("line-570", cause="two-sentences")
-@refutation
 def not_of_superglue() -> Evidence:
     """Tasks of Table 2 that SuperGLUE does not have."""
     others = set(EXAMPLES) - {"BoolQ", "CB", "COPA", "MultiRC", "ReCoRD", "RTE", "WIC", "WSC"}

@@ -88,7 +88,6 @@ _UPDATE: Final = "local[i] = x[i, r, k + 1] = x[i, r, k] - eta * delta"
 
 
 @refutes("eq.multiple_perturbation", cause="algorithm-slips")
-@refutation
 def without_mean() -> Evidence:
     broken = outcome(PROGRAMS["Algorithm 4"], {"line-797": _UPDATE})
     return Evidence("execution", bool(broken), f"in Algorithm 4, without 1/P: {broken or 'nothing breaks'}")
@@ -113,7 +112,6 @@ def without_the_servers_model() -> Evidence:
 
 
 @refutes("line-742", cause="privacy")
-@refutation
 def told_by_pairs() -> Evidence:
     """Scalars ⟨z, v⟩ and ⟨z, w⟩ of two clients along the same signs z: their mean product is ⟨v, w⟩."""
     v, w = np.array([3.0, -1.0, 2.0]), np.array([1.0, 4.0, -2.0])
@@ -127,7 +125,6 @@ def told_by_pairs() -> Evidence:
 
 
 @refutes("line-742", cause="privacy", witness=True)
-@refutation
 def told_by_scalars() -> Evidence:
     """Scalars ⟨z, v⟩ over all signs z, which is what a server sees that does not know the seeds."""
     v = np.array([3.0, -1.0, 2.0])

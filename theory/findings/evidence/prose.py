@@ -22,7 +22,7 @@ from theory.findings.evidence.claims import (
     speedup,
 )
 from theory.findings.evidence.theorem_one import monotone
-from theory.findings.finding import Evidence, refutation
+from theory.findings.finding import Evidence
 from theory.findings.instruments import equal
 from theory.findings.placed import mends, refutes, supports
 from theory.notation import symbols as s
@@ -48,7 +48,6 @@ refutes("line-286", cause="downlink")(lag)
 
 
 @refutes("line-159", cause="quantifiers", witness=True)
-@refutation
 def also_first_order() -> Evidence:
     """A scalar and a direction known beforehand are all there is to ⟨∇f, z⟩z too: one server serves both."""
     return server_of_projection()
@@ -95,7 +94,7 @@ def top_one(*, by_magnitude: bool) -> Evidence:
     left, needed = float((np.delete(x, kept) ** 2).sum()), 2 / 3 * float((x**2).sum())
     by = "magnitude" if by_magnitude else "value"
     says = f"x = (−1, −1, 0.1), k = 1, by {by}: {left:.3g} left, (1 − k/d)‖x‖² = {needed:.3g}"
-    return Evidence("counter-example", (left <= needed) is by_magnitude, says, against=not by_magnitude)
+    return Evidence("counter-example", (left <= needed) is by_magnitude, says)
 
 
 refutes("line-197.2", "line-561", cause="magnitude", witness=True)(top_one, by_magnitude=False)
@@ -110,7 +109,6 @@ supports("line-282")(runs, "line-338")
 
 
 @refutes("line-355", cause="reasons", witness=True)
-@refutation
 def rebuild_of_the_present() -> Evidence:
     """Records that clients get who took part in the round before: they reverted, so they rebuild like the others."""
     sent, drawn = records_sent(), algorithms.SAMPLED
@@ -131,7 +129,6 @@ def gap_filled() -> Evidence:
 
 
 @refutes("line-352", cause="two-sentences", witness=True)
-@refutation
 def kept_by_clients() -> Evidence:
     """Algorithm 1 with each t_i written by its client, who reports it, and seeds that are made of r and k again."""
     changes = {
@@ -159,7 +156,6 @@ def with_directions() -> Evidence:
 
 
 @refutes("line-382", cause="quantifiers")
-@refutation
 def never_proved() -> Evidence:
     """What of Section 4.1's theorems and corollary is stated again in Appendix D, where the proofs are."""
     stated = [raw["label"] for raw in RAW if raw["kind"] in ("theorem", "corollary") and "Section" in raw["place"]]
@@ -169,7 +165,6 @@ def never_proved() -> Evidence:
 
 
 @refutes("line-415", cause="smoothing-terms")
-@refutation
 def largest_is_the_fourth() -> Evidence:
     """Terms of Theorem 1 at its largest η, d = 1.3·10⁹, m = 2, P = 10, K = 1, σ = σ_G = L = 1, μ = 10⁻³."""
     here = Setting(d=1_300_000_000, L=1.0, m=2, M=8, P=10, R=2000, mu=1e-3, sigma=1.0, sigma_G=1.0, D=1.0)
@@ -214,7 +209,6 @@ def tighter() -> Evidence:
 
 
 @refutes("line-442.4", cause="two-sentences")
-@refutation
 def one_step_only() -> Evidence:
     """Local steps of Figure 2."""
     steps, covered = (1, 4, 10), statement("theorem-2", "stated").single_step
@@ -223,7 +217,6 @@ def one_step_only() -> Evidence:
 
 
 @refutes("line-516", cause="formula-slips")
-@refutation
 def subsets_and_clients() -> Evidence:
     subsets, sampled = 100, round(0.1 * 100)
     return Evidence("arithmetic", subsets > sampled, f"{subsets} subsets, {sampled} sampled clients in a round",

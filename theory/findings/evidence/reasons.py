@@ -17,16 +17,16 @@ from theory.findings.evidence.proof_one import follows
 from theory.findings.evidence.prose import kept_by_clients
 from theory.findings.evidence.theorem_one import LONG, NOISY, witness
 from theory.findings.evidence.theorem_two import kappa_in_few_products
-from theory.findings.finding import Evidence, refutation, support
+from theory.findings.finding import Evidence
 from theory.findings.instruments import equal, exceeds, same, unlike
 from theory.findings.placed import context, mends, refutes, supports
 from theory.notation.printed import EXAMPLES, LORA, LORA_PARAMETERS, MOST_FREQUENT, PARAMETERS, RESULTS
 
 # Checks that speak the other way here.
 
-supports("line-738", "line-742.2")(support(told_by_scalars))
-refutes("line-941.2", "line-946.2", cause="reasons")(refutation(kappa_in_few_products))
-refutes("line-946", cause="two-sentences")(refutation(kappa_in_few_products))
+supports("line-738", "line-742.2")(told_by_scalars)
+refutes("line-941.2", "line-946.2", cause="reasons")(kappa_in_few_products)
+refutes("line-946", cause="two-sentences")(kappa_in_few_products)
 supports("line-1034")(witness, "variance", "corrected", NOISY)
 refutes("line-1049", cause="mini-batch")(witness, "variance", "stated", NOISY)
 supports("line-1072")(witness, "local-second-moment", "corrected", NOISY)
@@ -54,7 +54,6 @@ def dissimilarity_stays() -> Evidence:
 
 
 @refutes("line-672", cause="loose-words")
-@refutation
 def weights() -> Evidence:
     """The weights g/P of the directions of a step, in a run of Algorithm 4."""
     world = play(PROGRAMS["Algorithm 4"])
@@ -69,7 +68,6 @@ def weights() -> Evidence:
 
 
 @refutes("line-673.3", cause="loose-words")
-@refutation
 def sum_kept() -> Evidence:
     """Whether the local steps of Algorithms 2 and 4 have a sum of directions beside the model."""
     kept = {name: "delta" in PROGRAMS[name].text() for name in ("Algorithm 2", "Algorithm 4")}
@@ -102,7 +100,7 @@ def discarding(kept: str, *, works: bool) -> Evidence:
     except UndefinedError as error:
         missed = str(error)
     says = f"Algorithm 1, only records of rounds q with {kept} kept: {missed or 'every client can rebuild'}"
-    return Evidence("execution", bool(missed) is not works, says, against=not works)
+    return Evidence("execution", bool(missed) is not works, says)
 
 
 refutes("line-694.4", cause="formula-slips")(discarding, "q in t.values()", works=False)
@@ -111,7 +109,6 @@ supports("line-695")(discarding, "q >= min(t.values())", works=True)
 
 
 @refutes("line-697", "line-697.2", cause="two-sentences")
-@refutation
 def alike_to_the_server() -> Evidence:
     """Two histories of four clients: what those of the last round report, and the oldest record that is needed."""
     found = []
@@ -126,18 +123,16 @@ def alike_to_the_server() -> Evidence:
     return Evidence("counter-example", told == again and first != other, says)
 
 
-mends("line-697", "line-697.2")(support(kept_by_clients))
+mends("line-697", "line-697.2")(kept_by_clients)
 
 
 @refutes("line-715.4", cause="reasons")
-@refutation
 def either_client() -> Evidence:
     ours, fedzo = ROLES["client"].vectors, ROLES["fedzo"].vectors
     return Evidence("arithmetic", ours == fedzo, f"vectors that a client needs at once: DeComFL {ours}, FedZO {fedzo}")
 
 
 @refutes("line-730", cause="loose-words")
-@refutation
 def less_than_all() -> Evidence:
     """Pairs of seed and scalar that clients are sent in a run of Algorithms 1 and 2, by client and round."""
     K = play(PROGRAMS["Algorithm 1"])["K"]
@@ -146,7 +141,6 @@ def less_than_all() -> Evidence:
 
 
 @refutes("line-737.2", cause="loose-words")
-@refutation
 def length_of_a_step() -> Evidence:
     """‖g z‖² for every vector z of signs: g²d, whatever the seed."""
     v, wrong = np.array([3, -1, 2]), []
@@ -157,7 +151,6 @@ def length_of_a_step() -> Evidence:
 
 
 @refutes("line-741", cause="reasons")
-@refutation
 def constant_shift() -> Evidence:
     """Algorithm 1 whose clients and server put one seed in the place of all."""
     world = play(PROGRAMS["Algorithm 1"], {"line-304": "C[r] = choose(r, m)\ns = {(r, k): seed(0, 1) for k in steps}"})
@@ -184,7 +177,6 @@ def guessed_shift() -> Evidence:
 
 
 @refutes("line-846.2", cause="loose-words")
-@refutation
 def values_of_a_step() -> Evidence:
     """Values of f and gradients in the lines of a local step of Algorithms 2 and 5."""
     ours, other = (
@@ -231,7 +223,6 @@ def below_the_most_frequent() -> Evidence:
 
 
 @refutes("line-1079", cause="identities", witness=True)
-@refutation
 def jensen_doubles() -> Evidence:
     """E‖G‖² ≤ 2E‖G − ∇f_i^μ‖² + 2E‖∇f_i^μ‖², which is what Jensen's inequality gives, is not an equality."""
     r = OneRound(mu=0.6, eta=0.7, x=0.4)
@@ -248,7 +239,6 @@ def sums_exchanged() -> Evidence:
 
 
 @refutes("line-1151", cause="identities")
-@refutation
 def polarisation() -> Evidence:
     """The identity that is used gives ⟨a, b⟩; the parallelogram's has no ⟨a, b⟩ in it."""
     a, b = sp.symbols("a b", real=True)

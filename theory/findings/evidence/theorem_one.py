@@ -264,7 +264,6 @@ def _three_parts(r: OneRound) -> tuple[float, float]:
 
 
 @refutes("line-1100", "line-1101", cause="step-index")
-@refutation
 def walk_range() -> Evidence:
     """x_{i,r}^2 − x_r is −η G^1, not η(G^1 + G^2)."""
     r = OneRound(mu=0.6, eta=0.7, x=0.4)
@@ -657,7 +656,6 @@ mends("line-1046")(one_draw, averaged=True)
 
 
 @refutes("line-412", cause="smoothing-terms")
-@refutation
 def negligible() -> Evidence:
     """2μ²L²(d + 3)³ with the experiments' μ = 10⁻³ and d = 1.3·10⁹, over L² · 1 unit of x squared."""
     term = statement("theorem-1", "stated").terms["smoothing"]

@@ -15,7 +15,7 @@ from hessian.operators.operator import DenseOperator
 from theory.bounds import statement
 from theory.communication import table1_scalars_decomfl
 from theory.findings.evidence.designs import design
-from theory.findings.finding import Evidence, refutation
+from theory.findings.finding import Evidence
 from theory.findings.instruments import Axis, everywhere, exceeds, linear, over, same, unlike, whole
 from theory.findings.mended import MENDED
 from theory.findings.placed import mends, refutes, supports
@@ -259,7 +259,6 @@ _LLM: Final = {"kappa": 10.0, "m": 2.0, "R": 3000.0, "P": 10.0}
 
 
 @refutes("line-136", "line-442", cause="small-mu", witness=True)
-@refutation
 def below_resolution() -> Evidence:
     """Where μ‖∇f‖, the change of the loss, is below half a unit in the last place of the loss, ‖∇f‖ = f = 1."""
     reach = {
@@ -277,7 +276,6 @@ def below_resolution() -> Evidence:
 
 
 @refutes("line-442", cause="small-mu")
-@refutation
 def no_change() -> Evidence:
     """Float32 weights of standard deviation 0.02, as in language models: which of them does x + μz change?"""
     rng = np.random.default_rng(0)
