@@ -72,20 +72,12 @@ class Evidence:
         return bool(self.holds) and bool(self.against) == (role == "refutes")
 
 
-def refutation(check: Callable[Q, Evidence]) -> Callable[Q, Evidence]:
-    """What the check finds, where it holds, speaks against the statement, whatever instrument found it."""
-    return _speaking(check, against=True)
+def by_role(check: Callable[Q, Evidence]) -> Callable[Q, Evidence]:
+    """What the check finds, where it holds, speaks as its role says, whatever instrument found it."""
 
-
-def support(check: Callable[Q, Evidence]) -> Callable[Q, Evidence]:
-    """What the check finds, where it holds, speaks for the statement, whatever instrument found it."""
-    return _speaking(check, against=False)
-
-
-def _speaking(check: Callable[Q, Evidence], *, against: bool) -> Callable[Q, Evidence]:
     @wraps(check)
     def found(*args: Q.args, **kwargs: Q.kwargs) -> Evidence:
-        return replace(check(*args, **kwargs), against=against)
+        return replace(check(*args, **kwargs), against=None)
 
     return found
 

@@ -16,7 +16,7 @@ from theory.bounds import statement
 from theory.communication import TABLE_1, expected_numbers, expected_traffic
 from theory.findings.evidence import algorithms
 from theory.findings.evidence.algorithms import PROGRAMS, AlgorithmLine, outcome, play
-from theory.findings.finding import Evidence, refutation
+from theory.findings.finding import Evidence, by_role
 from theory.findings.instruments import equal
 from theory.findings.mended import MENDED
 from theory.findings.placed import mends, refutes, supports
@@ -314,7 +314,7 @@ mends("line-183")(mended, "theorem-2", "sphere", (1, 1), (1, 100), (1, 10000))
 
 
 @refutes("line-477.3", cause="rates-of-others", witness=True)
-@refutation
+@by_role
 def one_long_step() -> Evidence:
     """K gradient steps of η on ½(x − c)² against one step of 1 − (1 − η)^K."""
     x, c, eta = sp.symbols("x c eta")

@@ -8,7 +8,7 @@ from theory.communication import TABLE_1
 from theory.findings.data import RAW
 from theory.findings.evidence.algorithms import PROGRAMS, play
 from theory.findings.evidence.prose import tighter
-from theory.findings.finding import Evidence, refutation
+from theory.findings.finding import Evidence
 from theory.findings.instruments import at_most, equal, exceeds, unlike
 from theory.findings.placed import refutes, supports
 from theory.notation import symbols as s
@@ -78,8 +78,8 @@ def absent(word: str, section: str) -> Evidence:
     return Evidence("table", bool(told) and not found, f"{len(told)} quotations of {section}; “{word}” in {found}")
 
 
-refutes("line-164.2", cause="loose-words")(refutation(absent), "converge", "Section 3.3")
-refutes("line-508.2", cause="reasons")(refutation(absent), "Hessian", "Section 5")
+refutes("line-164.2", cause="loose-words")(absent, "converge", "Section 3.3")
+refutes("line-508.2", cause="reasons")(absent, "Hessian", "Section 5")
 
 
 @refutes("line-570", cause="two-sentences")

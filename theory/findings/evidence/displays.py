@@ -8,7 +8,7 @@ import numpy as np
 import sympy as sp
 
 from theory.findings.evidence.algorithms import PROGRAMS, outcome, play
-from theory.findings.finding import Evidence, refutation
+from theory.findings.finding import Evidence, by_role
 from theory.findings.instruments import equal
 from theory.findings.mended import MENDED
 from theory.findings.placed import mends, refutes, supports
@@ -72,7 +72,7 @@ def momentum_step() -> Evidence:
 
 
 @refutes("line-710", cause="linear-rules", witness=True)
-@refutation
+@by_role
 def linear_in_scalars() -> Evidence:
     """K momentum steps under own scalars against those under the means, compensated by their differences alone."""
     n = 3

@@ -6,7 +6,8 @@ the sides are. Where it has ``at``, these symbols are replaced on both sides; ``
 ``turned`` makes what the instrument finds speak the other way than it does elsewhere.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ from theory.findings.finding import Evidence
 from theory.findings.instruments import agree, at_most, differs, equal, exceeds, one_unit, unlike, wrong_unit
 from theory.findings.mended import MENDED, parsed
 from theory.findings.placed import context, mends, refutes, supports
-from theory.notation.setting import second_moment_factor
+from theory.notation.setting import Setting, effective_factor, second_moment_factor
 from theory.statements.statement import Variant
 
 _EXACT: Final = {find.__name__: find for find in (differs, equal, unlike)}
@@ -57,6 +58,27 @@ def table_1(row: str, column: str) -> sp.Expr:
     return getattr(TABLE_1[row], column).doit()
 
 
+def bound(name: str, variant: Variant, **constants: Any) -> float:
+    """All of a statement at these constants."""
+    return math.fsum(statement(name, variant).bound(_setting(constants)))
+
+
+def largest_step(name: str, **constants: Any) -> float:
+    """The largest η that the statement as printed allows."""
+    return statement(name, "stated").step_sizes(_setting(constants)).largest
+
+
+def best_step(name: str, **constants: Any) -> float:
+    """The η at which the bound as printed is least."""
+    return statement(name, "stated").best_eta(_setting(constants))
+
+
+def _setting(constants: Mapping[str, Any]) -> Setting:
+    """Of the constants as sympy reads them, the whole ones as int."""
+    given: dict[str, Any] = {name: each if isinstance(each, str) else float(each) for name, each in constants.items()}
+    return Setting(**given | {name: int(given[name]) for name in given if name in "dmMPKR"})
+
+
 def chi2_tail(above: int, freedom: int) -> float:
     """Pr[χ²_n ≥ x]."""
     return float(stats.chi2.sf(int(above), int(freedom)))
@@ -67,6 +89,11 @@ def factor(distribution: str, d: int, P: int) -> float:
     return second_moment_factor(distribution, d=int(d), P=int(P))
 
 
+def weighted_factor(distribution: str, d: int, P: int, kappa: float) -> float:
+    """ρ_κ."""
+    return effective_factor(distribution, d=int(d), P=int(P), kappa=float(kappa))
+
+
 def normal_mean(polynomial: sp.Expr, z: sp.Symbol) -> sp.Expr:
     """E of a polynomial in a normal variable: E z^n = (n − 1)!! for even n, else 0."""
     terms = sp.Poly(sp.expand(polynomial), z).terms()
@@ -75,7 +102,10 @@ def normal_mean(polynomial: sp.Expr, z: sp.Symbol) -> sp.Expr:
 
 _WORDS: Final[dict[str, Any]] = {
     word.__name__: word
-    for word in (stated, corrected, condition, mended, in_print, table_1, chi2_tail, factor, norm_moment, normal_mean)
+    for word in (
+        *(stated, corrected, condition, mended, in_print, table_1),
+        *(bound, largest_step, best_step, chi2_tail, factor, weighted_factor, norm_moment, normal_mean),
+    )
 }
 
 
@@ -103,14 +133,14 @@ def units(units: Mapping[str, str], odd: str = "") -> Evidence:
     return wrong_unit(odd, **formulas) if odd else one_unit(**formulas)
 
 
-def units_of_bound(bound: tuple[str, Variant], odd: str = "", terms: Sequence[str] = ()) -> Evidence:
+def units_of_bound(statement_of: tuple[str, Variant], odd: str = "", terms: Sequence[str] = ()) -> Evidence:
     """The same of the terms of a statement of ``theory.bounds``, or of some of them."""
-    own = statement(*bound).terms
+    own = statement(*statement_of).terms
     some = {name: own[name] for name in terms or own}
     return wrong_unit(odd, **some) if odd else one_unit(**some)
 
 
-_CHECKS: Final[Mapping[str, Callable[..., Evidence]]] = {"what": compared, "units": units, "bound": units_of_bound}
+_CHECKS: Final[dict[str, Any]] = {"what": compared, "units": units, "statement_of": units_of_bound}
 
 for _row in table_beside(__name__, "formulas.toml")["row"]:
     _witness = _row.pop("witness", "")

@@ -10,7 +10,7 @@ from scipy import stats
 
 from theory.bounds import statement
 from theory.findings.evidence.designs import design
-from theory.findings.finding import Evidence, support
+from theory.findings.finding import Evidence, by_role
 from theory.findings.instruments import (
     Axis,
     agree,
@@ -102,7 +102,7 @@ def fourth_moment() -> Evidence:
 
 
 @mends("line-1457")
-@support
+@by_role
 def moment_of_the_step() -> Evidence:
     gaussian, sphere = (sixth_moment(distribution, d=10) for distribution in ("gaussian", "sphere"))
     return exceeds(gaussian, sphere, "d = 10: E‖z‖⁶ of Gaussian z against that of the sphere, d³")

@@ -10,7 +10,7 @@ from scipy import integrate, stats
 
 from theory.bounds import statement
 from theory.findings.evidence.one_round import OneRound
-from theory.findings.finding import Evidence, support
+from theory.findings.finding import Evidence, by_role
 from theory.findings.instruments import (
     Axis,
     agree,
@@ -105,7 +105,7 @@ for _d in (1, 10, 10**6):
     mends("lemma.zo.basic", "eq.as")(gradient_within, "corrected", _d)
 
 
-@support
+@by_role
 def gradient_correction_is_sharp(d: int) -> Evidence:
     half = 0.5 * math.fsum(statement("smoothed-gradient").bound(_unit(d)))
     return exceeds(tilted_bias(d), half, f"f = (L/2)‖x‖x_1, d = {d}: more than half of μL√d is attained")
@@ -141,7 +141,7 @@ mends("lemma.zo.basic", "line-1011")(moment_ratio, "corrected")
 
 
 @mends("lemma.zo.basic", "line-1011")
-@support
+@by_role
 def moment_is_sharp() -> Evidence:
     """For d = 1, f = ax + (L/2)x|x|, μL/a = √0.8: 0.976 of the corrected bound, 0.08 of the printed one."""
     t = math.sqrt(0.8)

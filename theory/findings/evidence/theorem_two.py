@@ -201,36 +201,6 @@ def orders() -> Evidence:
     return Evidence("algebra", not wrong, f"multiples of the rate for large d, R: {large}; others than known: {wrong}")
 
 
-@refutes("line-453", cause="orders", witness=True)
-def more_directions_than_ranks() -> Evidence:
-    setting = Setting(d=1000, L=1.0, kappa=1.0, P=10**4, R=10**8, sigma=1.0, distribution="sphere")
-    printed, least = (
-        math.fsum(STATED.bound(replace(setting, eta=eta)))
-        for eta in (value_of(_ETA, setting.values), STATED.best_eta(setting))
-    )
-    return exceeds(printed, least, "κ = 1, P = 10⁴: bound at η = √(mP/(κR)) against its minimum over η")
-
-
-@refutes("line-452", cause="orders")
-def any_smaller_step() -> Evidence:
-    """O(·) allows η = 1/R, at which 4D/(Rη) does not fall."""
-    setting = Setting(d=1000, L=1.0, kappa=10.0, P=10, R=10**8, distribution="sphere", eta=1e-8)
-    return exceeds(
-        math.fsum(STATED.bound(setting)), value_of(_RATE, setting.values), "η = 1/R, R = 10⁸: bound against the rate"
-    )
-
-
-@refutes("line-453", cause="orders")
-def early_rounds() -> Evidence:
-    """η = √(mP/(κR)) is allowed from R = 16L²mP(1 + κ/P)²/κ on, about."""
-    setting = Setting(d=1000, L=1.0, kappa=100.0, m=10, P=10, R=100, distribution="sphere")
-    return exceeds(
-        value_of(_ETA, setting.values),
-        STATED.step_sizes(setting).largest,
-        "κ = 100, m = P = 10, R = 100: η of the rate against the largest",
-    )
-
-
 @mends("line-453")
 @everywhere("corrected bound against the mended rate")
 @over(effort=2, **_CONSTANTS, R=whole(1, 1e6))
@@ -243,16 +213,6 @@ def mended_rate(**at: Any) -> float:
 
 
 # Claims ----------------------------------------------------------------------------------------------------------
-
-
-@refutes("line-136", "line-442", cause="smoothing-terms", witness=True)
-def grows_with_d() -> Evidence:
-    """The printed bound at one μ and η for d = 10³ and 10⁹, κ = 10."""
-    here, there = (
-        math.fsum(STATED.bound(Setting(d=d, L=1.0, kappa=10.0, R=1000, mu=1e-3, distribution="sphere", eta=0.01)))
-        for d in (10**3, 10**9)
-    )
-    return exceeds(there, here, "the printed bound at μ = 10⁻³ and κ = 10: d = 10⁹ against d = 10³")
 
 
 _LLM: Final = {"kappa": 10.0, "m": 2.0, "R": 3000.0, "P": 10.0}

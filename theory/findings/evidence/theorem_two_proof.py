@@ -17,7 +17,6 @@ from theory.findings.finding import Evidence
 from theory.findings.instruments import (
     Axis,
     agree,
-    at_most,
     everywhere,
     exceeds,
     linear,
@@ -95,24 +94,6 @@ def remainder_search(d: int, P: int) -> float:
     setting = Setting(d=d, P=P, L=1.0, mu=1.0, distribution="sphere")
     stated, corrected = (math.fsum(statement("remainder", kind).bound(setting)) for kind in ("stated", "corrected"))
     return corrected / stated
-
-
-def _kinked(delta: float) -> float:
-    """ε² of f_1 = √(x² + δ²) at x = 0, μ = d = 1: the scalar is √(1 + δ²) − δ, the gradient 0."""
-    return (math.hypot(1.0, delta) - delta) ** 2
-
-
-@refutes("line-1284.2", "eq.fjiow.es", cause="smoothness")
-def kinked_client() -> Evidence:
-    """For f = (f_1 + f_2)/2 = 0 for f_2 = −f_1, so any L is one of f: here 1/10."""
-    bound = statement("remainder", "stated").bound(Setting(d=1, L=0.1, mu=1.0, distribution="sphere"))
-    return exceeds(_kinked(1e-3), sum(bound), "f_1 = √(x² + δ²) = −f_2, δ = 10⁻³, f 1/10-smooth: ‖ε‖² against bound")
-
-
-@mends("line-1284.2", "eq.fjiow.es")
-def kinked_mended() -> Evidence:
-    bound = statement("remainder").bound(Setting(d=1, L=1e3, mu=1.0, distribution="sphere"))
-    return at_most(_kinked(1e-3), sum(bound), "the same with L = 1/δ, of f_1: ‖ε‖² against the mended bound")
 
 
 @mends("line-1292")
@@ -212,47 +193,6 @@ def descent_by_rank(**at: float) -> float:
     step = _Step(at)
     right = step.smoothing + step.eta**2 * step.rho * (1 + step.sigma**2)
     return (step.change + 0.5 * step.eta) / right
-
-
-def _scalar_step(*, h: float, x: float, mu: float, eta: float, unit: int = 2) -> tuple[float, float]:
-    """Both sides of line 1378, less f(x), for f = hx²/2 in one dimension, z = ±1, with L^unit ‖ε‖² on the right.
-
-    ĝ = hx + ½μhz, so ∇̄f = hx = ∇f^μ, ε = ½μhz; L = |h|.
-    """
-    gradient, error2 = h * x, (mu * h / 2) ** 2
-    left = -eta * gradient**2 + eta**2 / 2 * h * (gradient**2 + error2)
-    right = -eta * gradient**2 + eta**2 * h * gradient**2 + eta**2 * abs(h) ** unit * error2
-    return left, right
-
-
-@refutes("assumption.low-rank", "line-1378.2", "line-1384", cause="concave", witness=True)
-def concave_step() -> Evidence:
-    left, right = _scalar_step(h=-1.0, x=1.0, mu=0.1, eta=0.25)
-    return exceeds(left, right, "f = −x²/2, x = 1, μ = 1/10, η = 1/4: E f(x_{r+1}) − f against its bound")
-
-
-@refutes("line-1378.2", "line-1384", cause="remainder-unit")
-def small_unit() -> Evidence:
-    left, right = _scalar_step(h=0.25, x=0.0, mu=1.0, eta=1.0)
-    return exceeds(left, right, "f = Lx²/2, L = 1/4, x = 0, μ = η = 1: E f(x_{r+1}) − f against η²L²‖ε‖²")
-
-
-@mends("line-1378.2", "line-1384")
-def small_unit_mended() -> Evidence:
-    left, right = _scalar_step(h=0.25, x=0.0, mu=1.0, eta=1.0, unit=1)
-    return at_most(left, right, "the same against η²L‖ε‖²")
-
-
-@refutes("line-1389", cause="concave")
-def negative_curvature() -> Evidence:
-    """For f = −L‖x‖²/2, L = 1, μ → 0, P = 1, ‖∇f‖ = 1: E f(x_{r+1}) − f = −η − ½η²d; H = e_1e_1ᵀ ⪰ −I, κ = 1."""
-    d = 100
-    eta = 0.25 / effective_factor("sphere", d=d, P=1, kappa=1.0)
-    return exceeds(
-        -eta - 0.5 * eta**2 * d,
-        -0.5 * eta - eta**2 * d,
-        "f = −‖x‖²/2, d = 100, κ = 1, largest η: E f(x_{r+1}) − f against −η/2 + η²E ∇̄fᵀ∇²f∇̄f",
-    )
 
 
 @refutes("line-1394", cause="concave")
