@@ -61,31 +61,23 @@ class Evidence:
     says: str  # one line with the numbers
     numbers: Mapping[str, float] = field(default_factory=dict)  # every number behind it by its name
     # Whether, where it holds, it speaks against what it looks at: a counter-example, a wrong unit, a literal run that
-    # stops. Else it speaks for it.
-    against: bool = False
+    # stops. Else it speaks for it. None where only the statement beside which it is placed can tell.
+    against: bool | None = None
 
     def __post_init__(self) -> None:
         require_choice("instrument", self.instrument, INSTRUMENTS)
 
     def plays(self, role: Role) -> bool:
         """Whether it holds and speaks the way that its role says: only what refutes speaks against."""
-        return bool(self.holds) and self.against == (role == "refutes")
+        return bool(self.holds) and bool(self.against) == (role == "refutes")
 
 
-def refutation(check: Callable[Q, Evidence]) -> Callable[Q, Evidence]:
-    """What the check finds, where it holds, speaks against the statement, whatever instrument found it."""
-    return _speaking(check, against=True)
+def by_role(check: Callable[Q, Evidence]) -> Callable[Q, Evidence]:
+    """What the check finds, where it holds, speaks as its role says, whatever instrument found it."""
 
-
-def support(check: Callable[Q, Evidence]) -> Callable[Q, Evidence]:
-    """What the check finds, where it holds, speaks for the statement, whatever instrument found it."""
-    return _speaking(check, against=False)
-
-
-def _speaking(check: Callable[Q, Evidence], *, against: bool) -> Callable[Q, Evidence]:
     @wraps(check)
     def found(*args: Q.args, **kwargs: Q.kwargs) -> Evidence:
-        return replace(check(*args, **kwargs), against=against)
+        return replace(check(*args, **kwargs), against=None)
 
     return found
 

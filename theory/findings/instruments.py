@@ -31,8 +31,8 @@ def one_unit(**terms: sp.Expr) -> Evidence:
     try:
         unit = require_one_unit({name: unit_of(term) for name, term in terms.items()})
     except UnitError as error:
-        return Evidence("units", False, str(error))
-    return Evidence("units", True, f"every term has the unit {unit}")
+        return Evidence("units", False, str(error), against=False)
+    return Evidence("units", True, f"every term has the unit {unit}", against=False)
 
 
 def wrong_unit(odd: str, **terms: sp.Expr) -> Evidence:
@@ -52,7 +52,7 @@ def wrong_unit(odd: str, **terms: sp.Expr) -> Evidence:
 def equal(left: sp.Expr, right: sp.Expr, what: str) -> Evidence:
     """Evidence, by computer algebra, that two expressions are one."""
     difference = _difference(left, right)
-    return Evidence("algebra", difference == 0, f"{what}: difference {_plain(difference)}")
+    return Evidence("algebra", difference == 0, f"{what}: difference {_plain(difference)}", against=False)
 
 
 def differs(left: sp.Expr, right: sp.Expr, what: str) -> Evidence:
@@ -68,7 +68,7 @@ def same(left: Any, right: Any, what: str) -> Evidence:
     where = f" in entry {tuple(int(index) + 1 for index in at)}" if at else ""
     sign = "≠" if len(unequal) else "="
     says = f"{what}: {np.asarray(left)[at]} {sign} {np.asarray(right)[at]}{where}"
-    return Evidence("algebra", not len(unequal), says)
+    return Evidence("algebra", not len(unequal), says, against=False)
 
 
 def unlike(left: Any, right: Any, what: str) -> Evidence:
@@ -89,7 +89,7 @@ def _difference(left: sp.Expr, right: sp.Expr) -> sp.Expr:
 def within(worst: Worst, what: str = "") -> Evidence:
     """Evidence that a search found no violation of ``what``."""
     says = f"{what}: {worst}" if what else str(worst)
-    return Evidence("search", worst.ratio <= 1 + _ROUNDING, says, {"ratio": worst.ratio, **worst.at})
+    return Evidence("search", worst.ratio <= 1 + _ROUNDING, says, {"ratio": worst.ratio, **worst.at}, against=False)
 
 
 def over(*, effort: int, **axes: Axis) -> Callable[[Callable[..., float]], Callable[..., Worst]]:
@@ -133,28 +133,30 @@ def beyond(worst: Worst, what: str = "") -> Evidence:
 def at_most(left: float, right: float, what: str) -> Evidence:
     """Evidence that left ≤ right at concrete numbers, exact up to rounding."""
     holds = left <= right * (1 + _ROUNDING) + 1e-300
-    return Evidence("counter-example", holds, f"{what}: {left:.6g} ≤ {right:.6g}", {"left": left, "right": right})
+    return _judged(holds, f"{what}: {left:.6g} ≤ {right:.6g}", left, right)
 
 
 def nearly(left: float, right: float, what: str, share: float = 1.0) -> Evidence:
     """Evidence that left ≤ right, and that left is this share of right: a bound a tenth smaller or larger fails."""
     holds = left <= right * (1 + _ROUNDING) and 0.9 * share < left / right < 1.1 * share
     says = f"{what}: {left:.6g} ≤ {right:.6g}, {left / right:.3g} of it"
-    return Evidence("counter-example", holds, says, {"left": left, "right": right})
+    return _judged(holds, says, left, right)
 
 
 def exceeds(left: float, right: float, what: str) -> Evidence:
     """Evidence that left > right at concrete numbers: left ≤ right is false."""
     holds = left > right * (1 + _ROUNDING)
-    return Evidence(
-        "counter-example", holds, f"{what}: {left:.6g} > {right:.6g}", {"left": left, "right": right}, against=True
-    )
+    return _judged(holds, f"{what}: {left:.6g} > {right:.6g}", left, right, against=True)
 
 
 def agree(left: float, right: float, what: str) -> Evidence:
     """Evidence that two numbers, each found in its own way, are one up to rounding."""
     holds = math.isclose(left, right, rel_tol=_ROUNDING, abs_tol=1e-12)
-    return Evidence("counter-example", holds, f"{what}: {left:.6g} = {right:.6g}", {"left": left, "right": right})
+    return _judged(holds, f"{what}: {left:.6g} = {right:.6g}", left, right)
+
+
+def _judged(holds: bool, says: str, left: float, right: float, *, against: bool = False) -> Evidence:
+    return Evidence("counter-example", holds, says, {"left": left, "right": right}, against=against)
 
 
 def breaks(

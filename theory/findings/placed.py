@@ -10,7 +10,7 @@ supports("line-1354")(equal, (a + b) ** 2, a**2 + 2 * a * b + b**2, "what both s
 import pkgutil
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from typing import ParamSpec
@@ -49,9 +49,14 @@ class _Speaks:
         # Of the module that places it, whosever instrument it is. Checks of one name are one check, which is run once.
         module = sys._getframe(1).f_globals["__name__"].rpartition(".")[2]
         name = f"{module}.{find.__name__}({', '.join(told)})"
-        check = EvidenceCheck(name, partial(find, *args, **kwargs))
+        check = EvidenceCheck(name, partial(self._found, find, *args, **kwargs))
         _PLACED.extend(Placed(label, self.role, check, self.cause, self.witness) for label in self.labels)
         return find
+
+    def _found(self, find: Callable[Q, Evidence], *args: Q.args, **kwargs: Q.kwargs) -> Evidence:
+        """What is found; where it does not itself tell whether it speaks against the statement, the role does."""
+        found = find(*args, **kwargs)
+        return replace(found, against=self.role == "refutes") if found.against is None else found
 
 
 def refutes(*labels: str, cause: str, witness: bool = False) -> _Speaks:

@@ -11,7 +11,7 @@ from tests.theory.findings.coverage import mistranscribed
 from tests.theory.findings.entries import entry, result
 from tests.theory.findings.source import TexSource
 from theory import TABLE_1, Statement, statement
-from theory.findings.evidence import claims, displays, tables
+from theory.findings.evidence import claims, displays, formulas, tables
 from theory.findings.evidence.claims import best_average
 from theory.findings.evidence.tables import least_runs
 from theory.notation import symbols as s
@@ -77,7 +77,7 @@ def test_a_wrong_order_of_taylor_is_caught() -> None:
 
 def test_means_of_polynomials_of_a_normal_variable() -> None:
     z, a = sp.symbols("z a")
-    assert displays._normal_mean(a * z**6 + z**3 + 2 * z**2 + 5, z) == 15 * a + 7
+    assert formulas.normal_mean(a * z**6 + z**3 + 2 * z**2 + 5, z) == 15 * a + 7
 
 
 def test_another_momentum_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from theory.findings.data import ALGORITHMS, LINES, RAW
 from theory.findings.data import PROGRAMS as LISTED
-from theory.findings.finding import Evidence, refutation
+from theory.findings.finding import Evidence
 from theory.findings.placed import mends, refutes, supports
 
 Vector = NDArray[Any]  # of Fractions, shape (2,)
@@ -223,7 +223,6 @@ def runs(label: str) -> Evidence:
 supports("line-164")(runs, "line-338")
 
 
-@refutation
 def to_the_letter(label: str) -> Evidence:
     """The program with this line as it is printed does not work."""
     program, line = _of(label)
@@ -235,7 +234,6 @@ refutes("line-275", "line-281", cause="step-index", witness=True)(to_the_letter,
 refutes("line-685", cause="step-index")(to_the_letter, "eq.sync")
 
 
-@refutation
 def all_printed(name: str) -> Evidence:
     """The program with every line as it is printed does not work."""
     own = LISTED["listings"][name]

@@ -11,7 +11,7 @@ import sympy as sp
 
 from theory.findings.evidence.designs import design
 from theory.findings.finding import Evidence
-from theory.findings.instruments import at_most, equal, exceeds, same, unlike
+from theory.findings.instruments import at_most, exceeds, same, unlike
 from theory.findings.mended import MENDED
 from theory.findings.placed import mends, refutes, supports
 
@@ -256,11 +256,6 @@ mends("line-1338")(moment, (1, 0, 0, 0), (0, 1, 0, 0), mended=True)
 mends("line-1338")(moment, (1, 2, 0, -1, 0, 0, 3, 0), (0, 1, 0, 2, 0, 1, 1, 0), mended=True)
 
 
-# E z_i z_j z_k z_l = γ (δ_ij δ_kl + δ_ik δ_jl + δ_il δ_jk) by symmetry; i = j, k = l summed: E‖z‖⁴ = d².
-_GAMMA, _D, _P = sp.symbols("gamma d P", positive=True)
-mends("line-1338")(equal, sp.solve(_GAMMA * (_D**2 + 2 * _D) - _D**2, _GAMMA)[0], _D / (_D + 2), "γ from E‖z‖⁴ = d²")
-
-
 def rare_noise(*, mean: bool) -> Evidence:
     """One client; s = ±10 (1, 0, 0, 0) in one mini-batch of a hundred, else 0: σ² = 1."""
     sizes = [10] + [0] * 99
@@ -284,11 +279,6 @@ def one_batch_for_all() -> Evidence:
         SAMPLE.within * Fraction(1, SAMPLE.M),
         "one mini-batch for all clients: noise of the mean against Σ/m",
     )
-
-
-mends("line-1354")(
-    equal, (_P - 1) / _P + 2 * _D / (_P * (_D + 2)), 1 + (_D - 2) / (_P * (_D + 2)), "(P−1)/P + 2d/(P(d+2))"
-)
 
 
 @refutes("line-1354", cause="formula-slips")

@@ -8,7 +8,7 @@ import numpy as np
 import sympy as sp
 
 from theory.findings.evidence.algorithms import PROGRAMS, outcome, play
-from theory.findings.finding import Evidence, refutation
+from theory.findings.finding import Evidence, by_role
 from theory.findings.instruments import equal
 from theory.findings.mended import MENDED
 from theory.findings.placed import mends, refutes, supports
@@ -48,14 +48,6 @@ supports("line-241", "eq.grad.projection")(expansion, 1)
 mends("line-866")(expansion, 1)
 
 
-@refutes("line-679", cause="algorithm-slips")
-@refutation
-def momentum_printed() -> Evidence:
-    m, beta, g = sp.symbols("m beta g", positive=True)
-    solved = sp.solve(sp.Eq(m, beta * m + (1 - beta) * g), m)[0]
-    return equal(solved, g, "printed, solved for m^{k+1}, against g z: no momentum for any β")
-
-
 def _unrolled(steps: int) -> tuple[sp.Expr, sp.Expr]:
     """m^{steps+1} from m^1 = 0 by m^{k+1} = βm^k + (1 − β) g_k, and x^1 − x^{steps+1} in units of η."""
     m, moved = sp.Integer(0), sp.Integer(0)
@@ -80,7 +72,7 @@ def momentum_step() -> Evidence:
 
 
 @refutes("line-710", cause="linear-rules", witness=True)
-@refutation
+@by_role
 def linear_in_scalars() -> Evidence:
     """K momentum steps under own scalars against those under the means, compensated by their differences alone."""
     n = 3
@@ -96,7 +88,6 @@ _UPDATE: Final = "local[i] = x[i, r, k + 1] = x[i, r, k] - eta * delta"
 
 
 @refutes("eq.multiple_perturbation", cause="algorithm-slips")
-@refutation
 def without_mean() -> Evidence:
     broken = outcome(PROGRAMS["Algorithm 4"], {"line-797": _UPDATE})
     return Evidence("execution", bool(broken), f"in Algorithm 4, without 1/P: {broken or 'nothing breaks'}")
@@ -120,52 +111,7 @@ def without_the_servers_model() -> Evidence:
     return Evidence("execution", same, f"{len(kept)} models of clients in a run without line 312: the same is {same}")
 
 
-# ‖z‖²/d has mean 1 and variance 2/d, from E‖z‖² = d, E‖z‖⁴ = d(d + 2): d fourth moments of 3, and d(d − 1) products of
-# second moments.
-_D: Final = sp.Symbol("d", positive=True)
-supports("line-812")(equal, (3 * _D + _D * (_D - 1)) / _D**2 - 1, 2 / _D, "variance of ⟨z, z⟩/d")
-
-
-def _normal_mean(polynomial: sp.Expr, z: sp.Symbol) -> sp.Expr:
-    """E of a polynomial in a normal variable: E z^n = (n − 1)!! for even n, else 0."""
-    terms = sp.Poly(sp.expand(polynomial), z).terms()
-    return sum(coefficient * sp.factorial2(n - 1) for (n,), coefficient in terms if n % 2 == 0)
-
-
-@supports("line-862")
-def gaussian_smoothing() -> Evidence:
-    x, mu, z = sp.symbols("x mu z", real=True)
-    integral = sp.integrate((x + mu * z) ** 4 * sp.exp(-(z**2) / 2), (z, -sp.oo, sp.oo)) / sp.sqrt(2 * sp.pi)
-    return equal(integral, _normal_mean((x + mu * z) ** 4, z), "(1/√2π) ∫ (x + μz)⁴ e^{−z²/2} dz against E (x + μz)⁴")
-
-
-@supports("line-861")
-def smoothed_scalar() -> Evidence:
-    x, mu, z = sp.symbols("x mu z", real=True)
-    g = sp.expand(((x + mu * z) ** 4 - x**4) / mu)
-    smoothed = _normal_mean((x + mu * z) ** 4, z)
-    return equal(_normal_mean(g * z, z), sp.diff(smoothed, x), "E g z against the derivative of f^μ, f = x⁴")
-
-
-@mends("line-865")
-def smoother() -> Evidence:
-    """The gradient of f = cos has L = 1; that of f^μ = E cos(x + μz) = cos x E cos μz has e^{−μ²/2}."""
-    mu, z = sp.symbols("mu z", positive=True)
-    factor = sp.integrate(sp.cos(mu * z) * sp.exp(-(z**2) / 2), (z, -sp.oo, sp.oo)) / sp.sqrt(2 * sp.pi)
-    return equal(factor, sp.exp(-(mu**2) / 2), "cos smoothed is E cos μz times cos, against e^{−μ²/2} ≤ 1")
-
-
-@refutes("line-866", cause="projection", witness=True)
-@refutation
-def no_smoother() -> Evidence:
-    """F = x²/2: its second derivative is 1, and that of f^μ is too."""
-    x, mu, z = sp.symbols("x mu z", real=True)
-    smoothed = _normal_mean((x + mu * z) ** 2 / 2, z)
-    return equal(sp.diff(smoothed, x, 2), sp.Integer(1), "x²/2 smoothed is x²/2 + μ²/2, whose second derivative is 1")
-
-
 @refutes("line-742", cause="privacy")
-@refutation
 def told_by_pairs() -> Evidence:
     """Scalars ⟨z, v⟩ and ⟨z, w⟩ of two clients along the same signs z: their mean product is ⟨v, w⟩."""
     v, w = np.array([3.0, -1.0, 2.0]), np.array([1.0, 4.0, -2.0])
@@ -179,7 +125,6 @@ def told_by_pairs() -> Evidence:
 
 
 @refutes("line-742", cause="privacy", witness=True)
-@refutation
 def told_by_scalars() -> Evidence:
     """Scalars ⟨z, v⟩ over all signs z, which is what a server sees that does not know the seeds."""
     v = np.array([3.0, -1.0, 2.0])

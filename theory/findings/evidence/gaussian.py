@@ -10,7 +10,7 @@ from scipy import stats
 
 from theory.bounds import statement
 from theory.findings.evidence.designs import design
-from theory.findings.finding import Evidence, support
+from theory.findings.finding import Evidence, by_role
 from theory.findings.instruments import (
     Axis,
     agree,
@@ -23,12 +23,10 @@ from theory.findings.instruments import (
     unlike,
     whole,
     within,
-    wrong_unit,
 )
 from theory.findings.mended import MENDED
 from theory.findings.placed import mends, refutes, supports
 from theory.notation.setting import Setting, effective_factor, sixth_moment
-from theory.notation.symbols import P, d, kappa
 from theory.problems.quadratic import Quadratic, expected
 from theory.problems.spectrum import Spectrum
 
@@ -92,12 +90,6 @@ def resting_noise_mended() -> Evidence:
     return at_most(left, bound, "the same at the largest corrected η: average against corrected bound without escape")
 
 
-@refutes("line-1449", cause="formula-slips")
-def printed_escape_unit() -> Evidence:
-    """The escape term of the printed bound has another unit than the others."""
-    return wrong_unit("escape", **{name: STATED.terms[name] for name in ("start", "noise", "escape")})
-
-
 @refutes("line-1449.2", cause="sphere-and-gaussian")
 def fourth_moment() -> Evidence:
     """E zᵀAz zᵀ… with d = P = κ = 1: E z⁴."""
@@ -106,50 +98,14 @@ def fourth_moment() -> Evidence:
     return exceeds(float(fourth), printed, "d = P = κ = L = 1: E z⁴ against 1 + (κd + d − 2)/(P(d + 2))")
 
 
-mends("line-1449.2")(
-    equal,
-    MENDED["line-1449.2"].right - 1 - (kappa * d + d - 2) / (P * (d + 2)),
-    (2 * kappa + 4) / (P * (d + 2)),
-    "the factors' difference",
-)
-mends("line-1449.2")(
-    agree, 3.0, MENDED["line-1449.2"].value({"kappa": 1.0, "P": 1.0}), "d = P = κ = L = 1: E z⁴ and the mended factor"
-)
-
 # The event -------------------------------------------------------------------------------------------------------
 
 
-@refutes("line-1457", cause="mean-missing")
-def mean_of_a_random_term() -> Evidence:
-    """For equal linear clients, d = P = 1, ‖∇̂f 1(Aᶜ)‖²/G² is z⁴ where z² ≥ 2; the mean of it is 3 Pr[χ²_5 ≥ 2]."""
-    z = 1.0
-    here = z**4 if z**2 >= 2 else 0.0
-    return exceeds(3 * float(stats.chi2.sf(2, 5)), here, "d = P = 1: mean of ‖∇̂f 1(Aᶜ)‖²/G² against its value at z = 1")
-
-
 @mends("line-1457")
-@support
+@by_role
 def moment_of_the_step() -> Evidence:
     gaussian, sphere = (sixth_moment(distribution, d=10) for distribution in ("gaussian", "sphere"))
     return exceeds(gaussian, sphere, "d = 10: E‖z‖⁶ of Gaussian z against that of the sphere, d³")
-
-
-_H, _L, _IN, _OUT = sp.symbols("h L q_A q_Ac", positive=True)
-supports("line-1457.2")(
-    equal,
-    _H * _IN + _L * _OUT,
-    _H * (_IN + _OUT) + (_L - _H) * _OUT,
-    "⟨H, q 1_A⟩ + L tr q 1_Aᶜ = ⟨H, q⟩ + ⟨L I − H, q 1_Aᶜ⟩ along an eigenvector of H",
-)
-
-
-@refutes("line-1466", cause="ball")
-def gradient_elsewhere() -> Evidence:
-    """The step is |f(1) − f(0)|·|z| long, and Σ‖z‖² G(x_r) is z²|f'(0)|."""
-    x, z = 0.0, 1.0
-    length = abs((x + z) ** 2 / 2 - x**2 / 2) * abs(z)
-    what = "f = x²/2, x_r = 0, η = μ = z = 1: ‖x_{r+1} − x_r‖ against η‖z‖²G(x_r)"
-    return exceeds(length, z**2 * abs(x), what)
 
 
 @refutes("line-1470", cause="ball")
@@ -184,13 +140,6 @@ refutes("line-1474", cause="formula-slips")(
     round(float(stats.chi2.sf(2, 1)), 6),
     "m = d = P = 1: Pr[‖z‖² ≤ 2] against Pr[χ²_1 > 2]",
 )
-# The mean over clients of one and the same ‖z‖² is ‖z‖², however many they are.
-refutes("line-1474.2", cause="shared-directions")(
-    exceeds,
-    float(stats.chi2.sf(2, 1)),
-    math.exp(-100 * 1 * 1 / 16),
-    "m = 100, d = P = 1: Pr[‖z‖² ≥ 2d] against exp(−mdP/16)",
-)
 
 
 @over(effort=20, n=whole(1, 4000))
@@ -223,18 +172,6 @@ supports("line-1446")(true_exponent, "line-1474.3")
 mends("line-1474.3")(true_exponent, "line-1474.3")
 mends("line-1474.2")(true_exponent, "line-1474.2")
 
-
-# Ω(mdP) as values that are at least mdP.
-refutes("line-1449", cause="formula-slips")(
-    exceeds, float(stats.chi2.sf(20, 10)), math.exp(-10), "m = P = 1, d = 10: Pr[χ²_10 ≥ 20] against exp(−mdP)"
-)
-# Linear equal clients, ∇f = G = 1, P = d = 1, H → 0: ½η²L E[z⁴; z² ≥ 2] against η²LG² exp(−mdP/16), over η²L.
-refutes("line-1478", cause="shared-directions")(
-    exceeds,
-    0.5 * 3 * float(stats.chi2.sf(2, 5)),
-    math.exp(-100 / 16),
-    "m = 100 equal linear clients, d = P = 1: escape term/(η²LG²) against bound",
-)
 
 # The escape ------------------------------------------------------------------------------------------------------
 

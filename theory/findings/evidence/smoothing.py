@@ -6,12 +6,11 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
-import sympy as sp
 from scipy import integrate, stats
 
 from theory.bounds import statement
 from theory.findings.evidence.one_round import OneRound
-from theory.findings.finding import Evidence, support
+from theory.findings.finding import Evidence, by_role
 from theory.findings.instruments import (
     Axis,
     agree,
@@ -29,17 +28,13 @@ from theory.findings.instruments import (
 from theory.findings.mended import MENDED
 from theory.findings.placed import mends, refutes, supports
 from theory.notation.setting import Setting
-from theory.notation.symbols import L, d, mu, s2
+from theory.notation.symbols import d
 from theory.statements.statement import Variant
 
 
 def norm_moment(d: int, power: float) -> float:
     """E‖z‖^power for a Gaussian z in d dimensions: 2^{power/2} Γ((d + power)/2)/Γ(d/2)."""
     return math.exp(0.5 * power * math.log(2.0) + math.lgamma(0.5 * (d + power)) - math.lgamma(0.5 * d))
-
-
-# E‖z‖⁶ = d(d + 2)(d + 4), by the gamma function that the other moments are made of.
-mends("line-1011")(agree, norm_moment(10, 6), 10 * 12 * 14, "d = 10: E‖z‖⁶ against d(d + 2)(d + 4)")
 
 
 def tilted_bias(d: int) -> float:
@@ -50,16 +45,6 @@ def tilted_bias(d: int) -> float:
 def tilted_moment(d: int, t: float) -> float:
     """E g²‖z‖²/a² at 0 for f = a x_1 + (L/2)‖x‖x_1, t = μL/a: E z_1²‖z‖²(1 + t‖z‖/2)²; gradient a there."""
     return (norm_moment(d, 4) + t * norm_moment(d, 5) + t**2 / 4 * norm_moment(d, 6)) / d
-
-
-# ∇²(‖x‖x_1/2) has, at an angle θ to e_1, the eigenvalues of [[2c, s], [s, c]]/2 and c/2: at most 1.
-_C: Final = sp.Symbol("c", real=True)
-supports("lemma.zo.basic", "eq.as")(
-    equal,
-    (2 - sp.Rational(3, 2) * _C) ** 2 - (_C**2 / 4 + 1 - _C**2),
-    3 * (1 - _C) ** 2,
-    "2 minus the largest eigenvalue of the Hessian of ‖x‖x_1 is never negative",
-)
 
 
 def _unit(d: int, t: float = 1.0) -> Setting:
@@ -77,16 +62,6 @@ def descent_lemma(constant: float = 0.5, *, x: float, y: float) -> float:
     """|f(y) − f(x) − f'(x)(y − x)| ≤ constant·(y − x)² for f = cos, which is 1-smooth."""
     gap = y - x
     return abs(math.cos(y) - math.cos(x) + math.sin(x) * gap) / (constant * gap**2) if abs(gap) > 1e-2 else math.nan
-
-
-# Let h = f + L‖x‖²/2: it is convex and 2L-smooth from above, so cocoercive; u = x − y, v = ∇f(x) − ∇f(y).
-_UU, _UV, _VV = sp.symbols("uu uv vv", positive=True)
-supports("lemma.aa")(
-    equal,
-    (_UV + L * _UU) - (_VV + 2 * L * _UV + L**2 * _UU) / (2 * L),
-    (L**2 * _UU - _VV) / (2 * L),
-    "cocoercivity of f + L‖x‖²/2 is ‖∇f(x) − ∇f(y)‖ ≤ L‖x − y‖",
-)
 
 
 # The definition and its gradient, by quadrature of the printed integrals, against cos: E cos(x + μz) = e^{−μ²/2} cos x.
@@ -109,19 +84,9 @@ supports("lemma.zo.basic", "line-1003")(
     -math.exp(-0.32) * math.sin(0.7),
     "f = cos, x = 0.7, μ = 0.8: the integral is (f^μ)'(x)",
 )
-supports("lemma.zo.basic", "line-1003")(
-    at_most, math.exp(-0.32), 1.0, "f = cos, μ = 0.8: the Lipschitz constant L_μ of (f^μ)'"
-)
 
 
 # eq.oo, eq.as, (c)
-
-
-@mends("lemma.zo.basic")
-@supports("eq.oo")
-def value_tight() -> Evidence:
-    """For f = L‖x‖²/2: f^μ(x) − f(x) = (L/2)μ² E‖z‖²."""
-    return equal(L / 2 * mu**2 * d, statement("smoothed-value", "stated").terms["smoothing"], "attained by L‖x‖²/2")
 
 
 @supports("eq.oo")
@@ -140,7 +105,7 @@ for _d in (1, 10, 10**6):
     mends("lemma.zo.basic", "eq.as")(gradient_within, "corrected", _d)
 
 
-@support
+@by_role
 def gradient_correction_is_sharp(d: int) -> Evidence:
     half = 0.5 * math.fsum(statement("smoothed-gradient").bound(_unit(d)))
     return exceeds(tilted_bias(d), half, f"f = (L/2)‖x‖x_1, d = {d}: more than half of μL√d is attained")
@@ -176,7 +141,7 @@ mends("lemma.zo.basic", "line-1011")(moment_ratio, "corrected")
 
 
 @mends("lemma.zo.basic", "line-1011")
-@support
+@by_role
 def moment_is_sharp() -> Evidence:
     """For d = 1, f = ax + (L/2)x|x|, μL/a = √0.8: 0.976 of the corrected bound, 0.08 of the printed one."""
     t = math.sqrt(0.8)
@@ -195,40 +160,6 @@ def moment_factor() -> Evidence:
 
 
 # What follows from (b)
-
-_U, _V = sp.symbols("u v", real=True)
-supports("line-1017", "line-1018", "eq.bb")(
-    equal, 2 * (_U - _V) ** 2 + 2 * _V**2 - _U**2, (_U - 2 * _V) ** 2, "2‖a − b‖² + 2‖b‖² − ‖a‖² = ‖a − 2b‖²"
-)
-
-
-def twice_bias(variant: Variant) -> Evidence:
-    bias = statement("smoothed-gradient", variant).terms["smoothing"].doit().subs(s2, d)
-    due = mu**2 * L**2 * (d + 3) ** 3 / 2 if variant == "stated" else MENDED["line-1018"]["smoothing"]
-    return equal(2 * bias**2, due, f"2‖∇f^μ − ∇f‖², {variant} lemma")
-
-
-supports("line-1018", "eq.bb")(twice_bias, "stated")
-mends("line-1018", "eq.bb")(twice_bias, "corrected")
-
-
-def split(key: str) -> Evidence:
-    """c‖a‖² + e‖b‖² − ‖a + b‖², b the bias, is a square and reaches 0 where (c − 1)(e − 1) = 1."""
-    bias = (statement("smoothed-gradient").terms["smoothing"].doit() ** 2).subs(s2, d)
-    c, e = MENDED[key]["gradient"], MENDED[key]["smoothing"] / bias
-    return equal((c - 1) * (e - 1), sp.Integer(1), "(c − 1)(e − 1), least for c‖a‖² + e‖b‖² ≥ ‖a + b‖²")
-
-
-mends("line-1018")(split, "line-1018")
-mends("eq.bb")(split, "eq.bb")
-
-
-@mends("line-1018", "eq.bb")
-def twice_bias_looser() -> Evidence:
-    stated, corrected = (
-        2 * math.fsum(statement("smoothed-gradient", v).bound(_unit(10))) ** 2 for v in ("stated", "corrected")
-    )
-    return agree(stated / corrected, 13**3 / 40, "printed over corrected term at d = 10, (d + 3)³/(4d)")
 
 
 # f = −cos x − c sin 2x, one dimension: min f and min f^μ are in different places. |f''| ≤ 1 + 4c.
@@ -256,10 +187,6 @@ def minima_close() -> Evidence:
     gap = abs(float(_wave(_GRID, 0.2, 0.7).min() - _wave(_GRID, 0.2, 0.0).min()))
     bound = MENDED["line-1022"].value({"mu": 0.7, "L": 1.8, "d": 1.0})
     return at_most(gap, bound, "the same f, L = 1.8: |min f^μ − min f| against μ²Ld/2")
-
-
-# For f = L‖x‖²/2 it is that, as f^μ − f is (L/2)μ² E‖z‖² everywhere.
-mends("line-1022")(equal, L / 2 * mu**2 * d, MENDED["line-1022"].right, "f = L‖x‖²/2: min f^μ − min f")
 
 
 @over(effort=15, c=Axis(1e-3, 1.0), mu=Axis(1e-2, 3.0))

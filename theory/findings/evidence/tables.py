@@ -10,7 +10,7 @@ from decomfl_lab.models.registry import build_model, num_parameters
 from decomfl_lab.runs.memory import ROLES
 from theory.communication import expected_numbers
 from theory.findings.evidence.algorithms import PROGRAMS, play
-from theory.findings.finding import Evidence, refutation
+from theory.findings.finding import Evidence
 from theory.findings.mended import MENDED
 from theory.findings.placed import context, mends, refutes, supports
 from theory.notation.printed import (
@@ -71,7 +71,6 @@ def _printed(column: int) -> dict[str, float]:
     return _cells(lambda model, name: RESULTS[model][name][column].cost or 0.0)
 
 
-@refutation
 def decomfl(odd: tuple[str, ...]) -> Evidence:
     computed = _cells(lambda model, name: decomfl_megabytes(ROUNDS[model][name], P=10))
     return _costs("R·P·12 bytes, P = 10", _printed(3), computed, odd)
@@ -81,14 +80,12 @@ refutes("table.llm-125m-1.3b", cause="table-cells", witness=True)(decomfl, ("OPT
 
 
 @refutes("line-582.4", cause="table-cells")
-@refutation
 def fedzo() -> Evidence:
     computed = _cells(lambda model, name: model_terabytes(ROUNDS[model][name], PARAMETERS[model]))
     formula = "R·(m/M)·2·4d bytes, d = 125·10⁶ or 1.3·10⁹"
     return _costs(formula, _printed(2), computed, ("OPT-125M CB",), "TB")
 
 
-@refutation
 def cell(name: str, column: int, printed: float, fixed: float) -> Evidence:
     """A printed cost is not what its column's formula says (2: FedZO, in TB; 3: DeComFL, in MB); a fixed one is."""
     model, data = name.split()
@@ -110,7 +107,6 @@ refutes("line-582.4", cause="table-cells")(cell, "OPT-125M CB", 2, 0.38, 0.25)
 
 
 @refutes("line-582.5", cause="participation", witness=True)
-@refutation
 def counting() -> Evidence:
     M, m, P, R = 8, 2, 10, 100_000
     own = sum(astuple(expected_numbers(R, M=M, m=m, K=1, P=P))) / (R * P)
@@ -130,7 +126,6 @@ def _rounds_of_fedavg() -> dict[str, float]:
 
 
 @refutes("line-574", cause="rounds-apart", witness=True)
-@refutation
 def rounds_apart() -> Evidence:
     """Rounds of DeComFL over those of FedAvg, by task of Table 2."""
     implied = _rounds_of_fedavg()
@@ -185,7 +180,6 @@ def as_good_as_mezo() -> Evidence:
 
 
 @refutes("line-575.2", cause="loose-words", witness=True)
-@refutation
 def above_fedzo() -> Evidence:
     """A sign test: were both the same, each cell would be above or below by the toss of a coin."""
     gains = [ours - other for _, ours, other in _pairs(2)]
@@ -225,7 +219,6 @@ def one_megabyte() -> Evidence:
 
 
 @refutes("line-578", cause="table-cells")
-@refutation
 def apart_as_printed() -> Evidence:
     """The costs of DeComFL for both sizes of model, as Table 2 has them, as multiples of each other."""
     small, large = (RESULTS[model] for model in ("OPT-125M", "OPT-1.3B"))
@@ -259,7 +252,6 @@ def lora_decomfl() -> Evidence:
 
 
 @refutes("line-920.2", cause="lora-costs", witness=True)
-@refutation
 def lora_fedzo() -> Evidence:
     implied = {name: (cells[1].cost or 0) * 1e12 / (2 * SHARE * WORD) for name, cells in LORA.items()}
     d = [total / ROUNDS["OPT-125M+LoRA"][name] for name, total in implied.items()]
@@ -341,7 +333,6 @@ def memory_measured() -> Evidence:
 
 
 @refutes("line-846", cause="loose-words")
-@refutation
 def work_of_a_step() -> Evidence:
     """A gradient is worth three passes, of which its backward pass is two; forward differences take P + 1."""
     ratios = {P: 3 / (P + 1) for P in (1, 10, 40)}
@@ -350,7 +341,6 @@ def work_of_a_step() -> Evidence:
 
 
 @refutes("line-944", cause="loose-words")
-@refutation
 def near_is_not_zero() -> Evidence:
     """κ where a histogram shows 0 for all eigenvalues but one."""
     d, near = 269_722, 0.01
@@ -364,7 +354,6 @@ def near_is_not_zero() -> Evidence:
 
 
 @refutes("line-715", "line-717", cause="memory", witness=True)
-@refutation
 def phi() -> Evidence:
     shares = {
         "CNN of line 544": _largest("cnn-mnist"),

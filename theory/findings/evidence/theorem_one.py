@@ -11,13 +11,12 @@ import numpy as np
 import sympy as sp
 from numpy.typing import NDArray
 from scipy import stats
-from sympy import sqrt
 
 from theory.bounds import statement
 from theory.findings.evidence.one_round import OneRound
 from theory.findings.evidence.proof_one import DERIVED, PRINTED, plus, printed, slips, times
 from theory.findings.evidence.smoothing import norm_moment
-from theory.findings.finding import Evidence, refutation, support
+from theory.findings.finding import Evidence, by_role
 from theory.findings.instruments import (
     Axis,
     Worst,
@@ -38,10 +37,10 @@ from theory.findings.instruments import (
 )
 from theory.findings.mended import MENDED
 from theory.findings.placed import mends, refutes, supports
-from theory.notation.formula import value_of, written
+from theory.notation.formula import value_of
 from theory.notation.numbers import down, exactly
 from theory.notation.setting import Setting
-from theory.notation.symbols import K, L, P, R, a, d, delta, eta, m, mu, sigma
+from theory.notation.symbols import K, a, delta, eta
 from theory.problems.quadratic import Quadratic, expected
 from theory.problems.spectrum import Spectrum
 from theory.problems.waves import Waves
@@ -111,13 +110,6 @@ mends("coro-1")(witness, "corollary-1", "corrected", RATE_16, 1.0)
 
 RATE_1024: Final = replace(RATE_16, P=1024, R=100 * 1024)
 mends("coro-1")(witness, "corollary-1", "corrected", RATE_1024, 1.0)
-
-
-# ρσ² > 2(d + 4)σ²/P exactly for P > d + 7.
-_EXCESS: Final = 1 + (d + 1) / P - printed("variance")["noise"] / sigma**2
-mends("lemma.pp.v2", "line-1064", "line-1073")(
-    equal, _EXCESS, (P - d - 7) / P, "left − right, over σ²: positive for P > d + 7"
-)
 
 
 def noise_after_one_round(key: str) -> Evidence:
@@ -272,7 +264,6 @@ def _three_parts(r: OneRound) -> tuple[float, float]:
 
 
 @refutes("line-1100", "line-1101", cause="step-index")
-@refutation
 def walk_range() -> Evidence:
     """x_{i,r}^2 − x_r is −η G^1, not η(G^1 + G^2)."""
     r = OneRound(mu=0.6, eta=0.7, x=0.4)
@@ -286,40 +277,8 @@ def walk_range() -> Evidence:
 # Lemma hbhb
 
 
-# Σ_{k≥τ} k and Σ_{k>τ} (k − 1) at τ = 1.
-_k: Final = sp.Symbol("k")
-mends("line-1101.2")(
-    equal, sp.summation(_k, (_k, 1, K)), K**2 / 2 + K / 2, "with τ ≤ k the coefficient of X_1 is K(K + 1)/2 > K²/2"
-)
-_BELOW: Final = sp.summation(_k - 1, (_k, 2, K))
-mends("line-1101.2")(equal, _BELOW, MENDED["line-1101.2"].right, "with τ < k it is K(K − 1)/2 ≤ K²/2")
-
-
-def coefficient(K: int, *, inclusive: bool) -> Evidence:
-    """The coefficient of X_1 in Σ_k Σ_τ k X_τ over τ ≤ k, or in Σ_k Σ_τ (k − 1) X_τ over τ < k, against K²/2."""
-    if inclusive:
-        return exceeds(sum(range(1, K + 1)), K**2 / 2, f"K = {K}: coefficient of X_1 for τ ≤ k")
-    return at_most(sum(k - 1 for k in range(2, K + 1)), K**2 / 2, f"K = {K}: coefficient of X_1 for τ < k")
-
-
-refutes("line-1101.2", cause="step-index")(coefficient, 1, inclusive=True)
-refutes("line-1101.2", cause="step-index")(coefficient, 5, inclusive=True)
-mends("line-1101.2")(coefficient, 5, inclusive=False)
-
-
-def _left_coefficient(step: sp.Expr, coefficient: sp.Expr) -> Evidence:
-    """The coefficient of χ in line-1112 at a step size."""
-    found = 1 - printed("line-1112")["drift"].subs(eta, step) / delta**2
-    return equal(found, coefficient, f"1 − 6L²K²(d + P + 4)η²/(2P) at η = {written(step)}, against {coefficient}")
-
-
-# As printed, and with √P for 2P.
-refutes("line-1119", cause="conditions")(
-    refutation(_left_coefficient), statement("local-drift", "stated").eta["drift"], 1 - 2 * P
-)
-mends("line-1119")(_left_coefficient, MENDED["line-1119"].right, sp.Rational(1, 2))
 # The printed dissimilarity of line-1112 is half of what the substitution gives.
-refutes("line-1112", cause="conditions")(refutation(slips), "line-1112", "dissimilarity", sp.Rational(1, 2))
+refutes("line-1112", cause="conditions")(slips, "line-1112", "dissimilarity", sp.Rational(1, 2))
 
 
 # From eq.asd to line-1235
@@ -369,15 +328,6 @@ def room() -> Evidence:
 
 
 _ROOM: Final = 1 / 3  # with every printed condition on η divided by 3 the four terms fit
-
-
-# (−½Kη + Lη²K²)‖mean‖² ≤ 0 needs η ≤ 1/(2KL); the fourth condition is below 1/(6KL).
-mends("eq.asd")(
-    equal,
-    1 / statement("theorem-1", "stated").eta["smoothing"].doit() - 6 * K * L,
-    2 * L * (d + 6) ** 3 / (m * P * (d + 3) ** 3),
-    "1/η of the fourth condition − 6KL is positive",
-)
 
 
 @mends("line-1119")
@@ -466,34 +416,8 @@ def rate_fails(rounds: int) -> Evidence:
 refutes("coro-1", "line-423", cause="mini-batch")(rate_fails, 100)
 refutes("coro-1", cause="mini-batch")(rate_fails, 400)
 
-# η of Corollary 1; what its hidden constant contains; and that η ≤ 2P/(mKL(d + P + 4)) is a condition on R.
-_RATE_ETA: Final = sqrt(m * P / (d * R * K))
-mends("coro-1", "line-423")(
-    equal,
-    (72 * K * L * eta / m).subs(eta, _RATE_ETA) / sqrt(d / (m * P * K * R)),
-    MENDED["coro-1"].right,
-    "72KLη/m over the claimed rate, at its η",
-)
-mends("coro-1")(
-    equal,
-    _RATE_ETA.subs(R, MENDED["coro-1.rounds"].right),
-    2 * P / (m * K * L * (d + P + 4)),
-    "η is admissible from R = m³KL²(d + P + 4)²/(4Pd)",
-)
-
 
 # Assumptions
-
-
-@refutes("ass.g", cause="assumptions", witness=True)
-def variance_away_from_start() -> Evidence:
-    """f_i(x; ξ) = ±x + ξx²/2, E ξ = 0, E ξ² = 1, from x_0 = 0, the only iterate for R = 1: there is no noise there.
-
-    μ → 0: x_i^2 = ∓ηz², where the gradient's variance is E(x_i^2)² = η² E z⁴.
-    """
-    eta, start = 0.1, 0.0
-    what = "f_i = ±x + ξx²/2, x_0 = 0, η = 0.1: variance of ∇f_i(x_i^2; ξ) against σ² = that at x_0"
-    return exceeds(eta**2 * norm_moment(1, 4), start**2, what)
 
 
 def _rough_clients(setting: Setting) -> tuple[float, float]:
@@ -569,14 +493,6 @@ refutes("assumption.lip", "line-1152", "eq.iffew.sio", "line-1191", "line-1204",
     through_f, rerouted=False
 )
 supports("line-1056")(through_f, rerouted=True)
-
-# What the proof takes from the assumption at x_{i,r}^k, for noise ±s of equal chances.
-mends("ass.g")(
-    equal,
-    (a + sigma) ** 2 / 2 + (a - sigma) ** 2 / 2,
-    a**2 + sigma**2,
-    "at every x: E‖∇f_i(x; ξ)‖² = ‖∇f_i(x)‖² + its variance there",
-)
 
 
 @mends("line-1050")
@@ -705,13 +621,7 @@ refutes("line-1046", cause="mean-missing")(one_draw, averaged=False)
 mends("line-1046")(one_draw, averaged=True)
 
 
-# At the mended μ the fourth term is as large as the first.
-_FIRST, _FOURTH = (statement("theorem-1", "stated").terms[name].doit() for name in ("start", "smoothing"))
-mends("line-412")(equal, _FOURTH.subs(mu, MENDED["line-412"].right), _FIRST, "the fourth term at this μ and the first")
-
-
 @refutes("line-412", cause="smoothing-terms")
-@refutation
 def negligible() -> Evidence:
     """2μ²L²(d + 3)³ with the experiments' μ = 10⁻³ and d = 1.3·10⁹, over L² · 1 unit of x squared."""
     term = statement("theorem-1", "stated").terms["smoothing"]
@@ -727,7 +637,7 @@ def _grows_with(d: int) -> float:
 
 
 @supports("line-429")
-@support
+@by_role
 def dimension_matters() -> Evidence:
     """An isotropic quadratic feels the dimension."""
     return exceeds(

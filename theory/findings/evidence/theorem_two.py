@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any, Final
 
 import numpy as np
@@ -16,13 +15,13 @@ from hessian.operators.operator import DenseOperator
 from theory.bounds import statement
 from theory.communication import table1_scalars_decomfl
 from theory.findings.evidence.designs import design
-from theory.findings.finding import Evidence, refutation
-from theory.findings.instruments import Axis, differs, equal, everywhere, exceeds, linear, over, same, unlike, whole
+from theory.findings.finding import Evidence
+from theory.findings.instruments import Axis, everywhere, exceeds, linear, over, same, unlike, whole
 from theory.findings.mended import MENDED
-from theory.findings.placed import context, mends, refutes, supports
+from theory.findings.placed import mends, refutes, supports
 from theory.notation.formula import value_of
 from theory.notation.setting import DISTRIBUTIONS, Setting
-from theory.notation.symbols import D, L, P, R, d, eta, kappa, m, mu, rho_kappa, sigma, sigma_G
+from theory.notation.symbols import D, L, P, R, d, eta, kappa, m, mu, sigma, sigma_G
 from theory.problems.quadratic import Quadratic, expected
 from theory.problems.spectrum import Spectrum
 from theory.statements.statement import Statement
@@ -176,13 +175,6 @@ def waves(A: float, v: float, w: float, alpha: float, beta: float, mu: float, sh
 # Terms, conditions, rates ----------------------------------------------------------------------------------------
 
 
-_NOISE_TERM: Final = eta**2 * L * rho_kappa / m
-_PRINTED_NOISE: Final = 2 * L * eta / m * rho_kappa
-refutes("line-447", "line-1364", cause="half-the-noise", witness=True)(
-    differs, _NOISE_TERM / (eta / 4), _PRINTED_NOISE, "divided by η/4, as in the proof, against the print"
-)
-mends("line-447", "line-1364")(equal, _NOISE_TERM / (eta / 2), _PRINTED_NOISE, "divided by η(¾ − ¼), against the print")
-
 with sp.evaluate(False):  # to be printed as written here
     _ETA: Final = sqrt(m * P / (kappa * R))
     _MU: Final = kappa ** sp.Rational(1, 4) / ((m * R * P) ** sp.Rational(1, 4) * sqrt((d + 3) ** 3))
@@ -209,36 +201,6 @@ def orders() -> Evidence:
     return Evidence("algebra", not wrong, f"multiples of the rate for large d, R: {large}; others than known: {wrong}")
 
 
-@refutes("line-453", cause="orders", witness=True)
-def more_directions_than_ranks() -> Evidence:
-    setting = Setting(d=1000, L=1.0, kappa=1.0, P=10**4, R=10**8, sigma=1.0, distribution="sphere")
-    printed, least = (
-        math.fsum(STATED.bound(replace(setting, eta=eta)))
-        for eta in (value_of(_ETA, setting.values), STATED.best_eta(setting))
-    )
-    return exceeds(printed, least, "κ = 1, P = 10⁴: bound at η = √(mP/(κR)) against its minimum over η")
-
-
-@refutes("line-452", cause="orders")
-def any_smaller_step() -> Evidence:
-    """O(·) allows η = 1/R, at which 4D/(Rη) does not fall."""
-    setting = Setting(d=1000, L=1.0, kappa=10.0, P=10, R=10**8, distribution="sphere", eta=1e-8)
-    return exceeds(
-        math.fsum(STATED.bound(setting)), value_of(_RATE, setting.values), "η = 1/R, R = 10⁸: bound against the rate"
-    )
-
-
-@refutes("line-453", cause="orders")
-def early_rounds() -> Evidence:
-    """η = √(mP/(κR)) is allowed from R = 16L²mP(1 + κ/P)²/κ on, about."""
-    setting = Setting(d=1000, L=1.0, kappa=100.0, m=10, P=10, R=100, distribution="sphere")
-    return exceeds(
-        value_of(_ETA, setting.values),
-        STATED.step_sizes(setting).largest,
-        "κ = 100, m = P = 10, R = 100: η of the rate against the largest",
-    )
-
-
 @mends("line-453")
 @everywhere("corrected bound against the mended rate")
 @over(effort=2, **_CONSTANTS, R=whole(1, 1e6))
@@ -250,51 +212,13 @@ def mended_rate(**at: Any) -> float:
     return math.fsum(CORRECTED.bound(setting)) / MENDED["line-453"].value(values)
 
 
-# Term by term: at each half of 1/η alone, what the corrected bound has of it; start and noise are equal at the second.
-_BALANCED: Final = MENDED["line-452"].right
-_START, _NOISE = (CORRECTED.terms[name].doit() for name in ("start", "noise"))
-_RATE_MENDED: Final = MENDED["line-453"]
-for _label, _left, _right, _what in (
-    ("line-452", _START.subs(eta, _BALANCED), _NOISE.subs(eta, _BALANCED), "start and noise at the mended η"),
-    ("line-452", 4 * D / (R * eta), 8 * STATED.terms["smoothing"].doit().subs(mu, sqrt(MENDED["line-452.mu"].right)),
-     "start, and eight times the smoothing at the mended μ"),
-    ("line-453", (_START + _NOISE).subs(eta, _BALANCED), _RATE_MENDED["noise"], "where noise decides η: start + noise"),
-    ("line-453", _START.subs(eta, CORRECTED.eta["descent"].doit()), _RATE_MENDED["start"], "start at the largest η"),
-    ("line-453", MENDED["line-453.eta"]["largest"], 1 / CORRECTED.eta["descent"].doit(), "1/η, of the largest"),
-    ("line-453", MENDED["line-453.eta"]["balanced"], 1 / _BALANCED, "1/η, where noise decides it"),
-    # η²L‖ε‖² divided by η/4
-    ("line-447.2", 4 * eta * L * statement("remainder", "stated").terms["smoothing"].doit(),
-     MENDED["line-447.2"].right, "what the proof has of ‖ε‖²"),
-):  # fmt: skip
-    mends(_label)(equal, _left, _right, _what)
-
-
-context("line-456")(
-    equal, _SHORT_RATE / _RATE, P / kappa, "√P/√(mκR) as a multiple of √κ/√(mRP) is P/κ, so at most 1 from κ = P on"
-)
-refutes("line-1373.2", cause="two-sentences")(
-    differs, (_SHORT_RATE / _RATE).subs(P, kappa), sp.Integer(0), "the same at κ = P, where κ ≫ P would let it vanish"
-)
-
-
 # Claims ----------------------------------------------------------------------------------------------------------
-
-
-@refutes("line-136", "line-442", cause="smoothing-terms", witness=True)
-def grows_with_d() -> Evidence:
-    """The printed bound at one μ and η for d = 10³ and 10⁹, κ = 10."""
-    here, there = (
-        math.fsum(STATED.bound(Setting(d=d, L=1.0, kappa=10.0, R=1000, mu=1e-3, distribution="sphere", eta=0.01)))
-        for d in (10**3, 10**9)
-    )
-    return exceeds(there, here, "the printed bound at μ = 10⁻³ and κ = 10: d = 10⁹ against d = 10³")
 
 
 _LLM: Final = {"kappa": 10.0, "m": 2.0, "R": 3000.0, "P": 10.0}
 
 
 @refutes("line-136", "line-442", cause="small-mu", witness=True)
-@refutation
 def below_resolution() -> Evidence:
     """Where μ‖∇f‖, the change of the loss, is below half a unit in the last place of the loss, ‖∇f‖ = f = 1."""
     reach = {
@@ -312,7 +236,6 @@ def below_resolution() -> Evidence:
 
 
 @refutes("line-442", cause="small-mu")
-@refutation
 def no_change() -> Evidence:
     """Float32 weights of standard deviation 0.02, as in language models: which of them does x + μz change?"""
     rng = np.random.default_rng(0)
@@ -347,15 +270,6 @@ def scalars_by_steps() -> Evidence:
     return same(four - 4 * one, 0.0, "scalars at K = 4 as a multiple of those at K = 1, less 4")
 
 
-@refutes("line-446", cause="formula-slips", witness=True)
-@refutation
-def ball_of_radius() -> Evidence:
-    """E zzᵀ = (E‖z‖²/d) I for z uniform in the ball of radius √d."""
-    d, s = sp.symbols("d s", positive=True)
-    second = sp.integrate(s ** (d + 1), (s, 0, sp.sqrt(d))) / sp.integrate(s ** (d - 1), (s, 0, sp.sqrt(d))) / d
-    return equal(second, d / (d + 2), "E zzᵀ/I in the ball of radius √d; it has to be 1")
-
-
 @mends("line-443", "line-446")
 def sphere_of_radius() -> Evidence:
     directions = design("sphere", 8)
@@ -371,14 +285,6 @@ def own_directions() -> Evidence:
     return unlike((shared + np.outer(v, v)) / 2, shared, "m = 2, equal gradients: own directions against shared")
 
 
-@supports("line-462")
-def as_corollary_one() -> Evidence:
-    rate = statement("corollary-1", "stated").terms["rate"].doit()
-    swap = {"K": sp.Integer(1), "d": sp.Symbol("kappa", positive=True)}
-    swapped = rate.subs({sp.Symbol(name, positive=True): value for name, value in swap.items()})
-    return equal(swapped, _RATE, "rate of Corollary 1 at K = 1 with κ for d")
-
-
 @supports("line-464")
 def kappa_in_few_products() -> Evidence:
     d = 400
@@ -388,13 +294,6 @@ def kappa_in_few_products() -> Evidence:
     error = abs(found.kappa / true - 1)
     says = f"κ = {true:.4f}, estimated to {error:.2%} with {found.products} products with H, d = {d}"
     return Evidence("execution", error < 0.05 and found.products < d / 4, says, {"products": found.products})
-
-
-@refutes("assumption.low-rank", cause="concave")
-def twice_differentiable() -> Evidence:
-    """The gradient of f = x|x|/2 is 1-Lipschitz, but no f''(x') gives f(1) from x = −1."""
-    needed = (Fraction(1, 2) - Fraction(-1, 2) - 1 * 2) / Fraction(2**2, 2)  # (f(1) − f(−1) − f'(−1)·2)/(2²/2)
-    return unlike(needed**2, Fraction(1), "f'' that Taylor's theorem needs against those that f has, squared")
 
 
 @refutes("assumption.low-rank", cause="assumptions")

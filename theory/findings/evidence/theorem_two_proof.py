@@ -13,13 +13,10 @@ from numpy.typing import NDArray
 from theory.bounds import statement
 from theory.findings.evidence.covariance import SAMPLE, Clients, printed_covariance
 from theory.findings.evidence.designs import Design, design
-from theory.findings.finding import Evidence, support
+from theory.findings.finding import Evidence
 from theory.findings.instruments import (
     Axis,
     agree,
-    at_most,
-    differs,
-    equal,
     everywhere,
     exceeds,
     linear,
@@ -32,7 +29,6 @@ from theory.findings.mended import MENDED
 from theory.findings.placed import mends, refutes, supports
 from theory.notation.formula import value_of
 from theory.notation.setting import Setting, effective_factor
-from theory.notation.symbols import L, P, a, d, eta, kappa, m, mu, phi, rho_kappa, sigma, sigma_G
 from theory.problems.quadratic import Quadratic, spread
 from theory.problems.spectrum import Spectrum
 
@@ -40,8 +36,6 @@ Floats = NDArray[np.float64]
 
 
 # The estimate ----------------------------------------------------------------------------------------------------
-
-_X, _MU, _Z = sp.symbols("x mu z", real=True)
 
 
 @supports("line-1262")
@@ -51,20 +45,6 @@ def averaged_scalars() -> Evidence:
     z = design("sphere", 4).points[:2]
     mean = np.tile(g.sum(axis=0) / 3, (3, 1))
     return same((mean @ z).sum(0)[0], (g @ z).sum(0)[0], "Σ g_{r,p} z_p and Σ g_{i,r,p} z_p, first coordinate")
-
-
-@supports("line-1262.2")
-@support
-def not_the_derivative() -> Evidence:
-    scalar = (sp.sin(_X + _MU * _Z) - sp.sin(_X)) / _MU
-    at = {_X: 0, _MU: 1, _Z: 1}
-    return unlike(scalar.subs(at), (_Z * sp.cos(_X)).subs(at), "f = sin, x = 0, μ = z = 1: scalar against z f'")
-
-
-@supports("line-1262.2")
-def derivative_in_the_limit() -> Evidence:
-    scalar = (sp.sin(_X + _MU * _Z) - sp.sin(_X)) / _MU
-    return equal(sp.limit(scalar, _MU, 0), _Z * sp.cos(_X), "f = sin, μ → 0: the scalar and z f'")
 
 
 def _mean_points() -> tuple[sp.Expr, sp.Expr]:
@@ -116,58 +96,11 @@ def remainder_search(d: int, P: int) -> float:
     return corrected / stated
 
 
-def _kinked(delta: float) -> float:
-    """ε² of f_1 = √(x² + δ²) at x = 0, μ = d = 1: the scalar is √(1 + δ²) − δ, the gradient 0."""
-    return (math.hypot(1.0, delta) - delta) ** 2
-
-
-@refutes("line-1284.2", "eq.fjiow.es", cause="smoothness")
-def kinked_client() -> Evidence:
-    """For f = (f_1 + f_2)/2 = 0 for f_2 = −f_1, so any L is one of f: here 1/10."""
-    bound = statement("remainder", "stated").bound(Setting(d=1, L=0.1, mu=1.0, distribution="sphere"))
-    return exceeds(_kinked(1e-3), sum(bound), "f_1 = √(x² + δ²) = −f_2, δ = 10⁻³, f 1/10-smooth: ‖ε‖² against bound")
-
-
-@mends("line-1284.2", "eq.fjiow.es")
-def kinked_mended() -> Evidence:
-    bound = statement("remainder").bound(Setting(d=1, L=1e3, mu=1.0, distribution="sphere"))
-    return at_most(_kinked(1e-3), sum(bound), "the same with L = 1/δ, of f_1: ‖ε‖² against the mended bound")
-
-
-def _mean_scalar() -> sp.Expr:
-    """E g z for f = cos, z = ±1."""
-    mu = sp.Symbol("mu", positive=True)
-    return sum(z * (sp.cos(_X + mu * z) - sp.cos(_X)) / mu for z in (-1, 1)) / 2
-
-
-@refutes("line-1292", cause="sphere-and-gaussian", witness=True)
-def smoothed_on_the_sphere() -> Evidence:
-    """∇f^μ of line 997 for f = cos is −sin(x) e^{−μ²/2}, as E cos(μz) is the characteristic function of z."""
-    mu, t = sp.symbols("mu t", positive=True)
-    density = sp.exp(-(t**2) / 2) / sp.sqrt(2 * sp.pi)
-    gradient = -sp.sin(_X) * 2 * sp.integrate(sp.cos(mu * t) * density, (t, 0, sp.oo))
-    return differs(_mean_scalar(), gradient, "f = cos, d = 1: E ĝ on the sphere against the Gaussian ∇f^μ")
-
-
-@mends("line-1292")
-def smoothed_over_the_ball() -> Evidence:
-    """The mean of cos over [x − μ, x + μ], the ball that the sphere of radius √d bounds in one dimension."""
-    mu, t = sp.symbols("mu t", positive=True)
-    slope = sp.simplify(sp.integrate(-sp.sin(_X + t), (t, -mu, mu)) / (2 * mu))
-    return equal(_mean_scalar(), slope, "f = cos, d = 1: E ĝ on the sphere and ∇ of the mean in its ball")
-
-
 @mends("line-1292")
 def quartic_over_the_ball() -> Evidence:
     """For f = x_1⁴ in d = 8, coefficient of μ²x_1: 4 E z_1⁴ of the sphere, 12 d E u_1² = 12d/(d + 2) of its ball."""
     fourth = sum(Fraction(int(v)) ** 4 for v in design("sphere", 8).points[:, 0]) / 240
     return same(4 * fourth, Fraction(12 * 8, 10), "f = x_1⁴, d = 8: sphere and its ball (12 for Gaussian z)")
-
-
-@supports("line-1296")
-@support
-def not_the_gradient() -> Evidence:
-    return differs(_mean_scalar(), -sp.sin(_X), "f = cos, d = 1: E ĝ against f'")
 
 
 # One step --------------------------------------------------------------------------------------------------------
@@ -262,47 +195,6 @@ def descent_by_rank(**at: float) -> float:
     return (step.change + 0.5 * step.eta) / right
 
 
-def _scalar_step(*, h: float, x: float, mu: float, eta: float, unit: int = 2) -> tuple[float, float]:
-    """Both sides of line 1378, less f(x), for f = hx²/2 in one dimension, z = ±1, with L^unit ‖ε‖² on the right.
-
-    ĝ = hx + ½μhz, so ∇̄f = hx = ∇f^μ, ε = ½μhz; L = |h|.
-    """
-    gradient, error2 = h * x, (mu * h / 2) ** 2
-    left = -eta * gradient**2 + eta**2 / 2 * h * (gradient**2 + error2)
-    right = -eta * gradient**2 + eta**2 * h * gradient**2 + eta**2 * abs(h) ** unit * error2
-    return left, right
-
-
-@refutes("assumption.low-rank", "line-1378.2", "line-1384", cause="concave", witness=True)
-def concave_step() -> Evidence:
-    left, right = _scalar_step(h=-1.0, x=1.0, mu=0.1, eta=0.25)
-    return exceeds(left, right, "f = −x²/2, x = 1, μ = 1/10, η = 1/4: E f(x_{r+1}) − f against its bound")
-
-
-@refutes("line-1378.2", "line-1384", cause="remainder-unit")
-def small_unit() -> Evidence:
-    left, right = _scalar_step(h=0.25, x=0.0, mu=1.0, eta=1.0)
-    return exceeds(left, right, "f = Lx²/2, L = 1/4, x = 0, μ = η = 1: E f(x_{r+1}) − f against η²L²‖ε‖²")
-
-
-@mends("line-1378.2", "line-1384")
-def small_unit_mended() -> Evidence:
-    left, right = _scalar_step(h=0.25, x=0.0, mu=1.0, eta=1.0, unit=1)
-    return at_most(left, right, "the same against η²L‖ε‖²")
-
-
-@refutes("line-1389", cause="concave")
-def negative_curvature() -> Evidence:
-    """For f = −L‖x‖²/2, L = 1, μ → 0, P = 1, ‖∇f‖ = 1: E f(x_{r+1}) − f = −η − ½η²d; H = e_1e_1ᵀ ⪰ −I, κ = 1."""
-    d = 100
-    eta = 0.25 / effective_factor("sphere", d=d, P=1, kappa=1.0)
-    return exceeds(
-        -eta - 0.5 * eta**2 * d,
-        -0.5 * eta - eta**2 * d,
-        "f = −‖x‖²/2, d = 100, κ = 1, largest η: E f(x_{r+1}) − f against −η/2 + η²E ∇̄fᵀ∇²f∇̄f",
-    )
-
-
 @refutes("line-1394", cause="concave")
 def negative_t3() -> Evidence:
     """For f = ½xᵀHx from 0, noise ±e_3, μ → 0, P = m = 1: E f(x_{r+1}) − f = ½η²T_3 where the line has η²T_3.
@@ -323,18 +215,6 @@ def taylor() -> Evidence:
     square = ((x + h) ** 4 - x**4 - 4 * x**3 * h) / (h**2 / 2) / 12
     between = (x + h) ** 2 < square < x**2
     return Evidence("algebra", between, f"f = x⁴ from 1 to 1/2: x'² = {square} is between 1/4 and 1")
-
-
-@mends("line-1384")
-def polarised() -> Evidence:
-    a, b = sp.symbols("a b", real=True)
-    return equal(-a * b, -(a**2) / 2 - b**2 / 2 + (a - b) ** 2 / 2, "−⟨a, b⟩ = −½‖a‖² − ½‖b‖² + ½‖a − b‖²")
-
-
-@mends("line-1389")
-def applied() -> Evidence:
-    smoothed = statement("smoothed-gradient", "stated").terms["smoothing"].doit()
-    return equal(eta / 2 * smoothed**2, eta * mu**2 * L**2 * (d + 3) ** 3 / 8, "(η/2)·(eq. as)² = ημ²L²(d + 3)³/8")
 
 
 @refutes("assumption.low-rank", "line-1394.2", cause="ball", witness=True)
@@ -409,15 +289,6 @@ def norm_of_h(first: float, second: float, more: float, other: float, angle: flo
     return float(np.abs(values).max()) if values.max() <= 1 else math.nan
 
 
-@supports("line-1405")
-def coefficients() -> Evidence:
-    return equal(
-        L * d * kappa / (P * (d + 2)) + L * (1 + (d - 2) / (P * (d + 2))),
-        L * (1 + (d * kappa + d - 2) / (P * (d + 2))),
-        "the two coefficients of T_3's bound added",
-    )
-
-
 @everywhere("exact E (Zv)ᵀH(Zv) against Lρ_κ‖v‖²")
 @over(effort=10, d=whole(2, 1e9), rank=linear(0, 0.99), P=whole(1, 1e4), first=linear(0, 1))
 def weighted_by_rank(distribution: str, *, d: int, rank: float, P: int, first: float) -> float:
@@ -431,28 +302,6 @@ def weighted_by_rank(distribution: str, *, d: int, rank: float, P: int, first: f
 
 supports("line-1405")(weighted_by_rank, "sphere")
 mends("line-1449.2")(weighted_by_rank, "gaussian")
-
-
-mends("line-1418")(
-    equal,
-    eta / 2 * a**2 - eta**2 * L * rho_kappa * a**2,
-    eta * (sp.S.Half - eta * L * rho_kappa) * a**2,
-    "what multiplies ‖∇f‖² on the left",
-)
-_F: Final = sp.symbols("f0:5")
-refutes("eq.low.rank.bound", cause="step-index")(
-    differs, sum(_F[r] - _F[r + 1] for r in range(1, 4)), _F[0] - _F[3], "R = 3: Σ_{r=1..R} of f(x_r) − f(x_{r+1})"
-)
-mends("eq.low.rank.bound")(
-    equal, sum(_F[r] - _F[r + 1] for r in range(3)), _F[0] - _F[3], "R = 3: Σ_{r=0..R−1} of f(x_r) − f(x_{r+1})"
-)
-_ENDED: Final = 4 * eta * L / m * rho_kappa
-_PROVED: Final = 2 * statement("theorem-2").terms["noise"].doit().subs(phi, 1)
-supports("line-1423.2")(equal, 4 / eta * eta**2 * L / m * rho_kappa, _ENDED, "noise divided by η(½ − ¼)")
-supports("line-1423.2")(equal, _ENDED * (sigma_G**2 + sigma**2), _PROVED, "its noise and twice what is proved")
-refutes("line-1427", cause="half-the-noise")(
-    differs, _ENDED * (sigma_G**2 + sigma**2), _PROVED / 2, "its noise, and half of it, which the theorem has"
-)
 
 
 @supports("line-1436")
