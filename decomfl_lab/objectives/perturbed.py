@@ -20,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.layout import Layout
 from decomfl_lab.noise import Distribution
+from decomfl_lab.objectives.trees import tensors
 from decomfl_lab.replicas.rebuild import axpy_, blocks_of
 from decomfl_lab.tables import table_beside
 
@@ -46,7 +47,11 @@ class _Direction:
     p: int
     d: int
     distribution: Distribution
-    wide: bool
+    wide: bool = False
+
+    def __post_init__(self) -> None:
+        require_int("seed", self.seed, 0, 2**64 - 1)
+        require_int("p", self.p, 0, 2**32 - 1)
 
     def _add_(self, y: Tensor, first: int, c: float) -> None:
         """Set a contiguous vector y ← fl(y + fl(c z[first...])); c = 0 leaves every bit, that of -0 too."""
@@ -119,20 +124,6 @@ class _Part:
     name: str
     w: nn.Parameter
     first: int
-
-
-def _direction(d: int, seed: int, p: int, distribution: Distribution, *, wide: bool = False) -> _Direction:
-    require_int("seed", seed, 0, 2**64 - 1)
-    require_int("p", p, 0, 2**32 - 1)
-    return _Direction(seed, p, d, distribution, wide)
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)
 
 
 def memory_of(t: Tensor) -> int | None:
@@ -213,7 +204,7 @@ class _Virtual(TorchFunctionMode):
                     _refuse_write(_function_name(func), self.parts[key].name)
             # Remember what of the formed tensors outlives the call, views above all: no one may write to it.
             names = {memory_of(t): self.parts[key].name for key, t in formed.items() if t.numel()}
-            for t in (*formed.values(), *_tensors(result)):
+            for t in (*formed.values(), *tensors(result)):
                 name = names.get(memory_of(t))
                 if name is not None and not t.is_inference():
                     self.watched.append((weakref.ref(t), t._version, name))
@@ -383,7 +374,7 @@ def virtual(
                 f"module {name!r} ({kind}) is compiled: the weights it uses cannot be replaced; "
                 "give the module it was made from"
             )
-    with _moved(parts, _direction(layout.d, seed, p, distribution, wide=wide), mu, strict=strict):
+    with _moved(parts, _Direction(seed, p, layout.d, distribution, wide), mu, strict=strict):
         yield
 
 
@@ -415,7 +406,7 @@ def moved(
     """
     firsts = [0, *accumulate(w.numel() for _, w in named)]
     parts = [_Part(name, w, first) for (name, w), first in zip(named, firsts, strict=False)]
-    with _moved(parts, _direction(firsts[-1], seed, p, distribution), mu, strict=strict, in_blocks=True):
+    with _moved(parts, _Direction(seed, p, firsts[-1], distribution), mu, strict=strict, in_blocks=True):
         yield
 
 

@@ -173,14 +173,11 @@ class Server:
         held: dict[int, int] = {}
         for report in reports or ():
             require(report.client in participants, "client of a report", f"be one of {participants}", report.client)
-            require(
-                held.get(report.client, report.round) == report.round, "client of a report", "say one round", report
-            )
-            held[report.client] = report.round
+            same = held.setdefault(report.client, report.round) == report.round
+            require(same, "client of a report", "say one round", report)
         silent = sorted(set(participants) - set(held))
-        require(
-            not silent, "reports", "come from every participant: the clients track their rounds", f"none of {silent}"
-        )
+        rule = "come from every participant: the clients track their rounds"
+        require(not silent, "reports", rule, f"none of {silent}")
         for client, r in held.items():
             require_int(f"round that client {client} reports", r, 0, self.round)
         return held
@@ -242,12 +239,8 @@ class Server:
                 f"client of a reply must be one planned for round {self.round} "
                 f"({sorted(self._planned)}), got {reply.client}"
             )
-        require(
-            reply.round == plan.round,
-            f"round of client {reply.client}'s reply",
-            f"be {plan.round}",
-            reply.round,
-        )
+        whose = f"round of client {reply.client}'s reply"
+        require(reply.round == plan.round, whose, f"be {plan.round}", reply.round)
         form = reply.scalars.dtype, reply.scalars.shape
         if form != (np.dtype(self.aggregation.dtype), (plan.K, plan.P)):  # asked first, as the words take time
             rule = f"be {self.aggregation.dtype.__name__} of shape (K, P) = {(plan.K, plan.P)}"
