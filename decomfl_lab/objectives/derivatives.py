@@ -23,12 +23,12 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from decomfl_lab.devices import room
 from decomfl_lab.errors import InputError
 from decomfl_lab.objectives.culprit import Order, culprit
 from decomfl_lab.objectives.function import Function, Piece, enabled
+from decomfl_lab.objectives.needs import Calls
 from decomfl_lab.objectives.trees import mapped, tensors
 from decomfl_lab.objectives.trial import FAR, Trial, refuse
 from decomfl_lab.objectives.vectors import BLOCK, add_, length, moved, relative
@@ -481,13 +481,13 @@ def _nearest(own: Tensor, others: list[Tensor]) -> Tensor:
     return min(others, key=lambda other: float((other - own).norm()))
 
 
-class _Narrow(TorchFunctionMode):
+class _Narrow(Calls):
     """Inside, it is seen whether something in less than float64 is made of something in float64."""
 
     seen = False
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
+    def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = func(*args, **kwargs)
         wide = any(t.dtype == torch.float64 for t in tensors(args))
         less = any(t.is_floating_point() and t.dtype != torch.float64 for t in tensors(result))
         self.seen = self.seen or (wide and less)

@@ -89,6 +89,15 @@ class Client:
         """
         return _handle([self], [plan])[0]
 
+    def _catch_up(self, plan: Plan) -> None:
+        self.replica.catch_up(plan.records)
+        self._taken.clear()
+        if self.replica.round != plan.round:
+            raise InputError(
+                f"client {self.id} is at round {self.replica.round} after its records, "
+                f"but the plan is of round {plan.round}"
+            )
+
     def release(self) -> None:
         """Let engine and objective go of points of the size of the model."""
         self.engine.release()
@@ -218,13 +227,7 @@ def _handle(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Reply]:
     """Rebuild, measure step by step together, revert."""
     with ExitStack() as stack:  # left in reverse: each replica is reverted, then the points are let go
         for client, plan in zip(clients, plans, strict=True):
-            client.replica.catch_up(plan.records)
-            client._taken.clear()
-            if client.replica.round != plan.round:
-                raise InputError(
-                    f"client {client.id} is at round {client.replica.round} after its records, "
-                    f"but the plan is of round {plan.round}"
-                )
+            client._catch_up(plan)
             stack.callback(client.release)
             stack.enter_context(client.replica.reverting(client._taken, plan.K))
         updates = _local_updates(clients, plans)

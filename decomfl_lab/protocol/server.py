@@ -131,13 +131,12 @@ class Server:
             InputError: If a participant does not exist, stands twice, says nothing or nonsense of what it holds, or
                 needs records that are gone.
         """
-        r = self.round
         participants = self.sample() if participants is None else participants
         require(len(set(participants)) == len(participants) > 0, "participants", "be distinct", participants)
         for client in participants:
             require_int("participant", client, 0, self.M - 1)
         held = self._held(participants, reports)
-        seeds = draw_seeds(self.seeding, self.run_seed, r, self.K, self.P(r), self.pool)
+        seeds = self._seeds()
         self._planned = {client: self._plan(client, held[client], seeds) for client in sorted(participants)}
         return dict(self._planned)
 
@@ -150,12 +149,11 @@ class Server:
         require_int("participant", client, 0, self.M - 1)
         require_int(f"round that client {client} holds", r, 0, self.round)
         known = next(iter(self._planned.values()), None)
-        if known is None:
-            seeds = draw_seeds(self.seeding, self.run_seed, self.round, self.K, self.P(self.round), self.pool)
-        else:
-            seeds = known.seeds
-        self._planned[client] = self._plan(client, r, seeds)
+        self._planned[client] = self._plan(client, r, self._seeds() if known is None else known.seeds)
         return self._planned[client]
+
+    def _seeds(self) -> Sequence[StepSeed]:
+        return draw_seeds(self.seeding, self.run_seed, self.round, self.K, self.P(self.round), self.pool)
 
     def _plan(self, client: int, r: int, seeds: Sequence[StepSeed]) -> Plan:
         if r < self.history.start:

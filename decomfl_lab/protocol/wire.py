@@ -167,9 +167,8 @@ class _Reader:
         return len(self.body) - self.at
 
     def end(self) -> None:
-        extra = len(self.body) - self.at
-        if extra:
-            raise InputError(f"{self.name} message is oversized: {extra} bytes too many in its body")
+        if self.left:
+            raise InputError(f"{self.name} message is oversized: {self.left} bytes too many in its body")
 
 
 def _message(kind: Kind, *head: Any, rest: bytes = b"") -> bytes:
