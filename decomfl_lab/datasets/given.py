@@ -95,14 +95,9 @@ def one_batch(name: str, data: Any, *, whole: bool = False, draw: int = 0) -> Ba
     batches, _ = batches_of(name, data, whole=whole, draw=draw)
     for b, batch in enumerate(batches):
         own = name if len(batches) == 1 else f"batch {b} of {name}"
-        counts = [tuple(tensor.shape) for tensor in tensors(batch)]
-        count = row_count(batch)
-        require(
-            count is not None,
-            f"tensors of {own}",
-            "have as many examples as each other, in their first dimension",
-            counts,
-        )
+        shapes, count = [tuple(tensor.shape) for tensor in tensors(batch)], row_count(batch)
+        rule = "have as many examples as each other, in their first dimension"
+        require(count is not None, f"tensors of {own}", rule, shapes)
         require(count != 0, own, "have at least one example", 0)
     if len(batches) == 1:
         return batches[0]

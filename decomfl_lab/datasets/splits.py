@@ -108,18 +108,11 @@ def _equal_tables(q: NDArray[np.float64], counts: NDArray[np.int64], n: int, dra
     if dropped:
         rows, q = np.append(rows, dropped), np.vstack([q, counts / counts.sum()])
     U = np.floor(_fit(q, rows, counts, drawn.dot) * _UNIT).astype(np.int64)
-    # Its margins are at most those asked for: what is missing is added cell by cell, from the top left.
-    short_rows, short_columns = rows * _UNIT - U.sum(axis=1), counts * _UNIT - U.sum(axis=0)
-    i = c = 0
-    while i < len(rows) and c < len(counts):
-        amount = min(short_rows[i], short_columns[c])
-        U[i, c] += amount
-        short_rows[i] -= amount
-        short_columns[c] -= amount
-        if short_rows[i] == 0:
-            i += 1
-        else:
-            c += 1
+    # Its margins are at most those asked for: what is missing is added cell by cell, from the top left. What rows and
+    # columns miss, each laid end to end along one line, share of it what is added where they cross.
+    by_row, by_column = (np.cumsum([0, *short]) for short in (rows * _UNIT - U.sum(1), counts * _UNIT - U.sum(0)))
+    ends, starts = np.minimum.outer(by_row[1:], by_column[1:]), np.maximum.outer(by_row[:-1], by_column[:-1])
+    U += np.maximum(ends - starts, 0)
     return _round_cycles(U, drawn)[:M]
 
 

@@ -27,7 +27,6 @@ Rademacher z gives t_1 only: Var q = 2(t_2 − Σ h_jj²), and nothing here know
 The last inequality is also a test: t_2² > t_1 t_3 proves that H is indefinite.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -118,36 +117,29 @@ def _ratio(numerator: Floats, denominator: Floats, otherwise: float) -> Floats:
     return np.where(positive, numerator / np.where(positive, denominator, 1.0), otherwise)
 
 
-def _within(t: PowerSums, low: Floats, high: Floats, least: float, d: int) -> Floats:
-    """The bracket cut to what κ can be, least..d; −d..d where t_1 ≤ 0, of which nothing here speaks."""
-    # tr H ≤ d ‖H‖ for every H, and tr H ≥ ‖H‖ where no eigenvalue is negative.
+BRACKETS = ("any-sign", "psd-second", "psd")
+"""The kinds of ``bracket``."""
+
+
+def bracket(kind: str, t: PowerSums, d: int) -> Floats:
+    """(low, high) of κ from power sums and d, shape (2, ...).
+
+    Args:
+        kind: "any-sign" for any symmetric H, "psd-second" for positive semi-definite H from second moments, or "psd"
+            from third ones.
+        t: The power sums.
+        d: The dimension.
+
+    Returns:
+        The bracket, cut to what κ can be: 0..d, or 1..d where no eigenvalue is negative (tr H ≤ d ‖H‖ for every H, and
+        tr H ≥ ‖H‖ then). Where an estimate is not positive, as sampling error may make it, an end falls back to these.
+        Where t_1 ≤ 0, of which nothing here speaks, it is −d..d.
+    """
+    t2, least = np.maximum(t.t2, 0.0), 0.0 if kind == "any-sign" else 1.0
+    low = _ratio(t.t1, np.cbrt(np.maximum(t.t3, 0.0)) if kind == "psd" else np.sqrt(t2), least)
+    high = _ratio(t.t1**2, t2, d) if kind == "psd-second" else _ratio(t.t1 * t2, t.t3, d)
     ends = np.clip(np.stack([low, high]), least, d)
     return np.where(t.t1 > 0, ends, np.stack([np.full_like(t.t1, -d), np.full_like(t.t1, d)]))
-
-
-def _any_sign(t: PowerSums, d: int) -> Floats:
-    t2 = np.maximum(t.t2, 0.0)
-    return _within(t, _ratio(t.t1, np.sqrt(t2), 0.0), _ratio(t.t1 * t2, t.t3, d), 0.0, d)
-
-
-def _psd_second(t: PowerSums, d: int) -> Floats:
-    t2 = np.maximum(t.t2, 0.0)
-    return _within(t, _ratio(t.t1, np.sqrt(t2), 1.0), _ratio(t.t1**2, t2, d), 1.0, d)
-
-
-def _psd_third(t: PowerSums, d: int) -> Floats:
-    t2, t3 = np.maximum(t.t2, 0.0), np.maximum(t.t3, 0.0)
-    return _within(t, _ratio(t.t1, np.cbrt(t3), 1.0), _ratio(t.t1 * t2, t3, d), 1.0, d)
-
-
-BRACKETS: dict[str, Callable[[PowerSums, int], Floats]] = {
-    "any-sign": _any_sign,
-    "psd-second": _psd_second,
-    "psd": _psd_third,
-}
-"""(low, high) of κ from power sums and d, shape (2, ...): for any symmetric H, for positive semi-definite H from
-second moments, and from third. Where an estimate is not positive, as sampling error may make it, an end falls back to
-what always holds (0 or 1 below, d above) instead of NaN."""
 
 
 class CurvatureLog:
@@ -198,8 +190,8 @@ class CurvatureLog:
         drawn = k[np.random.default_rng(n).integers(n, size=(500, n))].mean(1).T
         t = power_sums(k.mean(0), self.distribution, self.d)
         resampled = power_sums(drawn, self.distribution, self.d)
-        lows, highs = BRACKETS["any-sign"](resampled, self.d)
-        _, highs_psd = BRACKETS["psd-second"](resampled, self.d)
+        lows, highs = bracket("any-sign", resampled, self.d)
+        _, highs_psd = bracket("psd-second", resampled, self.d)
         found = (
             float(t.t1),
             float(k[:, 0].std(ddof=1) / np.sqrt(n)) if n > 1 else float("nan"),

@@ -9,7 +9,8 @@ import numpy as np
 
 from decomfl_lab.checkpoint import Saved
 from decomfl_lab.errors import DivergedError, InputError, require, require_finite_positive, require_int
-from decomfl_lab.estimators.resolution import Resolution, span
+from decomfl_lab.estimators.differences import ScalarEstimate
+from decomfl_lab.estimators.resolution import Resolution
 from decomfl_lab.federations.carrier import Carrier
 from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.federations.newcomers import padded
@@ -135,11 +136,10 @@ class RemoteFederation(DeComFLFederation):
         asked, answered = tuple(sorted(coordinator.asked)), tuple(sorted(coordinator.replies))
         # Whoever watches is shown the differences that came; slopes and signs have no rounding that could be seen.
         like = self.like
-        if like is not None and like.resolution is not None and not like.estimator.wants_slopes:
-            distance = span(like.estimator, like.mu)
-            for i, reply in coordinator.replies.items():
-                if reply.scalars.dtype == np.float32:
-                    like.resolution.note(reply.scalars, coordinator.losses[i], distance, like.mu)
+        if like is not None and like.resolution is not None:
+            came = [own for own in coordinator.replies.values() if own.scalars.dtype == np.float32]
+            seen = [ScalarEstimate(own.scalars, coordinator.losses[own.client]) for own in came]
+            like.resolution.see(like.estimator, like.mu, seen)
         losses, weights = [coordinator.losses[i] for i in answered], self.server.weights.of(answered)
         record = coordinator.close()
         self._write(LogEntry(record, asked, answered, coordinator.held, examples=weights))

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from decomfl_lab.datasets.images import TEXT, read_checked
+from decomfl_lab.datasets.images import TEXT, WRITTEN, read_checked
 from decomfl_lab.datasets.text import documentation
 from decomfl_lab.errors import require, require_int
 from decomfl_lab.language.causal import Verbalized
@@ -33,14 +33,7 @@ from decomfl_lab.language.encoding import encode
 from decomfl_lab.language.extra import llm_library
 from decomfl_lab.language.opt import SPECIAL
 
-CORPUS = {
-    "movie_reviews.txt.gz": "df856ecd7fa3d22628c2f19730113628f2b3f92cf4966bd2410d37d535229609",
-    "state_union.txt.gz": "ad09651f436d8a7b9dc0f37eecc08b934cdc1c54c0b4721bc92702f5d1048cea",
-    "inaugural.txt.gz": "c5c1e5f3a258ef3e7aae90fc7e87eb088bab1cf28f13e1eb3afa4f00e1319a32",
-    "wikitext2_valid.txt": "f0737ed31fc1329026e95cb8b98e19c2a182c39c240ab909dc31abf2f8af58e8",
-    "wikitext2_test.txt": "d790b833ef8cf03a90db7bf1271b7520b83c45ce07ba3c1a9699df81e239eca0",
-    **TEXT,
-}
+CORPUS: dict[str, str] = WRITTEN["corpus"]["files"] | TEXT
 """File name under ``$DECOMFL_DATA/corpus``: sha256."""
 
 REVIEWS = "movie_reviews.txt.gz"

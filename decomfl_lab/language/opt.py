@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from decomfl_lab.language.extra import llm_library
+from decomfl_lab.tables import table_beside
 
 if TYPE_CHECKING:
     from torch import nn
@@ -26,16 +27,8 @@ class Size:
         return (vocabulary + self.context + 4) * h + self.depth * (12 * h * h + 13 * h)
 
 
-SIZES: dict[str, Size] = {
-    "opt-0.3m": Size(48, 3, 4, 256),
-    "opt-0.5m": Size(80, 2, 4, 256),
-    "opt-1m": Size(128, 2, 4, 256),
-    "opt-4m": Size(240, 4, 8, 512),
-    "opt-15m": Size(384, 8, 8, 512),
-    "opt-50m": Size(640, 10, 10, 512),
-    "opt-125m": Size(768, 12, 12, 2048),
-}
-"""Shapes by name; the names say d at a vocabulary of 4,096 tokens, that of OPT-125M at its own of 50,272."""
+SIZES: dict[str, Size] = {name: Size(*shape) for name, shape in table_beside(__name__, "sizes.toml").items()}
+"""Shapes by name."""
 
 
 def build_opt(size: Size, tokenizer: Any, *, seed: int) -> nn.Module:

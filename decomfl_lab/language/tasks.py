@@ -16,6 +16,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from string import Formatter
 from typing import Any
@@ -115,13 +116,20 @@ def load_task(name: str, *, folder: str | Path | None = None) -> TaskData:
     Raises:
         InputError: If the name is unknown, a file is missing, altered or damaged, or a row lacks a column.
     """
-    task = TASKS[require_choice("task", name, TASKS)]
+    task, note = TASKS[require_choice("task", name, TASKS)], ""
     if folder is not None:
-        sha256 = hashlib.sha256()
+        sha256, where = hashlib.sha256(), f"from {Path(folder).name}"
 
         def part(*stems: str) -> list[Row]:
+            """The rows of the one file of a part, or of its numbered pieces, by the first name and kind there is."""
+            found: list[Path] = []
+            for stem, kind in product(stems, _READERS):
+                found = found or [*Path(folder).glob(f"{stem}{kind}"), *sorted(Path(folder).glob(f"{stem}-*{kind}"))]
+            if not found:
+                kinds = f"a file {' or '.join(stems)} as {', '.join(_READERS)}"
+                raise InputError(f"folder of task {name} must have {kinds}, got {folder}")
             rows = []
-            for path in _hub_files(task, Path(folder), stems):
+            for path in found:
                 try:
                     content = path.read_bytes()
                 except OSError as error:
@@ -131,45 +139,30 @@ def load_task(name: str, *, folder: str | Path | None = None) -> TaskData:
             return rows
 
         train, test = part("train"), part("validation", "val", "dev")
-        return _task_data(task, train, test, f"from {Path(folder).name}", "", sha256.hexdigest()[:16])
-    users = os.environ.get("DECOMFL_DATA")
-    if not users:
-        raise InputError(
-            f"data of task {name} must be available here: set DECOMFL_DATA to a folder that has {name}/, or task_data "
-            "to one with the hub's files"
+        digest = sha256.hexdigest()
+    else:
+        users = os.environ.get("DECOMFL_DATA")
+        if not users:
+            raise InputError(
+                f"data of task {name} must be available here: set DECOMFL_DATA to a folder that has {name}/, or "
+                "task_data to one with the hub's files"
+            )
+        from decomfl_lab.datasets.images import read_checked
+
+        source, own, where = SOURCES[name], Path(users) / name, "from DECOMFL_DATA"
+        train, test = (
+            [row for file, expected in files.items() for row in _rows(own / file, read_checked(own, file, expected))]
+            for files in (source.train, source.test)
         )
-    from decomfl_lab.datasets.images import read_checked
-
-    source, own = SOURCES[name], Path(users) / name
-    train, test = (
-        [row for file, expected in part.items() for row in _rows(own / file, read_checked(own, file, expected))]
-        for part in (source.train, source.test)
-    )
-    borrowed, test = test[: source.borrowed], test[source.borrowed :]
-    seen = {row[task.columns[0]] for _, row in borrowed}
-    test = [(where, row) for where, row in test if row[task.columns[0]] not in seen]
-    digest = hashlib.sha256("".join([*source.train.values(), *source.test.values()]).encode()).hexdigest()[:16]
-    return _task_data(task, train + borrowed, test, "from DECOMFL_DATA", source.note, digest)
-
-
-def _hub_files(task: Task, folder: Path, stems: tuple[str, ...]) -> list[Path]:
-    """The one file of a part, or its numbered pieces, by the first name and kind that is there."""
-    for stem in stems:
-        for kind in _READERS:
-            found = [*folder.glob(f"{stem}{kind}"), *sorted(folder.glob(f"{stem}-*{kind}"))]
-            if found:
-                return found
-    raise InputError(
-        f"folder of task {task.name} must have a file {' or '.join(stems)} as {', '.join(_READERS)}, got {folder}"
-    )
-
-
-def _task_data(task: Task, train: "list[Row]", test: "list[Row]", where: str, note: str, digest: str) -> TaskData:
-    for title, part in (("training", train), ("test", test)):
-        require(bool(part), f"{title} examples of task {task.name}", "be at least one", 0)
-    counts = f"{task.title}: {len(train):,} train / {len(test):,} test examples, {where}"
-    source = f"{counts}; {note}" if note else counts
-    return TaskData([_example(task, *row) for row in train], [_example(task, *row) for row in test], source, digest)
+        borrowed, test = test[: source.borrowed], test[source.borrowed :]
+        seen = {row[task.columns[0]] for _, row in borrowed}
+        train, test = train + borrowed, [(at, row) for at, row in test if row[task.columns[0]] not in seen]
+        note = source.note
+        digest = hashlib.sha256("".join([*source.train.values(), *source.test.values()]).encode()).hexdigest()
+    for title, rows in (("training", train), ("test", test)):
+        require(bool(rows), f"{title} examples of task {name}", "be at least one", 0)
+    told = f"{task.title}: {len(train):,} train / {len(test):,} test examples, {where}{note and f'; {note}'}"
+    return TaskData([_example(task, *row) for row in train], [_example(task, *row) for row in test], told, digest[:16])
 
 
 def _example(task: Task, where: str, row: Mapping[str, Any]) -> tuple[str, int]:

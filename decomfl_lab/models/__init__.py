@@ -1,8 +1,8 @@
 """Models by name."""
 
-MODEL_NAMES = (
-    *("cnn-mnist", "cnn-fashion", "cnn-fashion-10"),
-    *("resnet8", "resnet8-bn", "resnet8-half", "resnet8-half-bn", "resnet20", "resnet20-bn"),
-    *("mlp", "logistic", "gpt-tiny", "gpt-tiny-tied", "gpt-10m"),
-)
+from decomfl_lab.tables import table_beside
+
+WRITTEN = table_beside(f"{__name__}.", "models.toml")
+"""What kind of network each is, with its arguments."""
+MODEL_NAMES = tuple(WRITTEN)
 """The keys of ``registry.MODELS``, for help and completion, which load no torch."""

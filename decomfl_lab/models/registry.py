@@ -2,9 +2,10 @@
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from itertools import pairwise
 from threading import RLock
 from typing import Final
 
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 
 from decomfl_lab.errors import require, require_choice, require_int, require_possible
+from decomfl_lab.models import WRITTEN
 from decomfl_lab.models.gpt import gpt
 from decomfl_lab.models.initial import draw_
 from decomfl_lab.models.resnet import resnet
@@ -39,8 +41,10 @@ def _cnn_mnist(in_shape: Shape, classes: int) -> nn.Module:
     )
 
 
-def _cnn_fashion(in_shape: Shape, outputs: int) -> nn.Module:
-    """The paper's larger CNN for 28×28 grey images: d = 1,198,592 + 129·(outputs)."""
+def _cnn_fashion(in_shape: Shape, classes: int, *, outputs: int | None = None) -> nn.Module:
+    """The paper's larger CNN for 28×28 grey images: d = 1,198,592 + 129·(outputs, by default one a class)."""
+    outputs = classes if outputs is None else outputs
+    require(classes <= outputs, "classes for model cnn-fashion", f"be at most {outputs}", classes)
     require(in_shape == (1, 28, 28), "images for model cnn-fashion", _OTHERS, in_shape)
     return nn.Sequential(
         nn.Conv2d(1, 32, 3),
@@ -55,31 +59,23 @@ def _cnn_fashion(in_shape: Shape, outputs: int) -> nn.Module:
     )
 
 
-def _cnn_fashion_62(in_shape: Shape, classes: int) -> nn.Module:
-    """The network with the 62 outputs of the authors' code, of which 10 are used: the paper's d = 1,206,590."""
-    require(classes <= 62, "classes for model cnn-fashion", "be at most 62", classes)
-    return _cnn_fashion(in_shape, 62)
+def _dense(in_shape: Shape, classes: int, *, hidden: Sequence[int]) -> nn.Module:
+    """Linear layers, the hidden ones with so many units."""
+    widths = [math.prod(in_shape), *hidden, classes]
+    layers = [layer for into, out in pairwise(widths) for layer in (nn.Linear(into, out), nn.ReLU())]
+    return nn.Sequential(nn.Flatten(), *layers[:-1])
 
 
-MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
+_KINDS: dict[str, Callable[..., nn.Module]] = {
     "cnn-mnist": _cnn_mnist,
-    "cnn-fashion": _cnn_fashion_62,
-    "cnn-fashion-10": _cnn_fashion,
-    "resnet8": partial(resnet, blocks=1, batch_norm=False),
-    "resnet8-bn": partial(resnet, blocks=1, batch_norm=True),
-    "resnet8-half": partial(resnet, blocks=1, batch_norm=False, widths=(8, 16, 32)),
-    "resnet8-half-bn": partial(resnet, blocks=1, batch_norm=True, widths=(8, 16, 32)),
-    "resnet20": partial(resnet, blocks=3, batch_norm=False),
-    "resnet20-bn": partial(resnet, blocks=3, batch_norm=True),
-    # One hidden layer of 32 units.
-    "mlp": lambda shape, classes: nn.Sequential(
-        nn.Flatten(), nn.Linear(math.prod(shape), 32), nn.ReLU(), nn.Linear(32, classes)
-    ),
-    # One linear layer: multinomial logistic regression, convex.
-    "logistic": lambda shape, classes: nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), classes)),
-    "gpt-tiny": partial(gpt, width=64, depth=2, heads=4),
-    "gpt-tiny-tied": partial(gpt, width=64, depth=2, heads=4, tied=True),
-    "gpt-10m": partial(gpt, width=384, depth=6, heads=6),
+    "cnn-fashion": _cnn_fashion,
+    "resnet": resnet,
+    "dense": _dense,
+    "gpt": gpt,
+}
+MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
+    name: partial(_KINDS[own["kind"]], **{key: value for key, value in own.items() if key != "kind"})
+    for name, own in WRITTEN.items()
 }
 
 

@@ -1,15 +1,12 @@
 """Whether tensors are apart in memory, so that to move one of them leaves the others where they are."""
 
-import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Self
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
-from numpy.lib.stride_tricks import as_strided
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
@@ -17,37 +14,6 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.objectives.perturbed import memory_of
 
 _LAZY = (UninitializedBuffer, UninitializedParameter)
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Where the n-th tensor lies: on which device, from the address of its first byte to that behind its last."""
-
-    n: int
-    name: str
-    tensor: Tensor
-    device: str
-    begin: int
-    end: int
-
-    @classmethod
-    def of(cls, n: int, name: str, tensor: Tensor) -> Self:
-        last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-        begin = tensor.data_ptr()
-        return cls(n, name, tensor, str(tensor.device), begin, begin + (last + 1) * tensor.itemsize)
-
-    @property
-    def dense(self) -> bool:
-        """Whether the elements fill the place, each once."""
-        return bool(torch.ops.aten.is_non_overlapping_and_dense(self.tensor))
-
-    def map(self, begin: int, end: int, cell: int) -> NDArray[np.bool_]:
-        """Which cells from one address to another, of so many bytes, the elements take."""
-        cells = np.zeros((end - begin) // cell, dtype=bool)
-        width = self.tensor.itemsize // cell
-        strides = (*(stride * width for stride in self.tensor.stride()), 1)
-        as_strided(cells[(self.begin - begin) // cell :], (*self.tensor.shape, width), strides)[...] = True
-        return cells
 
 
 def require_apart(named: Iterable[tuple[str, Tensor]]) -> None:
@@ -60,20 +26,22 @@ def require_apart(named: Iterable[tuple[str, Tensor]]) -> None:
         named: Tensors, each once, by their names; those that require gradients are trained.
     """
     given = [(n, name, t) for n, (name, t) in enumerate(named) if not isinstance(t, _LAZY)]
-    stored = (_Place.of(*each) for each in given if each[-1].numel() and memory_of(each[-1]))
-    places = sorted(stored, key=lambda place: (place.device, place.begin))
-    before: list[_Place] = []  # those that reach as far as the place that is looked at
-    for place in places:
-        if place.tensor.requires_grad and not place.dense:
-            cells = int(place.map(place.begin, place.end, place.tensor.itemsize).sum())
+    # On which device each lies, from the address of its first byte to that behind its last.
+    places = []
+    for n, name, t in given:
+        if t.numel() and memory_of(t):
+            last = sum((size - 1) * stride for size, stride in zip(t.shape, t.stride(), strict=True))
+            places.append((str(t.device), t.data_ptr(), t.data_ptr() + (last + 1) * t.itemsize, n, name, t))
+    before: list[tuple[str, int, int, int, str, Tensor]] = []  # those that reach as far as the place that is looked at
+    for place in sorted(places, key=lambda place: place[:2]):
+        device, begin, _, n, name, t = place
+        if t.requires_grad and _folds(t):
             rule = "have memory for each of its elements: register a copy (.contiguous())"
-            got = f"got a view of strides {place.tensor.stride()}"
-            if cells < place.tensor.numel():
-                raise InputError(f"parameter {place.name!r} must {rule}, {got}")
-        before = [other for other in before if other.device == place.device and other.end > place.begin]
-        for other in before:
-            if (place.tensor.requires_grad or other.tensor.requires_grad) and _overlap(other, place):
-                first, second = (each.name for each in sorted((other, place), key=lambda each: each.n))
+            raise InputError(f"parameter {name!r} must {rule}, got a view of strides {t.stride()}")
+        before = [other for other in before if other[0] == device and other[2] > begin]
+        for *_, m, named_so, other in before:
+            if (t.requires_grad or other.requires_grad) and np.shares_memory(_place(t), _place(other)):
+                (_, first), (_, second) = sorted([(n, name), (m, named_so)])
                 raise InputError(
                     f"parameters {first!r} and {second!r} must share no memory, as they would move apart: register one "
                     f"Parameter twice ({_attribute(second)} = {_attribute(first)}), or a .clone(), got two over one "
@@ -82,13 +50,23 @@ def require_apart(named: Iterable[tuple[str, Tensor]]) -> None:
         before.append(place)
 
 
-def _overlap(one: _Place, other: _Place) -> bool:
-    """Whether two tensors whose places cross have an element in common; by maps where one has gaps."""
-    if one.dense and other.dense:
-        return True
-    cell = math.gcd(one.tensor.itemsize, other.tensor.itemsize, one.begin - other.begin)
-    area = min(one.begin, other.begin), max(one.end, other.end), cell
-    return bool((one.map(*area) & other.map(*area)).any())
+def _place(t: Tensor) -> Any:
+    """An array over the memory of a tensor, perhaps on a GPU: to be asked where it lies, and never to be read."""
+    strides = tuple(stride * t.itemsize for stride in t.stride())
+    form = {"version": 3, "typestr": f"|V{t.itemsize}", "shape": tuple(t.shape), "strides": strides}
+    return np.asarray(SimpleNamespace(__array_interface__=form | {"data": (t.data_ptr(), True)}))
+
+
+def _folds(t: Tensor) -> bool:
+    """Whether an element is at two places of a tensor: then so is one of the first slice along some dimension."""
+    if torch.ops.aten.is_non_overlapping_and_dense(t):
+        return False
+    place = _place(t)
+    while place.ndim:
+        if np.shares_memory(place[:1], place[1:]):
+            return True
+        place = place[0, ...]  # a view: ``place[0]`` of one dimension would be read
+    return False
 
 
 def _attribute(name: str) -> str:

@@ -173,10 +173,9 @@ def own_loss(module: nn.Module, inputs: Any, targets: Any) -> Tensor:
     found = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
     if found is None and isinstance(outputs, tuple) and outputs:
         found = outputs[0]
-    require(
-        isinstance(found, Tensor), "outputs of the module", "have a loss where loss is None", type(outputs).__name__
-    )
-    return found  # type: ignore[return-value]
+    if isinstance(found, Tensor):
+        return found
+    raise InputError(f"outputs of the module must have a loss where loss is None, got {type(outputs).__name__!r}")
 
 
 def own_loss_of(module: Any, logits: Any, targets: Any) -> Tensor:

@@ -17,11 +17,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
-from torch.overrides import TorchFunctionMode
 
 from decomfl_lab.devices import room
 from decomfl_lab.objectives.batch_loss import BatchLoss, Form, logits_of
 from decomfl_lab.objectives.modules import copied, swapped
+from decomfl_lab.objectives.needs import Calls
 from decomfl_lab.objectives.trees import Batch, mapped, row_count, rows, tensors
 from decomfl_lab.tables import table_beside
 
@@ -245,17 +245,17 @@ def _drawn(like: Tensor, stream: torch.Generator) -> Tensor:
     return torch.randn(like.shape, generator=stream, dtype=torch.float64).to(like.device)
 
 
-class _Names(TorchFunctionMode):
+class _Names(Calls):
     """Inside, the names of torch's functions are kept, alone and with what they are given: ``view(dtype)``."""
 
     def __init__(self) -> None:
         super().__init__()
         self.seen: dict[str, None] = {}
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name = getattr(func, "__name__", "")
-        said = [key for key, value in (kwargs or {}).items() if value is not None and value is not False]
-        for value in (*args, *(kwargs or {}).values()):
+        said = [key for key, value in kwargs.items() if value is not None and value is not False]
+        for value in (*args, *kwargs.values()):
             said += [value] * isinstance(value, str) + ["dtype"] * isinstance(value, torch.dtype)
         self.seen |= dict.fromkeys([name, *(f"{name}({each})" for each in said)])
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs)

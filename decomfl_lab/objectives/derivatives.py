@@ -16,18 +16,19 @@ agree with passes, and what two of them, of different steps, disagree with by mo
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from decomfl_lab.devices import room
 from decomfl_lab.errors import InputError
 from decomfl_lab.objectives.culprit import Order, culprit
 from decomfl_lab.objectives.function import Function, Piece, enabled
+from decomfl_lab.objectives.needs import Calls
 from decomfl_lab.objectives.trees import mapped, tensors
 from decomfl_lab.objectives.trial import FAR, Trial, refuse
 from decomfl_lab.objectives.vectors import BLOCK, add_, length, moved, relative
@@ -163,25 +164,8 @@ FORMS = ("forward derivatives of the outputs are", "reverse ones")
 UNCLEAR = "its derivatives could not be compared with differences, as {}"
 
 
-class Comparison(Protocol):
-    """The comparison of one product Hv; a piece of the data after the other."""
-
-    def see(self, b: int, piece: Piece, product: Callable[[], Tensor] | None) -> Tensor | None:
-        """Compare piece number ``b``'s part of the product, where there is one, and give it."""
-
-    def verdict(self, again: Callable[[int], Tensor]) -> str:
-        """Empty if all agrees, else why nothing can be said.
-
-        Args:
-            again: It makes the product of a piece anew.
-
-        Raises:
-            InputError: If torch's derivatives are not f's.
-        """
-
-
-class _Differences:
-    """What both comparisons share: the differences that can be had.
+class Comparison(ABC):
+    """The comparison of one product Hv, a piece of the data after the other, by the differences that can be had.
 
     Attributes:
         wide: The objective in float64; the objective itself where that cannot be had.
@@ -196,6 +180,21 @@ class _Differences:
         self.wide, self.narrow = objective.wide(), ""
         self.rungs = tuple(rung for rung in rungs if rung[0] or objective.dtype != torch.float64)
         self.length, self.unit = length(v), relative(x, v, 1.0)
+
+    @abstractmethod
+    def see(self, b: int, piece: Piece, product: Callable[[], Tensor] | None) -> Tensor | None:
+        """Compare piece number ``b``'s part of the product, where there is one, and give it."""
+
+    @abstractmethod
+    def verdict(self, again: Callable[[int], Tensor]) -> str:
+        """Empty if all agrees, else why nothing can be said.
+
+        Args:
+            again: It makes the product of a piece anew.
+
+        Raises:
+            InputError: If torch's derivatives are not f's.
+        """
 
     def _fall_back(self, why: str) -> None:
         """From here on differences are those of float32."""
@@ -215,7 +214,7 @@ class _Differences:
             return compared()
 
 
-class HessianComparison(_Differences):
+class HessianComparison(Comparison):
     """The comparison for Hv."""
 
     def __init__(self, objective: Function, x: Tensor, v: Tensor) -> None:
@@ -384,7 +383,7 @@ def _stepped(x: Tensor, v: Tensor, c: float) -> Tensor:
     return add_(x.to(torch.float64, copy=True), v, c)
 
 
-class OutputComparison(_Differences):
+class OutputComparison(Comparison):
     """The comparison for matrices JᵀMJ, by Jv, and by the derivatives of the loss in the outputs."""
 
     def __init__(
@@ -482,13 +481,13 @@ def _nearest(own: Tensor, others: list[Tensor]) -> Tensor:
     return min(others, key=lambda other: float((other - own).norm()))
 
 
-class _Narrow(TorchFunctionMode):
+class _Narrow(Calls):
     """Inside, it is seen whether something in less than float64 is made of something in float64."""
 
     seen = False
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
+    def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        result = func(*args, **kwargs)
         wide = any(t.dtype == torch.float64 for t in tensors(args))
         less = any(t.is_floating_point() and t.dtype != torch.float64 for t in tensors(result))
         self.seen = self.seen or (wide and less)

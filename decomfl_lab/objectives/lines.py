@@ -54,10 +54,18 @@ def continuous(
     """
     value = _known(value)
     jump = _jump(value, mu, eps)
-    if jump is not None or _rough(value, mu, eps):
-        least = 0.0 if jump is None else jump.off
-        coarser = (mu * times for times in LARGER)
-        better = next((f"at mu = {larger:g} they are" for larger in coarser if _even(value, larger, least)), "")
+    # It is rough where differences at μ and 2μ are not alike, and by more than rounding: of many small jumps none
+    # stands out. Most functions are even on few lines. Where a loss is no number nothing is said.
+    beyond = ROUNDED * eps * abs(value(0, 0.0)) / mu
+    uneven = (_unevenness(value, mu, lines) for lines in (LINES, MORE))
+    if jump is not None or all(max(size / 2, beyond) < off < math.inf for off, size in uneven):
+        better = ""
+        for larger in (mu * times for times in LARGER):
+            # There they are even, as those of a function with slopes, and no smaller than the jump.
+            off, size = _unevenness(value, larger, MORE)
+            if off < size / 2 and (jump is None or jump.off < LARGE * larger * size):
+                better = f"at mu = {larger:g} they are"
+                break
         what = "is rough" if jump is None else f"jumps by {jump.off:.3g} as x moves by {jump.b - jump.a:.1g}"
         yield (
             f"the loss {what} along a random direction, so that differences at mu = {mu:g} are no slopes; "
@@ -143,22 +151,6 @@ def _halved(value: Line, times: int, piece: _Piece) -> _Piece:
         middle = (piece.a + piece.b) / 2
         piece = max(half(piece.a, middle), half(middle, piece.b))
     return piece
-
-
-def _rough(value: Line, mu: float, eps: float) -> bool:
-    """Whether differences at μ and 2μ are not alike, and by more than rounding: of many small jumps none stands out."""
-    beyond = ROUNDED * eps * abs(value(0, 0.0)) / mu
-    for lines in (LINES, MORE):  # most are even on few
-        off, size = _unevenness(value, mu, lines)
-        if not max(size / 2, beyond) < off < math.inf:  # nor where a loss is no number
-            return False
-    return True
-
-
-def _even(value: Line, mu: float, jump: float) -> bool:
-    """Whether differences at μ and 2μ are alike, as those of a function with slopes, and no smaller than a jump."""
-    off, size = _unevenness(value, mu, MORE)
-    return off < size / 2 and jump < LARGE * mu * size
 
 
 def _unevenness(value: Line, mu: float, lines: int) -> tuple[float, float]:

@@ -60,9 +60,14 @@ def prepared(module: nn.Module, *, shared: bool) -> nn.Module:
         require(not lazy, f"parameter {name!r}", "have a shape: call the module once on a batch before", "a lazy one")
         require(not p.is_complex(), f"parameter {name!r}", "be of real numbers", p.dtype)
         require(p.layout == torch.strided, f"parameter {name!r}", "be dense", str(p.layout))
-    named = [*module.named_parameters(), *module.named_buffers()]
-    # Where parameters stay the module's own, a trial sees whether views of them that are attributes are ever read.
-    require_apart(named if shared else [*named, *_attributes(module)])
+    named: list[tuple[str, Tensor]] = [*module.named_parameters(), *module.named_buffers()]
+    # Where parameters stay the module's own, a trial sees whether views of them that are attributes are ever read. A
+    # hook before a forward pass makes some of these anew.
+    for name, part in [] if shared else module.named_modules():
+        for key, value in vars(part).items():
+            if isinstance(value, Tensor) and not value.requires_grad and not part._forward_pre_hooks:
+                named.append((f"{name}.{key}".lstrip("."), value))
+    require_apart(named)
     for name, part in module.named_modules():
         scripted = isinstance(part, torch.jit.ScriptModule)
         require(not scripted, f"module {name!r}", "be the one that torch.jit made its script of", type(part).__name__)
@@ -163,14 +168,6 @@ def _unwrapped(module: nn.Module) -> nn.Module:
             module = inside
         else:
             return module
-
-
-def _attributes(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Tensors of parts that are neither parameters nor buffers; a hook before a forward pass makes them anew."""
-    for name, part in module.named_modules():
-        for key, value in vars(part).items():
-            if isinstance(value, Tensor) and not value.requires_grad and not part._forward_pre_hooks:
-                yield f"{name}.{key}".lstrip("."), value
 
 
 def _pads(part: nn.Module) -> bool:

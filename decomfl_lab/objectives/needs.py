@@ -22,18 +22,26 @@ _NO_GRAPH = re.compile("does not require grad and does not have a grad_fn")
 _ODD_PLACE = re.compile("(storage_offset|stride).* divisible by")
 
 
-class _Copies(TorchFunctionMode):
+class Calls(TorchFunctionMode):
+    """Inside, ``_call`` calls every function of torch."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self._call(func, args, kwargs or {})
+
+    def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        raise NotImplementedError
+
+
+class _Copies(Calls):
     """Inside, a function that does not take a tensor for its place in memory is given a copy, which has its graph."""
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
-            return func(*args, **(kwargs or {}))
+            return func(*args, **kwargs)
         except RuntimeError as error:
             if not (_ODD_PLACE.search(str(error)) and args and isinstance(args[0], Tensor)):
                 raise
-            return func(args[0].clone(), *args[1:], **(kwargs or {}))
+            return func(args[0].clone(), *args[1:], **kwargs)
 
 
 class Needs:

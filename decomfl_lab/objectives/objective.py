@@ -121,7 +121,7 @@ def means(
     Returns:
         float64, shape (losses,), where the inputs are.
     """
-    n, device = _examples(inputs), _device(inputs)
+    n, device = _examples(inputs), next(tensors(inputs)).device
     chunk = chunk or (CHUNK_ON_GPU if device.type == "cuda" else CHUNK)
     totals = torch.zeros(len(losses), dtype=torch.float64, device=device)
     needs = next((loss.needs for loss in losses if isinstance(loss, BatchLoss)), Needs())
@@ -145,10 +145,6 @@ def _each(module: nn.Module, losses: Sequence[BatchLoss], inputs: Any, targets: 
 
 def _examples(inputs: Any) -> int:
     return row_count(inputs) or 0
-
-
-def _device(inputs: Any) -> torch.device:
-    return next(tensors(inputs)).device
 
 
 def require_still(module: nn.Module) -> None:
@@ -184,7 +180,7 @@ class ModuleObjective(Function):
         index: Tensor | None = None,
     ) -> None:
         require_still(module)
-        super().__init__(module, BatchLoss.of(loss), layout, _device(inputs), bound=True)
+        super().__init__(module, BatchLoss.of(loss), layout, next(tensors(inputs)).device, bound=True)
         self.loss = self.measure.loss
         self.data = inputs, targets
         self.index = index

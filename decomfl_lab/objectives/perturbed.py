@@ -15,11 +15,12 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.layout import Layout
 from decomfl_lab.noise import Distribution
+from decomfl_lab.objectives.needs import Calls
+from decomfl_lab.objectives.trees import tensors
 from decomfl_lab.replicas.rebuild import axpy_, blocks_of
 from decomfl_lab.tables import table_beside
 
@@ -46,7 +47,11 @@ class _Direction:
     p: int
     d: int
     distribution: Distribution
-    wide: bool
+    wide: bool = False
+
+    def __post_init__(self) -> None:
+        require_int("seed", self.seed, 0, 2**64 - 1)
+        require_int("p", self.p, 0, 2**32 - 1)
 
     def _add_(self, y: Tensor, first: int, c: float) -> None:
         """Set a contiguous vector y ← fl(y + fl(c z[first...])); c = 0 leaves every bit, that of -0 too."""
@@ -121,20 +126,6 @@ class _Part:
     first: int
 
 
-def _direction(d: int, seed: int, p: int, distribution: Distribution, *, wide: bool = False) -> _Direction:
-    require_int("seed", seed, 0, 2**64 - 1)
-    require_int("p", p, 0, 2**32 - 1)
-    return _Direction(seed, p, d, distribution, wide)
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _tensors(item)
-
-
 def memory_of(t: Tensor) -> int | None:
     """The address of the storage; None for tensors without one (sparse, or wrapped by vmap)."""
     try:
@@ -157,7 +148,7 @@ def _function_name(function: Any) -> str:
     return f"{function.__self__.__name__}.{name}" if name == "__set__" else name
 
 
-class _Virtual(TorchFunctionMode):
+class _Virtual(Calls):
     """Gives every torch function fl(w + fl(c z)) for w.
 
     A Python function of torch.nn.functional runs its inside without this mode, with the weights it was given.
@@ -179,10 +170,7 @@ class _Virtual(TorchFunctionMode):
         self.reached: set[int] = set()
         self.watched: list[tuple[weakref.ref[Tensor], int, str]] = []
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
+    def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if isinstance(func, torch._ops.HigherOrderOperator):
             raise InputError(f"{func} runs functions of its own, whose weights cannot be replaced")
         if reads_no_element(func, args):
@@ -213,7 +201,7 @@ class _Virtual(TorchFunctionMode):
                     _refuse_write(_function_name(func), self.parts[key].name)
             # Remember what of the formed tensors outlives the call, views above all: no one may write to it.
             names = {memory_of(t): self.parts[key].name for key, t in formed.items() if t.numel()}
-            for t in (*formed.values(), *_tensors(result)):
+            for t in (*formed.values(), *tensors(result)):
                 name = names.get(memory_of(t))
                 if name is not None and not t.is_inference():
                     self.watched.append((weakref.ref(t), t._version, name))
@@ -363,17 +351,15 @@ def virtual(
     kinds = "be float32, float64, bfloat16 or float16"
     require(layout.dtype in _KERNEL_DTYPES + _LOW_DTYPES, "dtype of the layout", kinds, layout.dtype)
     known = dict(module.named_parameters(remove_duplicate=False))
-    parts: list[_Part] = []
-    first = 0
-    for name, shape, size in zip(layout.names, layout.shapes, layout.sizes, strict=True):
+    named: list[tuple[str, nn.Parameter]] = []
+    for name, shape in zip(layout.names, layout.shapes, strict=True):
         require(name in known, "names of the layout", "be parameters of the module", name)
         w = known[name]
         rule = f"be of shape {tuple(shape)} and {layout.dtype} as in the layout"
         same = w.shape == shape and w.dtype == layout.dtype
         require(same, f"parameter {name!r}", rule, (tuple(w.shape), w.dtype))
-        parts.append(_Part(name, w, first))
-        first += size
-    require(len({id(part.w) for part in parts}) == len(parts), "parameters of the layout", "differ", layout.names)
+        named.append((name, w))
+    require(len({id(w) for _, w in named}) == len(named), "parameters of the layout", "differ", layout.names)
     # Compiled code hands its weights to no torch function, so its perturbation would be lost.
     for name, inner in module.named_modules():
         kind = type(inner).__name__
@@ -383,7 +369,7 @@ def virtual(
                 f"module {name!r} ({kind}) is compiled: the weights it uses cannot be replaced; "
                 "give the module it was made from"
             )
-    with _moved(parts, _direction(layout.d, seed, p, distribution, wide=wide), mu, strict=strict):
+    with moved(named, seed, p, mu, distribution=distribution, strict=strict, wide=wide, in_blocks=False):
         yield
 
 
@@ -396,11 +382,12 @@ def moved(
     *,
     distribution: Distribution = Distribution.GAUSSIAN,
     strict: bool = True,
+    wide: bool = False,
+    in_blocks: bool = True,
 ) -> Iterator[None]:
     """``virtual`` of parameters whose module is not known: they are x in this order.
 
-    Compiled code is not seen as such. It is found where no torch function is given the parameter (``strict``). Small
-    tensors are formed with their neighbours, up to ``rebuild.BLOCK`` elements together, which is faster.
+    Compiled code is not seen as such. It is found where no torch function is given the parameter (``strict``).
 
     Args:
         named: The parameters, each once, and what errors call them; float32, float64, bfloat16 or float16.
@@ -409,20 +396,15 @@ def moved(
         mu: μ, of either sign.
         distribution: Distribution of z.
         strict: Require that every parameter was used.
+        wide: Form 16-bit parameters as float32 tensors.
+        in_blocks: Form small tensors with their neighbours, up to ``rebuild.BLOCK`` elements together, which is faster.
 
     Raises:
         InputError: As ``virtual`` does, inside and at the exit.
     """
     firsts = [0, *accumulate(w.numel() for _, w in named)]
     parts = [_Part(name, w, first) for (name, w), first in zip(named, firsts, strict=False)]
-    with _moved(parts, _direction(firsts[-1], seed, p, distribution), mu, strict=strict, in_blocks=True):
-        yield
-
-
-@contextmanager
-def _moved(
-    parts: Sequence[_Part], direction: _Direction, mu: float, *, strict: bool, in_blocks: bool = False
-) -> Iterator[None]:
+    direction = _Direction(seed, p, firsts[-1], distribution, wide)
     with np.errstate(over="ignore"):
         c = float(np.float32(mu))  # as the stream multiplies by it
     fine = math.isfinite(c) and (c != 0 or mu == 0)

@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import Node
 from torch.nn.functional import cross_entropy, multi_margin_loss, nll_loss
-from torch.overrides import TorchFunctionMode
 
+from decomfl_lab.objectives.needs import Calls
 from decomfl_lab.objectives.perturbed import memory_of, reads_no_element
 from decomfl_lab.objectives.trees import tensors
 from decomfl_lab.tables import table_beside
@@ -20,7 +21,7 @@ _LABELLED: tuple[Any, ...] = (cross_entropy, nll_loss, multi_margin_loss)
 """Losses of scores and classes, which are dimension 1."""
 
 
-class Watch(TorchFunctionMode):
+class Watch(Calls):
     """Inside, what module and loss touch is seen.
 
     Attributes:
@@ -42,10 +43,7 @@ class Watch(TorchFunctionMode):
         self._made: list[Tensor] = []  # kept, so that no other tensor can get their ids
         self.kinked = False
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
+    def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name = getattr(func, "__name__", "")
         plain = name.strip("_").removesuffix("_with_indices")
         compared = plain in _SEEN["comparisons"] and any(tensor.is_floating_point() for tensor in tensors(args))
@@ -76,7 +74,10 @@ class Watch(TorchFunctionMode):
                 "loss(model, batch), or give weight_decay= for a penalty on all weights"
             )
         made = set(map(id, self._made))
-        for leaf in _leaves(loss):
+        # The tensors that autograd would give a gradient to.
+        leaves = [loss] if loss.requires_grad and loss.is_leaf else []
+        leaves += [node.variable for node in nodes([loss.grad_fn]) if hasattr(node, "variable")]
+        for leaf in leaves:
             if isinstance(leaf, nn.Parameter) or id(leaf) not in made:
                 yield (
                     "loss must depend on no parameters but the module's, nor on what was computed from them outside of "
@@ -85,7 +86,7 @@ class Watch(TorchFunctionMode):
                 )
 
 
-class Classes(TorchFunctionMode):
+class Classes(Calls):
     """Inside, a loss is seen to take outputs for scores of classes, where it does.
 
     It calls one of torch's losses of classes with the outputs and the targets, or takes a softmax of the outputs.
@@ -101,10 +102,7 @@ class Classes(TorchFunctionMode):
         self._shares: list[Tensor] = []
         self._pairs: list[tuple[Tensor, Tensor | None, Any]] = []
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
+    def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         result = func(*args, **kwargs)
         name = getattr(func, "__name__", "").strip("_")
         first = args[0] if args else kwargs.get("input")
@@ -175,16 +173,12 @@ def _span(tensor: Tensor) -> range:
     return range(first, last + 1 if tensor.numel() else first)
 
 
-def _leaves(loss: Tensor) -> Iterable[Tensor]:
-    """The tensors that autograd would give a gradient to."""
-    todo, seen = [loss.grad_fn], set()
-    if loss.requires_grad and loss.is_leaf:
-        yield loss
+def nodes(roots: Iterable[Node | None]) -> Iterator[Node]:
+    """The nodes of autograd's graph behind these, each once."""
+    todo, seen = list(roots), set()
     while todo:
         node = todo.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if (leaf := getattr(node, "variable", None)) is not None:
-            yield leaf
-        todo += [following for following, _ in node.next_functions]
+        if node is not None and node not in seen:
+            seen.add(node)
+            yield node
+            todo += [following for following, _ in node.next_functions]

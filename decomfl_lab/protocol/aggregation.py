@@ -29,6 +29,7 @@ class Aggregation(Protocol):
     @property
     def least(self) -> int:
         """The fewest replies that it is defined for."""
+        return 1
 
     def __call__(self, replies: Sequence[Any]) -> Any:
         """The round's scalars.
@@ -99,8 +100,6 @@ class Mean(Aggregation):
     Source: [DeComFL, Algorithm 3, "Compute the global gradient scalars"].
     """
 
-    least: ClassVar[int] = 1
-
     def __call__(self, replies: Sequence[_F32]) -> _F32:
         """See ``Aggregation``."""
         return _mean(_values(self, replies))
@@ -122,8 +121,6 @@ class ClippedMean(Aggregation):
     """
 
     clip: float = 0.0
-
-    least: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
         is_number = isinstance(self.clip, int | float) and not isinstance(self.clip, bool)
@@ -179,8 +176,6 @@ class Median(Aggregation):
     Source: Yin, Chen, Ramchandran and Bartlett, ICML 2018, Definition 1.
     """
 
-    least: ClassVar[int] = 1
-
     def __call__(self, replies: Sequence[_F32]) -> _F32:
         """See ``Aggregation``."""
         return TrimmedMean(max(len(replies) - 1, 0) // 2)(replies)
@@ -234,7 +229,6 @@ class Majority(Aggregation):
     """
 
     dtype = np.int8
-    least: ClassVar[int] = 1
 
     def __call__(self, replies: Sequence[NDArray[np.int8]]) -> NDArray[np.int8]:
         """See ``Aggregation``."""

@@ -157,10 +157,8 @@ class Attack:
     def __call__(self, replies: Sequence[Reply]) -> list[Reply]:
         """The replies of a round with the liars' scalars changed; losses, which are not sent, stay as they were."""
         r = replies[0].round
-        if self.kind == "krum":
-            require(
-                len(replies) >= self.least, "replies with attack krum", f"number at least {self.least}", len(replies)
-            )
+        enough = self.kind != "krum" or len(replies) >= self.least
+        require(enough, "replies with attack krum", f"number at least {self.least}", len(replies))
         liars = self.liars(r, [reply.client for reply in replies])
         honest = np.stack([reply.scalars.astype(np.float64) for reply in replies if reply.client not in liars])
         scale, lie = _KINDS[self.kind]

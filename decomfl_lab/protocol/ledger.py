@@ -1,7 +1,7 @@
 """What was sent, message by message: the ledger of a federation."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any, Final, Self
 
 from decomfl_lab.protocol.messages import (
@@ -54,8 +54,7 @@ _CARRIED: Final[Mapping[type, Callable[[Any], tuple[int, int]]]] = {
 
 
 def _total(traffic: Iterable[Traffic]) -> Traffic:
-    rows = [(each.messages, each.bytes, each.scalars, each.seeds) for each in traffic]
-    return Traffic(*map(sum, zip(*rows, strict=True)))
+    return Traffic(*map(sum, zip(*map(astuple, traffic), strict=True)))
 
 
 @dataclass
@@ -113,8 +112,7 @@ class Ledger:
     def to_json(self) -> dict[str, list[list[int]]]:
         """The counts as a checkpoint keeps them."""
         return {
-            way: [[t.messages, t.bytes, t.scalars, t.seeds] for t in traffic]
-            for way, traffic in (("up", self.up), ("down", self.down))
+            way: [list(astuple(each)) for each in traffic] for way, traffic in (("up", self.up), ("down", self.down))
         }
 
     @classmethod

@@ -278,7 +278,8 @@ class RunLog:
             return
         end = self._starts[-1]
         same = self._file.seek(0, os.SEEK_END) == end and self._at(end - _CHAIN, _CHAIN) == self.chain
-        same = same and self._has_its_name()
+        if same and self._place is not None:  # is it still the file of its name?
+            same = self._place.exists() and os.path.samestat(os.fstat(self._file.fileno()), self._place.stat())
         if not same:
             raise InputError(
                 f"log {self.name} must be as it was left here, after {plural(len(self), 'round')}, as one process "
@@ -310,12 +311,6 @@ class RunLog:
         self._file.close()
         self._file = self._closing.enter_context(path.open("r+b", buffering=0))
         self.header, self.chain, self._starts = dict(header), chain, starts
-
-    def _has_its_name(self) -> bool:
-        """Whether the file that is written to is still the one of its name."""
-        if self._place is None:
-            return True
-        return self._place.exists() and os.path.samestat(os.fstat(self._file.fileno()), self._place.stat())
 
     def cut(self, r: int) -> None:
         """Drop the entries of rounds r, r + 1, ...; InputError if r lies ahead."""
@@ -383,9 +378,8 @@ class RunLog:
 
 def _beginning(version: int, header: Mapping[str, Any], start: bytes) -> bytes:
     """All that stands before the first entry, the chain value last."""
-    require(
-        len(start) == _attached(header, version), "start of a log", "have the bytes that its header says", len(start)
-    )
+    fits = len(start) == _attached(header, version)
+    require(fits, "start of a log", "have the bytes that its header says", len(start))
     text = json.dumps(dict(header), sort_keys=True).encode()
     whole = _FILE.pack(MAGIC, version, len(text)) + text + start
     return whole + _chained(b"", whole)

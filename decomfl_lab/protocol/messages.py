@@ -13,8 +13,12 @@ from decomfl_lab.records.record import RoundRecord, ScalarArray
 from decomfl_lab.records.seeds import Seeding, StepSeed, seeding_of
 
 
+class Sent:
+    """What one side says to the other."""
+
+
 @dataclass(frozen=True)
-class Held:
+class Held(Sent):
     """Client → server, where clients track their own last round: which round's model the client holds."""
 
     client: int  # the client's number i
@@ -22,7 +26,7 @@ class Held:
 
 
 @dataclass(frozen=True)
-class Examples:
+class Examples(Sent):
     """Client → server, with its first reply, where clients are weighed by their examples."""
 
     client: int  # the client's number i
@@ -30,7 +34,7 @@ class Examples:
 
 
 @dataclass(frozen=True)
-class Plan:
+class Plan(Sent):
     """Server → client: the records it missed, then what to measure in round ``round``."""
 
     round: int  # the round r to measure in
@@ -53,7 +57,7 @@ class Plan:
 
 
 @dataclass(frozen=True, eq=False)
-class Reply:
+class Reply(Sent):
     """Client → server: g_{i,r,p}^k."""
 
     client: int  # the client's number i
@@ -66,14 +70,14 @@ class Reply:
 
 
 @dataclass(frozen=True)
-class RunSeed:
+class RunSeed(Sent):
     """Server → client, once, where no plan carries seeds."""
 
     seed: int  # the run's seed, which those of all rounds derive from
 
 
 @dataclass(frozen=True, eq=False)
-class Dense:
+class Dense(Sent):
     """Server → client: a vector of the model of round ``round``, instead of records."""
 
     round: int  # r
@@ -82,7 +86,7 @@ class Dense:
 
 
 @dataclass(frozen=True, eq=False)
-class Quantized:
+class Quantized(Sent):
     """Client → server: the update of round ``round``, quantised."""
 
     round: int
@@ -90,7 +94,7 @@ class Quantized:
 
 
 @dataclass(frozen=True, eq=False)
-class Sparse:
+class Sparse(Sent):
     """Client → server: the largest elements of the update of round ``round``."""
 
     round: int
@@ -98,7 +102,7 @@ class Sparse:
 
 
 @dataclass(frozen=True)
-class Hello:
+class Hello(Sent):
     """Client → server, on a network: who it is, which run it is in, and the model that it holds."""
 
     client: int  # the client's number i
@@ -108,7 +112,7 @@ class Hello:
 
 
 @dataclass(frozen=True)
-class Welcome:
+class Welcome(Sent):
     """Server → client, on a network: where the client goes on."""
 
     round: int  # the round whose model it keeps; 0 for x_0, whatever it holds
@@ -116,32 +120,17 @@ class Welcome:
 
 
 @dataclass(frozen=True)
-class Ask:
+class Ask(Sent):
     """Server → client, on a network: say hello."""
 
 
 @dataclass(frozen=True)
-class Refusal:
+class Refusal(Sent):
     """Either way, on a network: why a message could not be served."""
 
     text: str  # the reason
     diverged: bool = False  # whether it is that losses are no longer finite numbers
 
 
-Message = (
-    Plan
-    | Reply
-    | Held
-    | Examples
-    | RunSeed
-    | Dense
-    | Quantized
-    | Sparse
-    | PoolSums
-    | Hello
-    | Welcome
-    | Ask
-    | Refusal
-    | tuple[RoundRecord, ...]
-)
+Message = Sent | PoolSums | tuple[RoundRecord, ...]
 """All that the wire has a form for; records alone are what a server stores, sums of a pool what may stand for them."""

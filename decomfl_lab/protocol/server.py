@@ -131,13 +131,12 @@ class Server:
             InputError: If a participant does not exist, stands twice, says nothing or nonsense of what it holds, or
                 needs records that are gone.
         """
-        r = self.round
         participants = self.sample() if participants is None else participants
         require(len(set(participants)) == len(participants) > 0, "participants", "be distinct", participants)
         for client in participants:
             require_int("participant", client, 0, self.M - 1)
         held = self._held(participants, reports)
-        seeds = draw_seeds(self.seeding, self.run_seed, r, self.K, self.P(r), self.pool)
+        seeds = self._seeds()
         self._planned = {client: self._plan(client, held[client], seeds) for client in sorted(participants)}
         return dict(self._planned)
 
@@ -150,12 +149,11 @@ class Server:
         require_int("participant", client, 0, self.M - 1)
         require_int(f"round that client {client} holds", r, 0, self.round)
         known = next(iter(self._planned.values()), None)
-        if known is None:
-            seeds = draw_seeds(self.seeding, self.run_seed, self.round, self.K, self.P(self.round), self.pool)
-        else:
-            seeds = known.seeds
-        self._planned[client] = self._plan(client, r, seeds)
+        self._planned[client] = self._plan(client, r, self._seeds() if known is None else known.seeds)
         return self._planned[client]
+
+    def _seeds(self) -> Sequence[StepSeed]:
+        return draw_seeds(self.seeding, self.run_seed, self.round, self.K, self.P(self.round), self.pool)
 
     def _plan(self, client: int, r: int, seeds: Sequence[StepSeed]) -> Plan:
         if r < self.history.start:
@@ -173,14 +171,11 @@ class Server:
         held: dict[int, int] = {}
         for report in reports or ():
             require(report.client in participants, "client of a report", f"be one of {participants}", report.client)
-            require(
-                held.get(report.client, report.round) == report.round, "client of a report", "say one round", report
-            )
-            held[report.client] = report.round
+            same = held.setdefault(report.client, report.round) == report.round
+            require(same, "client of a report", "say one round", report)
         silent = sorted(set(participants) - set(held))
-        require(
-            not silent, "reports", "come from every participant: the clients track their rounds", f"none of {silent}"
-        )
+        rule = "come from every participant: the clients track their rounds"
+        require(not silent, "reports", rule, f"none of {silent}")
         for client, r in held.items():
             require_int(f"round that client {client} reports", r, 0, self.round)
         return held
@@ -242,12 +237,8 @@ class Server:
                 f"client of a reply must be one planned for round {self.round} "
                 f"({sorted(self._planned)}), got {reply.client}"
             )
-        require(
-            reply.round == plan.round,
-            f"round of client {reply.client}'s reply",
-            f"be {plan.round}",
-            reply.round,
-        )
+        whose = f"round of client {reply.client}'s reply"
+        require(reply.round == plan.round, whose, f"be {plan.round}", reply.round)
         form = reply.scalars.dtype, reply.scalars.shape
         if form != (np.dtype(self.aggregation.dtype), (plan.K, plan.P)):  # asked first, as the words take time
             rule = f"be {self.aggregation.dtype.__name__} of shape (K, P) = {(plan.K, plan.P)}"

@@ -100,6 +100,7 @@ class Kind(IntEnum):
         return HEADER_BYTES + self.head.size
 
 
+_KINDS = {kind.value: kind for kind in Kind}
 PLAN_BYTES = HEADER_BYTES + _ROUND.size + _COUNT.size
 MAX_SCALARS = (MAX_BODY - Kind.REPLY.head.size) // SCALAR_BYTES
 
@@ -123,8 +124,8 @@ class _Reader:
         magic, version, found, length, crc = _HEADER.unpack_from(message)
         require(magic == b"DC", "magic of the message", "be b'DC'", magic)
         require(version == WIRE_VERSION, "version of the message", f"be {WIRE_VERSION}", version)
-        require(0 < found <= len(Kind), "kind of the message", f"be in 1..{len(Kind)}", found)
-        self.kind = Kind(found)
+        require(found in _KINDS, "kind of the message", f"be in 1..{len(Kind)}", found)
+        self.kind = _KINDS[found]
         self.name = self.kind.name.lower()
         self.body = memoryview(message)[_HEADER.size :]
         if len(self.body) != length:
@@ -166,9 +167,8 @@ class _Reader:
         return len(self.body) - self.at
 
     def end(self) -> None:
-        extra = len(self.body) - self.at
-        if extra:
-            raise InputError(f"{self.name} message is oversized: {extra} bytes too many in its body")
+        if self.left:
+            raise InputError(f"{self.name} message is oversized: {self.left} bytes too many in its body")
 
 
 def _message(kind: Kind, *head: Any, rest: bytes = b"") -> bytes:

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from decomfl_lab.errors import require, require_finite_positive, require_int
-from decomfl_lab.estimators.second_differences import BRACKETS, MOMENT_DISTRIBUTIONS, cumulants, power_sums
+from decomfl_lab.estimators.second_differences import BRACKETS, MOMENT_DISTRIBUTIONS, bracket, cumulants, power_sums
 from decomfl_lab.noise import Distribution
 from hessian.estimate import Estimate, Jsonable, require_confidence
 from hessian.operators.probes import probe_at
@@ -344,9 +344,9 @@ def forward_only(
         most = frobenius_squared.high**1.5  # tr H³ ≤ (tr H²)^{3/2}
         low, high = _ends(t.t3, drawn.t3, model.t3, confidence)
         cube = Quantity(float(t.t3), low, high if math.isfinite(high) else most)
-        for name, bracket in BRACKETS.items():
+        for name in BRACKETS:
             # Each end of the bracket gets its own sampling error, outwards.
-            (low, high), drawn_ends, model_ends = bracket(t, d), bracket(drawn, d), bracket(model, d)
+            (low, high), drawn_ends, model_ends = (bracket(name, sums, d) for sums in (t, drawn, model))
             outer_low, _ = _ends(low, drawn_ends[0], model_ends[0], confidence)
             _, outer_high = _ends(high, drawn_ends[1], model_ends[1], confidence)
             brackets[name] = Bracket(float(low), float(high), outer_low, min(outer_high, float(d)))

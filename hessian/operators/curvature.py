@@ -21,6 +21,7 @@ from decomfl_lab.layout import Layout
 from decomfl_lab.objectives.derivatives import Comparison, HessianComparison, OutputComparison
 from decomfl_lab.objectives.function import Piece, Slopes, add_back_, enabled
 from decomfl_lab.objectives.perturbed import memory_of
+from decomfl_lab.objectives.watch import nodes
 from hessian.operators.mean_loss import MeanLoss, differentiating
 from hessian.operators.operator import Operator, digest, is_finite, zeros
 from hessian.operators.probes import probe
@@ -361,18 +362,11 @@ class FisherOperator(_OutputOperator):
         return (slopes * along / weights.where(weights > 0, 1)).reshape(outputs.shape)
 
 
-def _refuse_dead_ends(nodes: Iterable[Node | None]) -> None:
+def _refuse_dead_ends(roots: Iterable[Node | None]) -> None:
     """RuntimeError (told by ``_differentiable``) where the gradient's graph has a node that stands for an error.
 
     torch puts one behind a backward that is marked ``once_differentiable``. It raises when it is reached; but the way
     to x does not lead through it, so a product would leave out what is behind it without a word.
     """
-    todo, seen = list(nodes), set()
-    while todo:
-        node = todo.pop()
-        if node is None or node in seen:
-            continue
-        if node.name().endswith("::Error"):
-            raise RuntimeError("trying to differentiate twice a function that was marked with @once_differentiable")
-        seen.add(node)
-        todo += [following for following, _ in node.next_functions]
+    if any(node.name().endswith("::Error") for node in nodes(roots)):
+        raise RuntimeError("trying to differentiate twice a function that was marked with @once_differentiable")

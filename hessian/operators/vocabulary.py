@@ -13,24 +13,25 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.nn.functional import cross_entropy
-from torch.overrides import TorchFunctionMode
+
+from decomfl_lab.objectives.needs import Calls
 
 LARGE = 1 << 22  # logits from which on derivatives are recomputed
 _BLOCK = 1 << 20  # logits whose p is made at a time
 
 
-class LeanCrossEntropy(TorchFunctionMode):
+class LeanCrossEntropy(Calls):
     """Inside, torch's cross-entropy of ``LARGE`` logits is this module's: by numbers of classes, unweighted."""
 
     seen = False  # whether there was one
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func is cross_entropy:
-            found = _lean(*args, **(kwargs or {}))
+            found = _lean(*args, **kwargs)
             if found is not None:
                 self.seen = True
                 return found
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs)
 
 
 def _lean(

@@ -44,11 +44,11 @@ def small_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "data" / "mnist"
     folder.mkdir(parents=True)
     sums = {}
-    for name, array in zip(data.IDX["mnist"].files, arrays, strict=True):
+    for name, array in zip(data.SOURCES["mnist"].files, arrays, strict=True):
         content = _idx(array)
         (folder / name).write_bytes(content)
         sums[name] = hashlib.sha256(content).hexdigest()
-    monkeypatch.setitem(data.IDX, "mnist", replace(data.IDX["mnist"], files=sums))
+    monkeypatch.setitem(data.SOURCES, "mnist", replace(data.SOURCES["mnist"], files=sums))
     data._load.cache_clear()
     yield folder
     data._load.cache_clear()
@@ -114,7 +114,7 @@ def _served(folder: Path) -> Iterator[str]:
 
 
 def test_download_checks_sums_and_leaves_nothing_half_written(small_mnist: Path, tmp_path: Path) -> None:
-    files = data.IDX["mnist"].files
+    files = data.SOURCES["mnist"].files
     with _served(small_mnist) as address:
         fetched = download(tmp_path / "a", files, (address,))
         assert sorted(path.name for path in fetched.iterdir()) == sorted(files)
@@ -164,7 +164,8 @@ def test_cifar_comes_from_the_archive_or_the_subset_and_says_which(
     images = rng.integers(0, 256, (20, 32, 32, 3)).astype(np.uint8)
     np.savez(subset, x_train=images, y_train=np.arange(20) % 10, x_test=images[:5], y_test=np.arange(5))
     sums = {subset.name: hashlib.sha256(subset.read_bytes()).hexdigest()}
-    monkeypatch.setattr(data, "CIFAR_SUBSET", sums)
+    known = data.SOURCES
+    monkeypatch.setitem(known, "cifar10-subset", replace(known["cifar10-subset"], files=sums))
     data._load.cache_clear()
     dataset = load_dataset("cifar10")
     assert dataset.source == "CIFAR-10, a subset: 20 train / 5 test images, from DECOMFL_DATA"
@@ -178,14 +179,16 @@ def test_cifar_comes_from_the_archive_or_the_subset_and_says_which(
             member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}.bin")
             member.size = len(body)
             tar.addfile(member, io.BytesIO(body))
-    monkeypatch.setattr(data, "CIFAR_ARCHIVE", {archive.name: hashlib.sha256(archive.read_bytes()).hexdigest()})
+    sums = {archive.name: hashlib.sha256(archive.read_bytes()).hexdigest()}
+    monkeypatch.setitem(known, "cifar10", replace(known["cifar10"], files=sums))
     data._load.cache_clear()
     whole = load_dataset("cifar10")
     assert whole.source == "CIFAR-10: 50,000 train / 10,000 test images, from DECOMFL_DATA"
     assert whole.train_labels[10_000].item() == 1
     assert whole.test_images[0, 2, 0, 0].item() == pytest.approx((5 / 255 - 0.4465) / 0.2616, rel=1e-5)
     archive.write_bytes(archive.read_bytes()[:-100])
-    monkeypatch.setattr(data, "CIFAR_ARCHIVE", {archive.name: hashlib.sha256(archive.read_bytes()).hexdigest()})
+    sums = {archive.name: hashlib.sha256(archive.read_bytes()).hexdigest()}
+    monkeypatch.setitem(known, "cifar10", replace(known["cifar10"], files=sums))
     data._load.cache_clear()
     with pytest.raises(InputError, match=r"data file cifar-10-binary.tar.gz must be a whole archive"):
         load_dataset("cifar10")
