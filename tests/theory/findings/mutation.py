@@ -21,6 +21,7 @@ from unittest import mock
 from sympy import Rational
 
 from decomfl_lab.errors import InputError
+from tests.tables import rows_of
 from tests.theory.findings.borne_out import untold
 from tests.theory.findings.coverage import inconsistent, stale, unquoted
 from tests.theory.findings.source import TexSource
@@ -35,16 +36,6 @@ from theory.notation import printed
 OWN = "theory.findings"
 EXCHANGED: Mapping[Role, Role] = {"refutes": "supports", "supports": "refutes"}
 SPOKEN = {(each.label, each.role) for each in placed()}
-# Words and what a careless or hostile hand would write for them; "-" leaves a word out.
-SWAPS = """
-    faster slower  slower faster  higher lower  lower higher  larger smaller  smaller larger  more fewer  less more
-    grows falls  falls grows  better worse  O(1) O(d)  O(d) O(1)  all most  every one  each one  both one  always often
-    only -  unique useful  never rarely  not -  no a  cannot can  same other  identical similar  exactly -
-    linear quadratic  linearly -  constant small  independent small  dimension-free small  negligible small
-    because while  much -  far -  significantly -  substantial some  dramatically -  severe some  several two
-    first latest  server client  client server  uplink downlink  up down  seeds models  round step
-    FedAvg FedZO  FedZO MeZO  MeZO FedAvg  DeComFL FedCom  FedCom FedAvg  SPSA SGD  κ P  η μ  K P  P K  m M
-"""
 # Kinds of faults in words, which need the paper's source, or the recorded runs, to be noticed.
 WORDS = ("quotation", "wording", "dropped", "printed", "run")
 
@@ -130,7 +121,7 @@ def _entries() -> Iterator[Mutation]:
 def _reworded(text: str, most: int) -> list[tuple[str, str]]:
     """The text with one word or number changed, and what was changed; at most so many, drawn by the text."""
     found = []
-    swaps = SWAPS.split()
+    swaps = rows_of(__file__)["swaps"].split()
     for word, other in zip(swaps[::2], swaps[1::2], strict=True):
         changed = re.sub(rf"(?<![\w-]){re.escape(word)}(?![\w-])", other.strip("-"), text, count=1)
         found.append((changed, f"{other} for {word}"))

@@ -2,11 +2,14 @@
 
 import os
 from dataclasses import replace
+from importlib import import_module
+from typing import Any
 
 import pytest
 import sympy as sp
 
 from decomfl_lab.language.tasks import SOURCES, TASKS, load_task
+from tests.tables import rows_of
 from tests.theory.findings.coverage import mistranscribed
 from tests.theory.findings.entries import entry, result
 from tests.theory.findings.source import TexSource
@@ -16,6 +19,12 @@ from theory.findings.evidence.claims import best_average
 from theory.findings.evidence.tables import least_runs
 from theory.notation import symbols as s
 from theory.notation.printed import EXAMPLES, MOST_FREQUENT
+
+
+@pytest.mark.parametrize(("name", "given", "holds"), rows_of(__file__)["given"])
+def test_evidence_holds_at_its_own_numbers_alone(name: str, given: list[Any], holds: bool) -> None:
+    module, find = name.split(".")
+    assert getattr(import_module(f"theory.findings.evidence.{module}"), find)(*given).holds is holds
 
 
 def test_the_least_average_is_below_that_of_any_step_size() -> None:
@@ -56,23 +65,7 @@ def test_a_cell_of_table_1_with_a_wrong_power_is_caught(monkeypatch: pytest.Monk
     assert "FedZO up: d times" in found.evidence[0][1].says
 
 
-def test_a_method_that_grows_with_the_model_is_not_called_dimension_free() -> None:
-    assert claims.dimension_free("decomfl").holds
-    assert not claims.dimension_free("baffle").holds
-
-
-def test_another_number_of_the_text_is_caught() -> None:
-    assert claims.within("x", 10, 10.4, 2).holds
-    assert not claims.within("x", 11, 10.4, 2).holds
-    assert not claims.parameters("cnn-mnist", 28_939).holds
-
-
 # Displays of the main text --------------------------------------------------------------------------------------------
-
-
-def test_a_wrong_order_of_taylor_is_caught() -> None:
-    assert displays.expansion(2).holds
-    assert not displays.expansion(3).holds
 
 
 def test_means_of_polynomials_of_a_normal_variable() -> None:

@@ -84,27 +84,11 @@ def test_bounds_are_written_as_they_are_tested() -> None:
     assert "⟦" not in "".join(each.says + each.instead for each in ENTRIES)
 
 
-@pytest.mark.parametrize(
-    ("roles", "more", "statuses"),
-    [
-        ({"supports": (HOLDS,)}, {}, TRUE[:2]),
-        ({"refutes": (BREAKS,)}, {}, FALSE),
-        ({"refutes": (BREAKS,), "supports": (HOLDS,)}, {}, ("proof gap",)),
-        ({"mends": (HOLDS,)}, {"carries": "b"}, ("proof gap",)),
-        ({"context": (HOLDS,)}, {}, ("not checkable",)),
-        ({}, {"runs": {"a.b": "supports"}}, TRUE),
-        (
-            {"supports": (HOLDS,)},
-            {"runs": {"a.b": "refutes"}},
-            ("not reproduced in our setting", FALSE[1], "imprecise"),
-        ),
-        ({"context": (HOLDS,)}, {"runs": {"a.b": "supports", "a.c": "context"}}, ("not decided",)),
-        ({"supports": (HOLDS,)}, {"runs": {"a.b": "context"}}, TRUE[:2]),
-    ],
-)
-def test_the_status_follows_from_the_roles(roles: Any, more: Any, statuses: Any) -> None:
-    own = {"evidence": roles, "causes": (ERROR,), "why": "so", **more}
-    assert all(_entry("a", 3, status=status, **own).implied == statuses for status in statuses)
+@pytest.mark.parametrize(("roles", "more", "statuses"), rows_of(__file__)["roles"])
+def test_the_status_follows_from_the_roles(roles: list[str], more: dict[str, Any], statuses: list[str]) -> None:
+    evidence = {role: (BREAKS if role == "refutes" else HOLDS,) for role in roles}
+    own = {"evidence": evidence, "causes": (ERROR,), "why": "so", **more}
+    assert all(_entry("a", 3, status=status, **own).implied == tuple(statuses) for status in statuses)
     with pytest.raises(InputError, match=f"status of a must be one of {', '.join(statuses)}, got '{AS_MEANT}'"):
         _entry("a", 3, status=AS_MEANT, **own)
 
@@ -254,18 +238,9 @@ def test_an_entry_taken_away_is_missed(gone: int) -> None:
     assert missing(parse(TEX), rest) == [names[gone]]
 
 
-@pytest.mark.parametrize(
-    ("entry", "says"),
-    [
-        (_entry("line-4", 4), "line 4 has no equation"),
-        (_entry("a", 5), "line 5 has no label a"),
-        (_entry("a", 3, labels=("c",)), "line 3 has no label c"),
-        (_entry("line-3", 3, "theorem"), "line 3 has no theorem"),
-        (_entry("line-99", 99, "claim"), "line 99 has no claim"),
-    ],
-)
-def test_an_entry_of_nothing_is_stale(entry: Entry, says: str) -> None:
-    assert stale(parse(TEX), [entry], ()) == [f"{entry.label}: {says}"]
+@pytest.mark.parametrize(("label", "line", "kind", "labels", "says"), rows_of(__file__)["stale"])
+def test_an_entry_of_nothing_is_stale(label: str, line: int, kind: str, labels: list[str], says: str) -> None:
+    assert stale(parse(TEX), [_entry(label, line, kind, labels=tuple(labels))], ()) == [f"{label}: {says}"]
 
 
 @pytest.mark.parametrize(("quote", "says", "tests", "apart"), rows_of(__file__)["quotations"])

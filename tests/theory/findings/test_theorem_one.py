@@ -12,7 +12,7 @@ from tests.tables import rows_of
 from tests.theory.findings.entries import confirmed
 from tests.thorough import sampled
 from theory import STATEMENTS, Setting
-from theory.findings.evidence import proof_one, smoothing, theorem_one
+from theory.findings.evidence import proof_one, theorem_one
 from theory.findings.evidence.one_round import OneRound
 from theory.notation.symbols import K, P
 
@@ -74,17 +74,6 @@ def test_the_corrected_proof_has_no_room_for_smaller_constants(
     assert not theorem_one.chain().holds
 
 
-def test_planted_constants_of_searches_are_noticed() -> None:
-    assert not smoothing.descent_lemma(0.4).holds
-    assert not smoothing.gap_difference(0.03).holds
-    assert not theorem_one.simplification(["noise"], 1.0).ratio <= 1
-
-
-@pytest.mark.parametrize(("slope", "held"), [(0.487, True), (0.51, False)])
-def test_clients_hold_each_other_up_below_half_their_dissimilarity(slope: float, held: bool) -> None:
-    assert theorem_one.held_up(slope).holds is held
-
-
 def test_what_is_held_up_is_where_a_run_stays() -> None:
     """20,000 rounds of the two clients f ± |x − 49|, seed 0: the mean of f'² is that of the certificate."""
     w = np.random.default_rng(0).chisquare(2000, (20_000, 2)) / 2000
@@ -96,12 +85,6 @@ def test_what_is_held_up_is_where_a_run_stays() -> None:
             ends = ends - 0.1 * mean * (np.minimum(0.01 * ends, 0.487) + [1, -1] * np.sign(ends - 49))
         x = float(ends.mean())
     assert total / len(w) == pytest.approx(theorem_one.held_up().numbers["left"], rel=1e-9)
-
-
-def test_a_slip_needs_its_factor() -> None:
-    assert proof_one.slips("line-1112", "dissimilarity", Rational(1, 2)).holds
-    assert not proof_one.slips("line-1112", "dissimilarity", Rational(1, 3)).holds
-    assert not proof_one.slips("line-1112", "gradient", 1).holds
 
 
 @pytest.mark.parametrize("name", sampled(list(theorem_one.DISPLAYS), 5))

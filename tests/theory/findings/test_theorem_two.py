@@ -10,14 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.tables import rows_of
 from tests.thorough import sampled
 from theory import Setting, Statement, statement
 from theory.findings.evidence import gaussian, theorem_two, theorem_two_proof
 from theory.findings.evidence.covariance import SAMPLE, Clients, mended_covariance, printed_covariance
 from theory.findings.evidence.designs import design
 from theory.findings.instruments import same, unlike
+from theory.findings.mended import parsed
 from theory.notation.setting import DISTRIBUTIONS, effective_factor, sixth_moment
-from theory.notation.symbols import D, L, R, d, eta, m, mu, rho_kappa, sigma, sigma_G
 
 # Designs ---------------------------------------------------------------------------------------------------------
 
@@ -134,45 +135,34 @@ def test_remainders_of_low_rank_have_moments_without_d(values: list[float], axis
         assert worst @ worst <= 0.25 * kappa * (kappa + 2) * (1 + 1e-9)
 
 
-def planted(claim: Statement, **terms: Any) -> Statement:
-    return replace(claim, terms={**claim.terms, **terms})
+def planted(claim: Statement, terms: dict[str, str]) -> Statement:
+    return replace(claim, terms={**claim.terms, **{name: parsed(text) for name, text in terms.items()}})
 
 
 def _smaller(share: float) -> Any:
     return lambda distribution, **at: share * effective_factor(distribution, **at)
 
 
-def corrected(**terms: Any) -> Statement:
-    return planted(theorem_two.CORRECTED, **terms)
-
-
-_TOO_SMALL = corrected(noise=L * eta / m * sigma_G**2 / 1000, smoothing=mu**2 * L**2 / 10**6)
-_FEW_NOISE = planted(gaussian.CORRECTED, noise=L * eta / m * sigma**2 / 4, smoothing=0)
-_SMALL_SMOOTHING = planted(statement("theorem-2-dimension-free"), smoothing=mu**2 * L**2 / 20)
+_SMALL_SMOOTHING = planted(statement("theorem-2-dimension-free"), {"smoothing": "mu**2*L**2/20"})
 _WEIGHT = theorem_two_proof._Step.weighted
 _LESS_WEIGHT = property(lambda step: 0.4 * _WEIGHT.fget(step))
+_EVIDENCE = {"theorem_two": theorem_two, "gaussian": gaussian}
+_PLANTED = [
+    (_EVIDENCE[module], "CORRECTED", planted(_EVIDENCE[module].CORRECTED, terms), check)
+    for module, terms, check in rows_of(__file__)["planted"]
+]
 
 
 @pytest.mark.parametrize(
     ("owner", "name", "fault", "check"),
     sampled(
         [
-            (theorem_two, "CORRECTED", corrected(noise=3 * L * eta / m * rho_kappa * sigma**2), "implied"),
-            (theorem_two, "CORRECTED", corrected(start=5 * D / (R * eta)), "implied"),
-            (theorem_two, "CORRECTED", corrected(smoothing=mu**2 * L**2 * d**3), "implied"),
-            (theorem_two, "CORRECTED", _TOO_SMALL, "rough_mended"),
+            *_PLANTED,
             (theorem_two, "without_remainder", lambda here: sum(theorem_two.STATED.bound(here)) / 9, "quadratics"),
-            (theorem_two, "CORRECTED", corrected(smoothing=mu**2 * L**2 * d / 100), "waves"),
             (theorem_two, "statement", lambda name: _SMALL_SMOOTHING, "without_dimension"),
             (theorem_two_proof, "effective_factor", _smaller(0.3), "descent_by_rank"),
             (theorem_two_proof._Step, "weighted", _LESS_WEIGHT, "descent_by_trace"),
             (theorem_two_proof._Step, "weighted", _LESS_WEIGHT, "hessian_first"),
-            (
-                gaussian,
-                "CORRECTED",
-                planted(gaussian.CORRECTED, noise=L * eta / m * sigma**2 / 4, smoothing=0),
-                "quadratics",
-            ),
         ],
         4,
     ),
