@@ -259,7 +259,7 @@ def test_what_a_blind_reader_found_false_or_loose_is_not_called_true() -> None:
     assert (len(found), missed) == (20, ["line-916"])
 
 
-DATA = ("theory/findings/data/*.toml", "theory/notation/printed.toml", "paper_repro/workflow/answer.toml")
+DATA = ("theory/findings/*/*.toml", "theory/notation/printed.toml", "paper_repro/workflow/answer.toml")
 
 
 def test_what_was_read_against_the_source_and_the_evidence_is_as_it_was() -> None:
@@ -269,4 +269,4 @@ def test_what_was_read_against_the_source_and_the_evidence_is_as_it_was() -> Non
     for path in sorted(path for each in DATA for path in root.glob(each)):
         said = json.dumps(tomllib.loads(path.read_text(encoding="utf-8")), sort_keys=True)
         found[path.relative_to(root).as_posix()] = sha256(said.encode()).hexdigest()[:16]
-    assert found == rows_of(__file__)["read"]
+    assert found == table_beside(__name__, "read.toml")
