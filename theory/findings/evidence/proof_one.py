@@ -13,7 +13,6 @@ from theory.bounds import statement
 from theory.findings.data import PRINTED as RAW
 from theory.findings.finding import Evidence
 from theory.findings.mended import parsed
-from theory.findings.placed import mends, supports
 from theory.notation.symbols import D, G, K, L, P, R, a, delta, eta, m, sigma, sigma_G
 
 Terms = Mapping[str, sp.Expr]
@@ -106,18 +105,6 @@ def follows(key: str, *but: str) -> Evidence:
     wrong = {name for name in {*left, *right} if not _same(left.get(name, 0), right.get(name, 0))}
     says = f"{len(right)} terms derived and compared ({', '.join(right)})"
     return Evidence("algebra", not wrong, says + (f"; they differ in {', '.join(sorted(wrong))}" if wrong else ""))
-
-
-# Displays that are right as printed, and the algebra of those that start from a wrong one.
-for _key in ("line-1056", "line-1085"):
-    supports(_key)(follows, _key)
-for _key in ("line-1046", "line-1050", "eq.hh", "line-1209", "eq.vb", "eq.asd", "eq.final"):
-    mends(_key)(follows, _key)
-mends("line-1064")(follows, "variance")
-mends("line-1073")(follows, "local-second-moment")
-mends("lemma.hbhb")(follows, "local-drift")
-mends("line-1112")(follows, "line-1112", "dissimilarity", "smoothing")
-mends("line-1254")(follows, "theorem-1")
 
 
 def slips(key: str, name: str, factor: Any) -> Evidence:
