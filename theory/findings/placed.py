@@ -3,20 +3,28 @@
 @refutes("eq.hh", "line-1209", cause="mini-batch")
 def one_batch() -> Evidence: ...
 
-mends("line-135")(speedup, "m", 1, 16, holds=True)
 supports("line-1354")(equal, (a + b) ** 2, a**2 + 2 * a * b + b**2, "what both sides are")
+
+Where what it is given is numbers and words, in a row of its name in a table beside the modules:
+
+[[claims.speedup]]
+mends = ["line-135"]
+refutes.local-steps = ["line-477.5"]
+given = ["m", 1, 16]
+holds = true
 """
 
 import pkgutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from importlib import import_module
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
+from decomfl_lab.tables import table_beside
 from theory.findings import evidence
-from theory.findings.finding import Evidence, EvidenceCheck, Role
+from theory.findings.finding import ROLES, Evidence, EvidenceCheck, Role
 
 Q = ParamSpec("Q")
 
@@ -43,11 +51,12 @@ class _Speaks:
     labels: tuple[str, ...]
     cause: str = ""
     witness: bool = False
+    module: str = ""  # that of the check, where a table places it
 
     def __call__(self, find: Callable[Q, Evidence], *args: Q.args, **kwargs: Q.kwargs) -> Callable[Q, Evidence]:
         told = [_told(value) for value in args] + [f"{name}={_told(value)}" for name, value in kwargs.items()]
         # Of the module that places it, whosever instrument it is. Checks of one name are one check, which is run once.
-        module = sys._getframe(1).f_globals["__name__"].rpartition(".")[2]
+        module = self.module or sys._getframe(1).f_globals["__name__"].rpartition(".")[2]
         name = f"{module}.{find.__name__}({', '.join(told)})"
         check = EvidenceCheck(name, partial(self._found, find, *args, **kwargs))
         _PLACED.extend(Placed(label, self.role, check, self.cause, self.witness) for label in self.labels)
@@ -79,13 +88,31 @@ def context(*labels: str) -> _Speaks:
     return _Speaks("context", labels)
 
 
+@cache
 def placed() -> list[Placed]:
-    """What the modules of ``theory.findings.evidence`` say, module by module; it is theirs, and grows with them."""
-    for module in pkgutil.iter_modules(evidence.__path__):
-        import_module(f"{evidence.__name__}.{module.name}")
+    """What the modules of ``theory.findings.evidence`` say, and the tables beside them, module by module."""
+    modules = {
+        each.name: import_module(f"{evidence.__name__}.{each.name}") for each in pkgutil.iter_modules(evidence.__path__)
+    }
+    for table in ("formulas.toml", "given.toml"):
+        for module, checks in table_beside(modules["formulas"].__name__, table).items():
+            for name, rows in checks.items():
+                for row in rows:
+                    _place(module, getattr(modules[module], name), row)
     # A module is read when another asks for it: the order must not depend on who was first.
     _PLACED.sort(key=lambda each: each.check.name.partition(".")[0])
     return _PLACED
+
+
+def _place(module: str, find: Callable[..., Evidence], row: dict[str, Any]) -> None:
+    """Place a check as a row says: with each role the labels, for what refutes below its cause, and what is given."""
+    refuted = row.pop("refutes", {})
+    roles: list[tuple[Role, str, list[str]]] = [("refutes", cause, labels) for cause, labels in refuted.items()]
+    roles += [(role, "", row.pop(role)) for role in ROLES if role in row]
+    witness = row.pop("witness", "")  # the cause that it shows best
+    given = [tuple(each) if isinstance(each, list) else each for each in row.pop("given", ())]
+    for role, cause, labels in roles:
+        _Speaks(role, tuple(labels), cause, bool(cause) and cause == witness, module)(find, *given, **row)
 
 
 def _told(value: object) -> str:

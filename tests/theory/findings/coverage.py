@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any, Final
 
+from decomfl_lab.tables import table_beside
 from tests.theory.findings.prose import Passage, lettered, passages, shared, spans
 from tests.theory.findings.source import TexSource
 from tests.theory.findings.wording import differences
@@ -20,11 +21,7 @@ _KINDS: Final = {"display": "equation", "algorithm": "algorithm line"}
 # Statements of running text: they may stand on any line.
 _PROSE: Final = ("claim", "remark", "caption")
 # Words that assert nothing between words that are judged.
-_JOINING: Final = re.compile(
-    "a|an|and|are|as|at|but|by|consequently|finally|for|from|further|furthermore|have|hence|here|however|in|intuitively"
-    "|is|it|lastly|moreover|notably|of|on|or|our|similarly|specifically|that|the|then|therefore|this|thus|to|we|where"
-    "|which|while|with"
-)
+_JOINING: Final = frozenset(table_beside(__name__, "wording.toml")["joining"].split())
 _WORD: Final = re.compile(r"[^\s,.;:!?()\[\]{}\"'“”—–-]+")
 
 
@@ -96,7 +93,7 @@ def unquoted(source: TexSource, entries: Sequence[Entry]) -> list[str]:
         for start, end in quoted:
             left = left[:start] + "\0" * (end - start) + left[end:]
         for gap in re.finditer(r"[^\0]+", left):
-            words = [each for each in _WORD.finditer(gap[0]) if not _JOINING.fullmatch(each[0].lower())]
+            words = [each for each in _WORD.finditer(gap[0]) if each[0].lower() not in _JOINING]
             if words:
                 line = passage.lines[gap.start() + words[0].start()]
                 gaps.append(f"line {line}: {passage.place}: {gap[0].strip(' .,;:')}")

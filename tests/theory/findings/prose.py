@@ -6,15 +6,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Final
 
+from decomfl_lab.tables import table_beside
 from tests.theory.findings.source import TexSource
 
-_LETTERS: Final = dict(
-    re.findall(
-        r"(\w+):(\S+)",
-        "alg:DeComFL cO:O x:x z:z alpha:α beta:β epsilon:ε eta:η theta:θ kappa:κ mu:μ xi:ξ sigma:σ phi:φ nabla:∇ "
-        "times:× approx:≈ sqrt:√ in:∈ to:→ ll:≪ le:≤ leq:≤ geq:≥ preceq:⪯",
-    )
-)
+_LETTERS: Final = dict(re.findall(r"(\w+):(\S+)", table_beside(__name__, "wording.toml")["letters"]))
 _ARGUMENT: Final = r"\*?(?:\[[^\]]*\])?(?:\{[^{}]*\})?(?:\[[^\]]*\])?"
 _DROPPED: Final = (
     r"\\begin\{list\}(?:\{[^{}]*\}){2}|\\(?:setlength|renewcommand)\\\w+\{[\w.]+\}|\\item\[[^\]]*\]"

@@ -51,12 +51,6 @@ def test_a_mended_rate_with_a_wrong_constant_is_caught(label: str, monkeypatch: 
     assert not mended.gather().holds
 
 
-def test_a_bound_that_grows_with_the_dimension_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert claims.flat_in_dimension().holds
-    monkeypatch.setattr(claims, "statement", lambda name: statement("theorem-1-single"))
-    assert not claims.flat_in_dimension().holds
-
-
 def test_a_cell_of_table_1_with_a_wrong_power_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     row = replace(TABLE_1["FedZO"], uplink_complexity=s.d / (s.P * s.K * s.epsilon**2))
     monkeypatch.setattr(claims, "TABLE_1", {**TABLE_1, "FedZO": row})
@@ -85,12 +79,6 @@ def test_another_momentum_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not displays.momentum_mended().holds
     assert not displays.momentum_step().holds
     assert displays.linear_in_scalars().holds
-
-
-def test_one_direction_does_not_tell_an_inner_product(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert displays.told_by_pairs().holds
-    monkeypatch.setattr(displays, "product", lambda *values, repeat: [(1,) * repeat])
-    assert not displays.told_by_pairs().holds
 
 
 # Tables ---------------------------------------------------------------------------------------------------------------

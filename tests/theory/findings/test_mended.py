@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from sympy import Rational
 
+from tests.tables import rows_of
 from tests.theory.findings.entries import BY_LABEL
 from tests.theory.findings.mutation import _anew
 from tests.theory.findings.typed import typed, typed_in
@@ -48,16 +49,7 @@ def test_figures_and_signs_stand_in_marks() -> None:
     assert list(typed_in()) == []
 
 
-@pytest.mark.parametrize(
-    ("text", "found"),
-    [
-        ("up to six times", ["six"]),
-        ("the bound μL√d", ["√"]),
-        ("by Theorem 2 and Equation (5), Appendix C.3.1, line-582.2, of OPT-1.3B: σ_G² and ‖∇f‖²", []),
-        ("⟦check a.b | ratio⟧ times at K = ⟦check a.b | K⟧", []),
-        ("with K = 4 steps", ["=", "4"]),
-    ],
-)
+@pytest.mark.parametrize(("text", "found"), rows_of(__file__)["typed"])
 def test_what_is_typed_is_seen(text: str, found: list[str]) -> None:
     assert typed(text) == found
     assert typed(text, "P = 5, K = 4") == [each for each in found if each not in "= 4"]

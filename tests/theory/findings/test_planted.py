@@ -18,9 +18,10 @@ from tests.theory.findings.entries import confirmed
 from tests.theory.findings.mutation import MUTATIONS, Mutation, given, noticed
 from tests.theory.findings.source import TexSource
 from tests.thorough import cases, sampled
+from theory.bounds import statement
 from theory.communication import Numbers, expected_numbers
 from theory.findings.data import RAW
-from theory.findings.evidence import claims, tables
+from theory.findings.evidence import claims, displays, gaussian, tables
 from theory.findings.evidence.one_round import OneRound
 from theory.findings.finding import Entry
 from theory.notation.printed import LORA, RESULTS, ROUNDS, Cell
@@ -121,6 +122,9 @@ CHEAP = {name: (cells[0], Cell(50.0, 0.0018), *cells[2:]) for name, cells in LOR
         (tables, "RESULTS", {**RESULTS, "OPT-1.3B": MENDED}, "table.llm-125m-1.3b, line-582.2"),
         (tables, "LORA", {**LORA, "CB": (*LORA["CB"][:3], Cell(71.43, 0.13))}, "table.llm-125m-lora"),
         (tables, "LORA", CHEAP, "line-920.2"),
+        (claims, "statement", lambda name: statement("theorem-1-single"), "line-184"),
+        (displays, "product", lambda *values, repeat: [(1,) * repeat], "line-742"),
+        (gaussian, "_EXPONENTS", {**gaussian._EXPONENTS, "line-1474.3": 0.16}, "line-1446, line-1474.3"),
         (OneRound, "smooth", property(lambda r: r.plain), "line-1029, line-1080, line-1147, eq.ybc, line-1152"),
         (OneRound, "subsets", ((0, 1),), "eq.ybc, line-1177, line-1191.2"),
         (OneRound, "drift", 0.0, "line-1101, line-1056, line-1191"),

@@ -57,7 +57,8 @@ def test_the_evidence_bears_every_finding_out(results: list[EntryResult]) -> Non
     assert [result.entry.label for result in results if not result.confirmed] == []
 
 
-def test_what_is_not_as_printed_has_a_cause_says_why_and_what_is_so() -> None:
+def test_entries_agree_and_what_is_not_as_printed_has_a_cause_says_why_and_what_is_so() -> None:
+    assert inconsistent(ENTRIES) == []
     wrong = [each for each in ENTRIES if each.status not in AS_PRINTED]
     assert [
         each.label for each in wrong if not (each.instead and each.why and (each.causes or each.carries or each.runs))
@@ -67,10 +68,6 @@ def test_what_is_not_as_printed_has_a_cause_says_why_and_what_is_so() -> None:
 def test_every_cause_is_shown_by_what_refutes() -> None:
     assert {each.cause for each in placed() if each.role == "refutes"} == set(CAUSES)
     assert {each.role for each in placed() if each.cause} == {"refutes"}
-
-
-def test_the_entries_are_consistent() -> None:
-    assert inconsistent(ENTRIES) == []
 
 
 @pytest.mark.parametrize(("more", "says"), rows_of(__file__)["contradictions"])
@@ -110,9 +107,12 @@ def test_evidence_on_nothing_or_of_no_cause_is_refused() -> None:
         registry._by_label([Placed("the.1", "refutes", BREAKS, cause="haste")])
 
 
-def test_every_part_of_the_paper_has_an_entry(paper: TexSource) -> None:
+def test_entries_speak_of_every_part_and_word_of_the_paper_and_of_nothing_else(paper: TexSource) -> None:
     assert paper.sha256 == PAPER_SHA256
     assert missing(paper, ENTRIES) == []
+    assert stale(paper, ENTRIES) == []
+    assert unquoted(paper, ENTRIES) == []
+    assert len(unquoted(paper, [])) > 100
 
 
 def test_the_places_of_entries_are_the_sections_and_algorithms_of_the_source(paper: TexSource) -> None:
@@ -122,18 +122,10 @@ def test_the_places_of_entries_are_the_sections_and_algorithms_of_the_source(pap
     assert told == found | {f"Algorithm {n}": line for n, line in enumerate(algorithms, 1)}
 
 
-def test_every_word_is_quoted_by_an_entry_or_said_to_assert_nothing(paper: TexSource) -> None:
-    assert unquoted(paper, ENTRIES) == []
-    assert len(unquoted(paper, [])) > 100
-
-
-def test_quotations_are_short() -> None:
-    assert [each.label for each in ENTRIES if len(each.quote.split()) > 30] == []
-
-
-def test_what_is_said_in_running_text_is_quoted() -> None:
+def test_what_is_said_in_running_text_is_quoted_and_quotations_are_short() -> None:
     told = [each for each in ENTRIES if each.kind in ("claim", "remark", "caption")]
     assert [each.label for each in told if not each.quote] == []
+    assert [each.label for each in ENTRIES if len(each.quote.split()) > 30] == []
 
 
 def _true_within_what_is_false(paper: TexSource, entries: Sequence[Entry]) -> list[str]:
@@ -155,10 +147,6 @@ def test_nothing_that_a_false_theorem_concludes_is_true(paper: TexSource) -> Non
 def test_a_local_model_after_its_last_step_is_everywhere_a_misprint_if_it_is_printed_with_k() -> None:
     printed = {each.label: each.status for each in ENTRIES if re.search(r"x_i, ?r'?\^K", each.quote)}
     assert printed == dict.fromkeys(["line-275", "line-281", "line-685"], AS_MEANT)
-
-
-def test_every_entry_speaks_of_a_part_of_the_paper(paper: TexSource) -> None:
-    assert stale(paper, ENTRIES) == []
 
 
 PROSE = r"""\begin{document}\begin{abstract}

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from sympy import Rational, sympify
 
+from decomfl_lab.tables import table_beside
 from tests.tables import rows_of
 from tests.theory.findings.entries import confirmed
 from tests.thorough import sampled
@@ -26,19 +27,20 @@ def plant(monkeypatch: pytest.MonkeyPatch, key: Any, part: str, factors: dict[st
 
 
 ROWS = rows_of(__file__)
-INSTANCES = (theorem_one.NOISY, theorem_one.MANY, theorem_one.MANY_STEPS, theorem_one.NOISY_STEPS, theorem_one.LONG)
+GIVEN = table_beside(theorem_one.__name__, "given.toml")["theorem_one"]["witness"]
+INSTANCES = {str(row["given"][2]): row["given"][2] for row in GIVEN if row["given"][0] != "corollary-1"}
 
 
-@pytest.mark.parametrize("setting", INSTANCES)
+@pytest.mark.parametrize("constants", INSTANCES.values(), ids=str)
 @pytest.mark.parametrize("variant", ["stated", "corrected"])
 @pytest.mark.parametrize("name", ["theorem-1", "local-drift", "corollary-1"])
-def test_an_instance_can_be_typed_in_as_it_is_printed(name: str, variant: str, setting: Setting) -> None:
+def test_an_instance_can_be_typed_in_as_it_is_printed(name: str, variant: str, constants: dict[str, Any]) -> None:
     """At the largest η to four digits, which may be above the largest, many are refused."""
-    here, bound = replace(setting, R=max(setting.R, 10**6)), STATEMENTS[name, variant]  # type: ignore[index]
-    told = theorem_one.witness(name, variant, here, 1.0).says  # type: ignore[arg-type]
+    many, bound = {**constants, "R": 10**6}, STATEMENTS[name, variant]  # type: ignore[index]
+    told = theorem_one.witness(name, variant, many, 1.0).says  # type: ignore[arg-type]
     printed = re.search(r"η = ([^,:]+)", told)
     assert printed is not None, told
-    assert bound.admits(replace(here, eta=float(printed[1]), D=0.5)), told
+    assert bound.admits(Setting(d=1, L=1.0, D=0.5, eta=float(printed[1]), **many)), told
 
 
 @pytest.mark.parametrize(("name", "variant", "factor", "labels"), sampled(map(tuple, ROWS["constants"]), 4))

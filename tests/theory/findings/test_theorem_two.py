@@ -183,9 +183,3 @@ def test_the_factor_of_every_distribution_is_kept_and_one_hundredth_less_is_not(
     assert theorem_two_proof.weighted_by_rank(distribution).holds
     monkeypatch.setattr(theorem_two_proof, "effective_factor", _smaller(0.99))
     assert not theorem_two_proof.weighted_by_rank(distribution).holds
-
-
-def test_a_smaller_tail_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert gaussian.tail("line-1474.3").holds
-    monkeypatch.setitem(gaussian._EXPONENTS, "line-1474.3", 0.16)
-    assert not gaussian.tail("line-1474.3").holds

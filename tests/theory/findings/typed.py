@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
+from decomfl_lab.tables import table_beside
 from tests.theory.findings.borne_out import NUMERALS
 from theory.findings.data import CAUSES, RAW
 from theory.findings.texts import MARK
@@ -16,11 +17,7 @@ _POINTER: Final = (
     r"(?: (?:and |to )?\(?[A-Z]?[\d.]*\d\)?)+"
 )
 _NAMES: Final = "OPT-1.3B OPT-125M float32 CIFAR10 SST-2 opt-0.3m"
-# Symbols with their exponents and indices: those of formulas, and the paper's for what these are sizes of.
-_SYMBOLS: Final = """
-    ∇f_i(·;ξ) ∇²f_i(·;ξ) f_i(·;ξ) ‖∇f_i‖² ‖∇f‖² ∇f_i(x_r) ∇f_i ∇f_i^μ f_i^μ f_i f^μ ∇²f ∇̄f ∇̂f E‖G‖² E_r x_{i,r}^k x_r
-    x_r' C_r C_j t_i s_i s_i' G_i^k χ_r Σ_r A_2 A_3 A_4 T_2 T_3
-"""
+_SYMBOLS: Final = table_beside(__name__, "wording.toml")["symbols"]
 _KNOWN: Final = sorted(
     [f"{letter}{power}" for letter in (*LETTERS.values(), "L") for power in ("²", "")]
     + [*_SYMBOLS.split(), *_NAMES.split()],

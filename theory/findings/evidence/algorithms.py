@@ -220,18 +220,11 @@ def runs(label: str) -> Evidence:
     return Evidence("execution", not broken and bool(faulty), f"{works}; with “{plant}” instead: {caught}")
 
 
-supports("line-164")(runs, "line-338")
-
-
 def to_the_letter(label: str) -> Evidence:
     """The program with this line as it is printed does not work."""
     program, line = _of(label)
     broken = outcome(program, {line.label: line.printed})
     return Evidence("execution", bool(broken), f"run to the letter: {broken or 'nothing breaks'}")
-
-
-refutes("line-275", "line-281", cause="step-index", witness=True)(to_the_letter, "eq.reconstruct")
-refutes("line-685", cause="step-index")(to_the_letter, "eq.sync")
 
 
 def all_printed(name: str) -> Evidence:
@@ -247,10 +240,6 @@ def mended(name: str) -> Evidence:
     broken = outcome(PROGRAMS[name])
     return Evidence("execution", not broken, f"mended: {broken or _WORKS}")
 
-
-supports("line-974")(mended, "Algorithm 1")
-mends("line-275", "line-281")(mended, "rebuilt")
-mends("line-685")(mended, "synchronised")
 
 for _entry in RAW:
     if (_algorithm := _entry["place"]) in PROGRAMS:  # the place of a whole algorithm is its name alone

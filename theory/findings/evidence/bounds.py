@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from theory.bounds import statement
 from theory.findings.finding import Evidence
-from theory.findings.placed import mends
 from theory.notation.formula import names_in
 from theory.problems.quadratic import Quadratic
 from theory.problems.spectrum import Spectrum
@@ -48,17 +47,3 @@ def needed(name: str, term: str, share: float) -> Evidence:
     at = ", ".join(f"{key} = {getattr(worst, key):.4g}" for key in ("d", "P", "K", "R", "m", "eta"))
     says = f"corrected {name}, {term} alone: truth/bound at most {found:.4g}, at {at}"
     return Evidence("search", found <= 1 and share / _FACTOR < found < share * _FACTOR, says, {"ratio": found})
-
-
-# Of which statement of the paper a corrected bound speaks, and the share of it that is needed, term by term.
-_NEEDED: Final = {
-    ("the.1", "theorem-1"): {"start": 0.2747, "dissimilarity": 0.06196, "noise": 0.1239, "smoothing": 0.05416},
-    ("the.1", "theorem-1-single"): {"start": 0.5714, "dissimilarity": 0.2855, "noise": 0.2855, "smoothing": 0.2737},
-    ("coro-1", "corollary-1"): {"start": 0.2747, "rate": 0.1781},
-    ("line-442", "theorem-2-dimension-free"): {"start": 0.5714, "noise": 0.2855, "smoothing": 0.08384},
-    ("the.2", "theorem-2"): {"start": 0.5714, "noise": 0.2855, "dissimilarity": 0.2855, "smoothing": 0.07789},
-    ("line-1448", "theorem-2-gaussian"): {"start": 0.5714, "noise": 0.2855, "smoothing": 0.2737},
-}
-for (_label, _name), _shares in _NEEDED.items():
-    for _term, _share in _shares.items():
-        mends(_label)(needed, _name, _term, _share)

@@ -92,10 +92,6 @@ def full_models(method: str) -> Evidence:
     )
 
 
-supports("line-207", "line-246")(full_models, "fedzo")
-supports("line-207", "line-732")(full_models, "fedavg")
-
-
 @supports("line-208")
 def baffle() -> Evidence:
     R, d, P = 50, 1000, 5
@@ -212,11 +208,6 @@ def rounds_to(row: str) -> Evidence:
     return equal(solved, TABLE_1[row].rounds, f"rounds to {written(rate)} = ε against those of {row}")
 
 
-supports("tab-comm-comparison")(rounds_to, "FedAvg")
-supports("tab-comm-comparison")(rounds_to, "DeComFL")
-supports("tab-comm-comparison")(rounds_to, "DeComFL, low rank")
-
-
 @supports("line-505")
 def powers_of_the_dimension() -> Evidence:
     """The largest power of d in what the rows of Table 1 send in all, both ways."""
@@ -283,19 +274,6 @@ def speedup(name: str, few: int, many: int, *, holds: bool) -> Evidence:
     )
 
 
-refutes("line-135", "line-181", "line-182", "line-477.4", cause="local-steps", witness=True)(
-    speedup, "K, clients differ", 10, 400, holds=False
-)
-mends("line-135", "line-181", "line-182")(speedup, "m", 1, 16, holds=True)
-mends("line-135", "line-181", "line-182", "line-477.4")(speedup, "K, clients differ, d = 1000", 1, 16, holds=True)
-mends("line-135", "line-477.3")(speedup, "K, clients alike", 1, 16, holds=True)
-refutes("line-181", "line-182", "line-183", "line-477.4", cause="mini-batch")(speedup, "P", 100, 10000, holds=False)
-mends("line-181", "line-182", "line-477.4")(speedup, "P, d = 1000", 1, 200, holds=True)
-supports("line-673")(speedup, "P, d = 1000", 1, 200, holds=True)
-refutes("line-477.5", cause="mini-batch")(speedup, "P, z = ±1", 100, 10000, holds=False)
-refutes("line-477.5", cause="local-steps")(speedup, "K, clients differ, z = ±1", 10, 400, holds=False)
-
-
 def mended(name: str, distribution: str, *cases: tuple[int, int]) -> Evidence:
     """A corrected bound on the same problems, at its best η, for pairs of K and P."""
     theorem, worst = statement(name), 0.0
@@ -305,12 +283,6 @@ def mended(name: str, distribution: str, *cases: tuple[int, int]) -> Evidence:
         setting = replace(setting, eta=theorem.best_eta(setting))
         worst = max(worst, expected(problem, setting).average / sum(theorem.bound(setting)))
     return Evidence("search", worst <= 1, f"corrected {name} at these K and P: left/right at most {worst:.3g}")
-
-
-mends("line-181", "line-182", "line-477.4")(
-    mended, "corollary-1", "gaussian", (1, 1), (10, 1), (400, 1), (1, 100), (1, 10000)
-)
-mends("line-183")(mended, "theorem-2", "sphere", (1, 1), (1, 100), (1, 10000))
 
 
 @refutes("line-477.3", cause="rates-of-others", witness=True)
@@ -364,19 +336,11 @@ def parameters(name: str, d: int) -> Evidence:
     return Evidence("execution", found == d, f"{name} has {found} parameters, printed {d}")
 
 
-supports("line-544")(parameters, "cnn-mnist", 28938)
-mends("line-558")(parameters, "cnn-fashion", 1206590)
-
-
 def within(what: str, printed: float, computed: float, digits: int) -> Evidence:
     """Evidence that a number of the text is the computed one, rounded to so many digits."""
     return Evidence(
         "arithmetic", float(f"{computed:.{digits}g}") == printed, f"{what} = {computed:.6g}, printed {printed:g}"
     )
-
-
-supports("line-151")(within, "10¹⁰/2¹⁸ steps · 6·10⁹ parameters of 2 bytes, both ways, in TB", 915.5, 915.52734375, 4)
-supports("line-187")(within, "1.3·10⁹ parameters of 4 bytes, both ways, in GB", 10, 10.4, 2)
 
 
 with sp.evaluate(False):  # to be printed as written here

@@ -78,10 +78,6 @@ def absent(word: str, section: str) -> Evidence:
     return Evidence("table", bool(told) and not found, f"{len(told)} quotations of {section}; “{word}” in {found}")
 
 
-refutes("line-164.2", cause="loose-words")(absent, "converge", "Section 3.3")
-refutes("line-508.2", cause="reasons")(absent, "Hessian", "Section 5")
-
-
 @refutes("line-570", cause="two-sentences")
 def not_of_superglue() -> Evidence:
     """Tasks of Table 2 that SuperGLUE does not have."""

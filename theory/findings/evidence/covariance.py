@@ -174,18 +174,10 @@ def double_sum(*, printed: bool) -> Evidence:
     return compare(left, 2 * SAMPLE.within, f"m = 2 of M = 3, E Σ_{{i,i'}} s_i {transposed} against mΣ")
 
 
-refutes("line-1313", "line-1345", cause="formula-slips")(double_sum, printed=True)
-mends("line-1313", "line-1345")(double_sum, printed=False)
-
-
 def drawn_twice(*, per_client: bool) -> Evidence:
     compare, batches = (unlike, "one mini-batch a client") if per_client else (same, "a mini-batch for every draw")
     left = _noise_sum(product(range(3), repeat=2), printed=False, per_client=per_client)
     return compare(left, 2 * SAMPLE.within, f"with replacement, {batches}: E Σ_{{i,i'}} s_i s_i'ᵀ against mΣ")
-
-
-refutes("line-1345", cause="sets-of-clients")(drawn_twice, per_client=True)
-mends("line-1345")(drawn_twice, per_client=False)
 
 
 @refutes("eq.fejiosd", cause="sets-of-clients", witness=True)
@@ -211,10 +203,6 @@ def _sums_of_gradients(what: str, *, replacement: bool) -> Evidence:
     )
 
 
-mends("eq.fejiosd")(_sums_of_gradients, "m²∇f∇fᵀ + mφΔ", replacement=False)
-mends("eq.fejiosd")(_sums_of_gradients, "with replacement", replacement=True)
-
-
 @supports("line-1324")
 def trace_of_between() -> Evidence:
     from_mean = SAMPLE.gradients - SAMPLE.gradient
@@ -226,10 +214,6 @@ _PARTS: Final = {"T_1 without noise, clients drawn with replacement": QUIET, "T_
 
 def part(what: str) -> Evidence:
     return _all(_as_printed(_PARTS[what], m, P, what) for m, P in [(1, 1), (2, 2), (2, 3)])
-
-
-supports("line-1328")(part, "T_1 without noise, clients drawn with replacement")
-supports("line-1349")(part, "T_2 alone")
 
 
 @supports("line-1306.2")
@@ -251,11 +235,6 @@ def moment(u: tuple[int, ...], v: tuple[int, ...], *, mended: bool) -> Evidence:
     return (same if mended else unlike)(design("sphere", d).sandwich(A), right, f"u = {u}, v = {v}")
 
 
-refutes("line-1338", cause="fourth-moment", witness=True)(moment, (1, 0, 0, 0), (0, 1, 0, 0), mended=False)
-mends("line-1338")(moment, (1, 0, 0, 0), (0, 1, 0, 0), mended=True)
-mends("line-1338")(moment, (1, 2, 0, -1, 0, 0, 3, 0), (0, 1, 0, 2, 0, 1, 1, 0), mended=True)
-
-
 def rare_noise(*, mean: bool) -> Evidence:
     """One client; s = ±10 (1, 0, 0, 0) in one mini-batch of a hundred, else 0: σ² = 1."""
     sizes = [10] + [0] * 99
@@ -264,10 +243,6 @@ def rare_noise(*, mean: bool) -> Evidence:
     if mean:
         return at_most(variance, 1.0, "E Tr Σ_r against σ²")
     return exceeds(max(squares), variance, "Tr Σ_r in one mini-batch of a hundred against σ²")
-
-
-refutes("line-1306", "line-1345.2", cause="mean-missing", witness=True)(rare_noise, mean=False)
-mends("line-1306", "line-1345.2")(rare_noise, mean=True)
 
 
 @refutes("line-1306", cause="mean-missing")

@@ -43,11 +43,6 @@ def expansion(order: int) -> Evidence:
     )
 
 
-supports("line-162", "line-871")(expansion, 2)
-supports("line-241", "eq.grad.projection")(expansion, 1)
-mends("line-866")(expansion, 1)
-
-
 def _unrolled(steps: int) -> tuple[sp.Expr, sp.Expr]:
     """m^{steps+1} from m^1 = 0 by m^{k+1} = βm^k + (1 − β) g_k, and x^1 − x^{steps+1} in units of η."""
     m, moved = sp.Integer(0), sp.Integer(0)

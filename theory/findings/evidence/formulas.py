@@ -14,7 +14,6 @@ from typing import Any, Final
 import sympy as sp
 from scipy import stats
 
-from decomfl_lab.tables import table_beside
 from theory.bounds import statement
 from theory.communication import TABLE_1
 from theory.findings.evidence.proof_one import printed
@@ -22,7 +21,6 @@ from theory.findings.evidence.smoothing import norm_moment
 from theory.findings.finding import Evidence
 from theory.findings.instruments import agree, at_most, differs, equal, exceeds, one_unit, unlike, wrong_unit
 from theory.findings.mended import MENDED, parsed
-from theory.findings.placed import context, mends, refutes, supports
 from theory.notation.setting import Setting, effective_factor, second_moment_factor
 from theory.statements.statement import Variant
 
@@ -138,15 +136,3 @@ def units_of_bound(statement_of: tuple[str, Variant], odd: str = "", terms: Sequ
     own = statement(*statement_of).terms
     some = {name: own[name] for name in terms or own}
     return wrong_unit(odd, **some) if odd else one_unit(**some)
-
-
-_CHECKS: Final[dict[str, Any]] = {"what": compared, "units": units, "statement_of": units_of_bound}
-
-for _row in table_beside(__name__, "formulas.toml")["row"]:
-    _witness = _row.pop("witness", "")
-    _speakers = [speak(*_row.pop(speak.__name__)) for speak in (supports, mends, context) if speak.__name__ in _row]
-    for _cause, _labels in _row.pop("refutes", {}).items():
-        _speakers.append(refutes(*_labels, cause=_cause, witness=_cause == _witness))
-    _check = next(check for field, check in _CHECKS.items() if field in _row)
-    for _speaks in _speakers:
-        _speaks(_check, **_row)

@@ -152,12 +152,6 @@ def tail(key: str) -> Evidence:
     return within(_tail(exponent), f"Pr[χ²_n ≥ 2n] against exp(−{exponent:.4g} n)")
 
 
-supports("line-1446")(tail, "line-1474.3")
-mends("line-1474.3")(tail, "line-1474.3")
-mends("line-1474.2")(tail, "line-1474.2")
-supports("line-1474.3")(tail, "stated")
-
-
 def true_exponent(key: str) -> Evidence:
     exponent = _EXPONENTS[key]
     n = 4000
@@ -166,11 +160,6 @@ def true_exponent(key: str) -> Evidence:
     says += f", {16 * exponent:.2f} times less"
     numbers = {"found": found, "exponent": exponent, "ratio": 16 * exponent}
     return Evidence("search", abs(found - exponent) < 0.002, says, numbers)
-
-
-supports("line-1446")(true_exponent, "line-1474.3")
-mends("line-1474.3")(true_exponent, "line-1474.3")
-mends("line-1474.2")(true_exponent, "line-1474.2")
 
 
 # The escape ------------------------------------------------------------------------------------------------------
@@ -185,10 +174,6 @@ def escape_of(curvature: float) -> Evidence:
     return judged(
         left, mended, f"linear clients, d = P = 1, H = {curvature:g}·L: escape term/(η²LG²) against the mended"
     )
-
-
-mends("line-1478")(escape_of, 0.0)
-refutes("assumption.low-rank", cause="assumptions")(escape_of, -1.0)
 
 
 @mends("line-1478")

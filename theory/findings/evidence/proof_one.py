@@ -13,7 +13,6 @@ from theory.bounds import statement
 from theory.findings.data import PRINTED as RAW
 from theory.findings.finding import Evidence
 from theory.findings.mended import parsed
-from theory.findings.placed import mends, supports
 from theory.notation.symbols import D, G, K, L, P, R, a, delta, eta, m, sigma, sigma_G
 
 Terms = Mapping[str, sp.Expr]
@@ -108,6 +107,7 @@ def follows(key: str, *but: str) -> Evidence:
     return Evidence("algebra", not wrong, says + (f"; they differ in {', '.join(sorted(wrong))}" if wrong else ""))
 
 
+<<<<<<< HEAD
 # Displays that are right as printed, and the algebra of those that start from a wrong one.
 for _key in ("line-1056", "line-1085"):
     supports(_key)(follows, _key)
@@ -122,6 +122,8 @@ mends("line-1112")(follows, "line-1112", "dissimilarity", "smoothing")
 mends("line-1254")(follows, "theorem-1")
 
 
+=======
+>>>>>>> 67ab10ae9e5470f9a222ebe163d926e3e2946a44
 def slips(key: str, name: str, factor: Any) -> Evidence:
     """Evidence, by computer algebra, that a term is printed ``factor`` times what is derived, which is not 1."""
     ratio = sp.simplify(printed(key)[name] / DERIVED[key]()[name])

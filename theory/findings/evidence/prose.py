@@ -39,9 +39,6 @@ def by_dimension(method: str) -> Evidence:
     return Evidence("arithmetic", math.isclose(large, 100 * small, rel_tol=1e-3), says)
 
 
-supports("line-132")(by_dimension, "fedavg")
-supports("line-197")(by_dimension, "fedcom")
-supports("line-197")(by_dimension, "fedavg-topk")
 supports("line-249")(dimension_free)
 supports("line-270.2")(baffle)
 refutes("line-286", cause="downlink")(lag)
@@ -95,10 +92,6 @@ def top_one(*, by_magnitude: bool) -> Evidence:
     by = "magnitude" if by_magnitude else "value"
     says = f"x = (−1, −1, 0.1), k = 1, by {by}: {left:.3g} left, (1 − k/d)‖x‖² = {needed:.3g}"
     return Evidence("counter-example", (left <= needed) is by_magnitude, says)
-
-
-refutes("line-197.2", "line-561", cause="magnitude", witness=True)(top_one, by_magnitude=False)
-mends("line-197.2", "line-561")(top_one, by_magnitude=True)
 
 
 refutes("line-207.2", cause="local-steps")(speedup, "K, clients differ, z = ±1", 10, 400, holds=False)

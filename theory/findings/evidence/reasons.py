@@ -13,9 +13,7 @@ from theory.findings.evidence.claims import records_sent
 from theory.findings.evidence.covariance import SAMPLE, printed_covariance
 from theory.findings.evidence.displays import told_by_scalars
 from theory.findings.evidence.one_round import OneRound
-from theory.findings.evidence.proof_one import follows
 from theory.findings.evidence.prose import kept_by_clients
-from theory.findings.evidence.theorem_one import LONG, NOISY, witness
 from theory.findings.evidence.theorem_two import kappa_in_few_products
 from theory.findings.finding import Evidence
 from theory.findings.instruments import equal, exceeds, same, unlike
@@ -27,11 +25,6 @@ from theory.notation.printed import EXAMPLES, LORA, LORA_PARAMETERS, MOST_FREQUE
 supports("line-738", "line-742.2")(told_by_scalars)
 refutes("line-941.2", "line-946.2", cause="reasons")(kappa_in_few_products)
 refutes("line-946", cause="two-sentences")(kappa_in_few_products)
-supports("line-1034")(witness, "variance", "corrected", NOISY)
-refutes("line-1049", cause="mini-batch")(witness, "variance", "stated", NOISY)
-supports("line-1072")(witness, "local-second-moment", "corrected", NOISY)
-supports("line-1093.2")(witness, "local-drift", "corrected", LONG, 1.0)
-supports("line-1203")(follows, "line-1204")
 
 # Appendices A and B.
 
@@ -101,11 +94,6 @@ def discarding(kept: str, *, works: bool) -> Evidence:
         missed = str(error)
     says = f"Algorithm 1, only records of rounds q with {kept} kept: {missed or 'every client can rebuild'}"
     return Evidence("execution", bool(missed) is not works, says)
-
-
-refutes("line-694.4", cause="formula-slips")(discarding, "q in t.values()", works=False)
-mends("line-694.4")(discarding, "q >= min(t.values())", works=True)
-supports("line-695")(discarding, "q >= min(t.values())", works=True)
 
 
 @refutes("line-697", "line-697.2", cause="two-sentences")

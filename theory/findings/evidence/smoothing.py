@@ -99,28 +99,15 @@ def gradient_within(variant: Variant, d: int) -> Evidence:
     return keeps("smoothed-gradient", tilted_bias(d), _unit(d), f"f = (L/2)‖x‖x_1, d = {d}", variant)
 
 
-for _d in (1, 10, 10**6):
-    supports("lemma.zo.basic", "eq.as")(gradient_within, "stated", _d)
-for _d in (1, 10, 10**6):
-    mends("lemma.zo.basic", "eq.as")(gradient_within, "corrected", _d)
-
-
 @by_role
 def gradient_correction_is_sharp(d: int) -> Evidence:
     half = 0.5 * math.fsum(statement("smoothed-gradient").bound(_unit(d)))
     return exceeds(tilted_bias(d), half, f"f = (L/2)‖x‖x_1, d = {d}: more than half of μL√d is attained")
 
 
-for _d in (1, 10, 10**6):
-    mends("lemma.zo.basic", "eq.as")(gradient_correction_is_sharp, _d)
-
-
 def gradient_looseness(d: int, factor: float) -> Evidence:
     stated, corrected = (math.fsum(statement("smoothed-gradient", v).bound(_unit(d))) for v in ("stated", "corrected"))
     return agree(stated / corrected, factor, f"printed bound over μL√d at d = {d}")
-
-
-mends("lemma.zo.basic", "eq.as")(gradient_looseness, 1, 4.0)
 
 
 @over(effort=25, d=whole(1, 1e4), t=Axis(1e-4, 1e4))
@@ -134,10 +121,6 @@ def _moments(variant: Variant, *, d: int, t: float) -> float:
 def moment_ratio(variant: Variant) -> Evidence:
     """Search over d and μL/a, for the worse of two functions of gradient a."""
     return within(_moments(variant), f"E g²‖z‖², t = μL/a, {variant}")
-
-
-supports("lemma.zo.basic", "line-1011")(moment_ratio, "stated")
-mends("lemma.zo.basic", "line-1011")(moment_ratio, "corrected")
 
 
 @mends("lemma.zo.basic", "line-1011")
@@ -199,10 +182,6 @@ def _rise_of_the_gap(share: float, *, c: float, mu: float) -> float:
 def gap_difference(share: float) -> Evidence:
     """Largest [f^μ(x) − min f^μ] − [f(x) − min f], as a multiple of share·μ²L: min f^μ ≥ min f makes ½ enough."""
     return within(_rise_of_the_gap(share), f"f = −cos x − c sin 2x: rise of the gap against {share:g} μ²L")
-
-
-supports("eq.bbbb")(gap_difference, 1.0)
-supports("eq.bbbb")(gap_difference, 0.5)
 
 
 @mends("eq.bbbb")

@@ -76,9 +76,6 @@ def decomfl(odd: tuple[str, ...]) -> Evidence:
     return _costs("R·P·12 bytes, P = 10", _printed(3), computed, odd)
 
 
-refutes("table.llm-125m-1.3b", cause="table-cells", witness=True)(decomfl, ("OPT-1.3B RTE", "OPT-1.3B BoolQ"))
-
-
 @refutes("line-582.4", cause="table-cells")
 def fedzo() -> Evidence:
     computed = _cells(lambda model, name: model_terabytes(ROUNDS[model][name], PARAMETERS[model]))
@@ -99,11 +96,6 @@ def cell(name: str, column: int, printed: float, fixed: float) -> Evidence:
         f"{implied:.0f} rounds; of DeComFL R·P·12 bytes, P = 10",
         {"printed": printed, "formula": follows, "rounds": rounds, "factor": printed / follows, "implied": implied},
     )
-
-
-refutes("line-582.2", cause="table-cells")(cell, "OPT-1.3B RTE", 3, 1.8, 0.18)
-refutes("line-582.3", cause="table-cells")(cell, "OPT-1.3B BoolQ", 3, 1.8, 0.18)
-refutes("line-582.4", cause="table-cells")(cell, "OPT-125M CB", 2, 0.38, 0.25)
 
 
 @refutes("line-582.5", cause="participation", witness=True)

@@ -247,8 +247,6 @@ def longest_step(key: str, gradient: float, mu: float, *terms: str) -> Evidence:
     return agree(long, said, f"f = ‖x‖²/2, d = 8, G = {gradient:g}, μ = {mu:g}: longest step and {', '.join(terms)}")
 
 
-mends("line-1394.2")(longest_step, "line-1394.2", 1.0, 0.0, "gradient")
-mends("line-1394.2")(longest_step, "line-1394.2", 0.0, 1.0, "smoothing")
 # Where both parts are equal, G = μL√d/2.
 mends("assumption.low-rank")(longest_step, "assumption.low-rank", math.sqrt(2.0), 1.0, "radius")
 
@@ -298,10 +296,6 @@ def weighted_by_rank(distribution: str, *, d: int, rank: float, P: int, first: f
     moved = spread(problem, problem.setting(P=P, distribution=distribution), parts)
     found = float(problem.spectrum.eigenvalues @ moved)
     return found / effective_factor(distribution, d=d, P=P, kappa=problem.spectrum.kappa)
-
-
-supports("line-1405")(weighted_by_rank, "sphere")
-mends("line-1449.2")(weighted_by_rank, "gaussian")
 
 
 @supports("line-1436")
