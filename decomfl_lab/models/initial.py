@@ -10,6 +10,7 @@ Source: He, Zhang, Ren and Sun, "Delving deep into rectifiers", ICCV 2015.
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import torch
 from torch import nn
@@ -21,19 +22,12 @@ _STARTS = "starts"
 """The attribute of a module that says how its own parameters begin, where that is not torch's default."""
 
 
-def constant(value: float) -> Start:
-    """Every element is this number."""
-    return Start("constant", value)
-
-
-def uniform(bound: float) -> Start:
-    """U(−bound, bound)."""
-    return Start("uniform", bound)
-
-
-def normal(deviation: float) -> Start:
-    """N(0, deviation²)."""
-    return Start("normal", deviation)
+constant = partial(Start, "constant")
+"""Every element is this number."""
+uniform = partial(Start, "uniform")
+"""U(−bound, bound), by the bound."""
+normal = partial(Start, "normal")
+"""N(0, deviation²), by the deviation."""
 
 
 def fans(shape: Sequence[int]) -> tuple[int, int]:

@@ -156,6 +156,11 @@ def _cifar_row(label: int, value: int) -> bytes:
 def test_cifar_comes_from_the_archive_or_the_subset_and_says_which(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def give(name: str, path: Path) -> None:
+        sums = {path.name: hashlib.sha256(path.read_bytes()).hexdigest()}
+        monkeypatch.setitem(data.SOURCES, name, replace(data.SOURCES[name], files=sums))
+        data._load.cache_clear()
+
     folder = tmp_path / "cifar10"
     folder.mkdir()
     monkeypatch.setenv("DECOMFL_DATA", str(tmp_path))
@@ -163,10 +168,7 @@ def test_cifar_comes_from_the_archive_or_the_subset_and_says_which(
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (20, 32, 32, 3)).astype(np.uint8)
     np.savez(subset, x_train=images, y_train=np.arange(20) % 10, x_test=images[:5], y_test=np.arange(5))
-    sums = {subset.name: hashlib.sha256(subset.read_bytes()).hexdigest()}
-    known = data.SOURCES
-    monkeypatch.setitem(known, "cifar10-subset", replace(known["cifar10-subset"], files=sums))
-    data._load.cache_clear()
+    give("cifar10-subset", subset)
     dataset = load_dataset("cifar10")
     assert dataset.source == "CIFAR-10, a subset: 20 train / 5 test images, from DECOMFL_DATA"
     red = (images[3, 7, 9, 0] / 255 - 0.4914) / 0.2470
@@ -179,17 +181,13 @@ def test_cifar_comes_from_the_archive_or_the_subset_and_says_which(
             member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}.bin")
             member.size = len(body)
             tar.addfile(member, io.BytesIO(body))
-    sums = {archive.name: hashlib.sha256(archive.read_bytes()).hexdigest()}
-    monkeypatch.setitem(known, "cifar10", replace(known["cifar10"], files=sums))
-    data._load.cache_clear()
+    give("cifar10", archive)
     whole = load_dataset("cifar10")
     assert whole.source == "CIFAR-10: 50,000 train / 10,000 test images, from DECOMFL_DATA"
     assert whole.train_labels[10_000].item() == 1
     assert whole.test_images[0, 2, 0, 0].item() == pytest.approx((5 / 255 - 0.4465) / 0.2616, rel=1e-5)
     archive.write_bytes(archive.read_bytes()[:-100])
-    sums = {archive.name: hashlib.sha256(archive.read_bytes()).hexdigest()}
-    monkeypatch.setitem(known, "cifar10", replace(known["cifar10"], files=sums))
-    data._load.cache_clear()
+    give("cifar10", archive)
     with pytest.raises(InputError, match=r"data file cifar-10-binary.tar.gz must be a whole archive"):
         load_dataset("cifar10")
     data._load.cache_clear()

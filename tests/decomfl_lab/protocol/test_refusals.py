@@ -1,6 +1,6 @@
 """What is refused is told to the other side, with the reason; and a peer's words are shown as quoted text."""
 
-from typing import get_args, get_type_hints
+from typing import get_args, get_origin, get_type_hints
 
 import numpy as np
 import pytest
@@ -9,8 +9,6 @@ from decomfl_lab.errors import InputError, quoted
 from decomfl_lab.protocol.messages import Ask, Examples, Hello, Message, Refusal, Reply, Sent
 from decomfl_lab.protocol.session import Farewell
 from decomfl_lab.protocol.wire import encode, read
-from decomfl_lab.records.pool import PoolSums
-from decomfl_lab.records.record import RoundRecord
 from tests.decomfl_lab.federations.direct import CASE, RUN, Direct, counted, host, remote
 
 HOSTILE = {
@@ -29,10 +27,11 @@ def is_one_short_line(line: str) -> bool:
 
 
 def test_the_message_with_a_text_is_the_refusal():
-    kinds = [*Sent.__subclasses__(), PoolSums]
+    _, sums, records = get_args(Message)
+    kinds = [*Sent.__subclasses__(), sums]
     found = {(kind, name) for kind in kinds for name, type_ in get_type_hints(kind).items() if type_ is str}
     assert found == {(Refusal, "text")}
-    assert get_args(Message) == (Sent, PoolSums, tuple[RoundRecord, ...])
+    assert get_origin(records) is tuple
 
 
 @TEXTS
