@@ -107,23 +107,6 @@ def follows(key: str, *but: str) -> Evidence:
     return Evidence("algebra", not wrong, says + (f"; they differ in {', '.join(sorted(wrong))}" if wrong else ""))
 
 
-<<<<<<< HEAD
-# Displays that are right as printed, and the algebra of those that start from a wrong one.
-for _key in ("line-1056", "line-1085"):
-    supports(_key)(follows, _key)
-for _key in ("line-1152", "eq.iffew.sio", "line-1191", "line-1204"):  # as f alone is assumed to be smooth
-    mends(_key)(follows, _key)
-for _key in ("line-1046", "line-1050", "eq.hh", "line-1209", "eq.vb", "eq.asd", "eq.final"):
-    mends(_key)(follows, _key)
-mends("line-1064")(follows, "variance")
-mends("line-1073")(follows, "local-second-moment")
-mends("lemma.hbhb")(follows, "local-drift")
-mends("line-1112")(follows, "line-1112", "dissimilarity", "smoothing")
-mends("line-1254")(follows, "theorem-1")
-
-
-=======
->>>>>>> 67ab10ae9e5470f9a222ebe163d926e3e2946a44
 def slips(key: str, name: str, factor: Any) -> Evidence:
     """Evidence, by computer algebra, that a term is printed ``factor`` times what is derived, which is not 1."""
     ratio = sp.simplify(printed(key)[name] / DERIVED[key]()[name])
