@@ -116,10 +116,10 @@ def searched(sides: Sides, *, x: float, mu: float, eta: float, theta: float, b: 
     return left / right if right > 0 else math.nan
 
 
-def identity(sides: Sides, what: str, *, replacement: bool = False) -> Evidence:
+def identity(name: str, *, replacement: bool = False) -> Evidence:
     """The two sides of an identity at one round."""
     at = OneRound(mu=0.6, eta=0.7, x=0.4, replacement=replacement)
-    return agree(*sides(at), f"three clients, K = 2, μ = 0.6, η = 0.7: {what}")
+    return agree(*IDENTITIES[name](at), f"three clients, K = 2, μ = 0.6, η = 0.7: {name}")
 
 
 def _bias(r: OneRound) -> float:
@@ -133,9 +133,6 @@ def polarised(r: OneRound) -> tuple[float, float]:
     return _a1(r), 0.5 * r.K * r.eta * (-(r.a**2) - r.mean(mean**2) + r.mean((mean - r.a) ** 2))
 
 
-mends("line-1152")(identity, polarised, "A_1 by polarisation")
-
-
 def _a1(r: OneRound) -> float:
     return -r.eta * r.a * r.mean(r.over_sampled(r.G).sum(axis=1))
 
@@ -143,10 +140,6 @@ def _a1(r: OneRound) -> float:
 def a1_smoothed(r: OneRound) -> tuple[float, float]:
     """A_1 and the right side of eq.ybc."""
     return _a1(r), -r.K * r.eta * r.a * r.mean(r.smooth.mean(axis=(0, 1)))
-
-
-supports("eq.ybc")(identity, a1_smoothed, "A_1, clients without replacement")
-supports("eq.ybc")(identity, a1_smoothed, "A_1, clients with replacement", replacement=True)
 
 
 def _a1_terms(r: OneRound, *, last: bool) -> tuple[float, float]:
@@ -163,15 +156,9 @@ def zero_mean(r: OneRound) -> tuple[float, float]:
     return r.total(r.G), r.total(r.smooth)
 
 
-supports("line-1029", "line-1147")(identity, zero_mean, "E(1/M)ΣΣG = E(1/M)ΣΣ∇f_i^μ(x_i^k)")
-
-
 def split_moment(r: OneRound) -> tuple[float, float]:
     """Both sides of line-1080, summed over i and k."""
     return r.total(r.G**2), r.total((r.G - r.smooth) ** 2) + r.total(r.smooth**2)
-
-
-supports("line-1080")(identity, split_moment, "E‖G‖² = E‖G − ∇f^μ‖² + E‖∇f^μ‖²")
 
 
 def _rise(r: OneRound) -> float:
@@ -184,10 +171,6 @@ def _rise(r: OneRound) -> float:
 def a3_split(r: OneRound) -> tuple[float, float]:
     """A_3 and its two parts in line-1177, without Lη²."""
     return r.sampled_square(r.smooth), r.full_square(r.smooth) + _a4(r)
-
-
-supports("line-1177")(identity, a3_split, "A_3, clients without replacement")
-supports("line-1177")(identity, a3_split, "A_3, clients with replacement", replacement=True)
 
 
 def _centred(r: OneRound, values: NDArray[np.float64]) -> float:
@@ -218,10 +201,6 @@ def a5_clients(r: OneRound) -> tuple[float, float]:
     off = r.gradient(r.x)[:, 0] - r.a
     left = sum(off[list(chosen)].mean() ** 2 for chosen in r.subsets) / len(r.subsets)
     return float(left), float((off**2).mean()) / r.m
-
-
-supports("ass.w")(identity, a5_clients, "(c), 2 of 3 clients with replacement", replacement=True)
-mends("line-1191.2")(identity, a5_clients, "(c), 2 of 3 clients with replacement", replacement=True)
 
 
 def _three_parts(r: OneRound) -> tuple[float, float]:
@@ -477,14 +456,6 @@ def monotone() -> Evidence:
     )
 
 
-def walk_exact(r: OneRound) -> tuple[float, float]:
-    """χ_r and line-1101 with τ < k, K = 2."""
-    return r.drift, r.eta**2 * r.mean((r.G[:, 0] ** 2).mean(axis=0))
-
-
-mends("line-1101")(identity, walk_exact, "χ_r = η² (1/M) Σ_i E‖G_i^1‖² for K = 2")
-
-
 @refutes("line-1107", "line-1112", cause="mini-batch")
 def substituted_drift() -> Evidence:
     """For f = x²/2 from x*, σ = 1, K = 2, P = 100: χ against the noise term of line-1107 and line-1112."""
@@ -521,13 +492,15 @@ def shared_bound() -> Evidence:
     return within(searched(sides), "the mended line-1166.2, rounds of three clients")
 
 
+def walk_exact(r: OneRound) -> tuple[float, float]:
+    """χ_r and line-1101 with τ < k, K = 2."""
+    return r.drift, r.eta**2 * r.mean((r.G[:, 0] ** 2).mean(axis=0))
+
+
 def a5_clients_phi(r: OneRound) -> tuple[float, float]:
     """(c) of line-1191 with φ."""
     left, right = a5_clients(r)
     return left, MENDED["line-1191.2"].value({"M": r.M, "m": r.m}) * right
-
-
-mends("line-1191.2")(identity, a5_clients_phi, "(c) with φ = ½, 2 of 3 clients without replacement")
 
 
 @refutes("line-1191.2", cause="sets-of-clients")
@@ -629,50 +602,52 @@ def _own_round(given: OneRound) -> tuple[float, float]:
     return r.a**2 + 4 / (r.eta * r.K) * _rise(r), math.fsum(bound)
 
 
-# Displays that are inequalities between expectations over a round: their two sides, and the statements they speak for.
-_STEPS: Final[dict[str, tuple[Sides, Callable[..., object]]]] = {
-    "E f(x_{r+1}) − f(x_r) − A_1 ≤ A_2": (
-        lambda r: (abs(_rise(r) - _a1(r)), 0.5 * r.L * r.eta**2 * r.sampled_square(r.G)),
-        supports("line-1135", "line-1142"),
+# Displays that are inequalities between expectations over a round, by name: their two sides.
+DISPLAYS: Final[dict[str, Sides]] = {
+    "E f(x_{r+1}) − f(x_r) − A_1 ≤ A_2": lambda r: (
+        abs(_rise(r) - _a1(r)),
+        0.5 * r.L * r.eta**2 * r.sampled_square(r.G),
     ),
-    "line-1152, Jensen": (partial(_a1_terms, last=False), mends("line-1152")),
-    "line-1152, smoothness": (partial(_a1_terms, last=True), mends("line-1152")),
-    "line-1166, Jensen": (
-        lambda r: (0.5 * r.sampled_square(r.G), r.sampled_square(r.G - r.smooth) + r.sampled_square(r.smooth)),
-        supports("line-1166"),
+    "line-1152, Jensen": partial(_a1_terms, last=False),
+    "line-1152, smoothness": partial(_a1_terms, last=True),
+    "line-1166, Jensen": lambda r: (
+        0.5 * r.sampled_square(r.G),
+        r.sampled_square(r.G - r.smooth) + r.sampled_square(r.smooth),
     ),
-    "line-1182 (a)": (_a4_three, mends("eq.iffew.sio")),
-    "line-1182 (b)": (_a4_bias, mends("eq.iffew.sio")),
-    "line-1191": (_a5, mends("line-1191")),
+    "line-1182 (a)": _a4_three,
+    "line-1182 (b)": _a4_bias,
+    "line-1191": _a5,
     # A_3 without Lη².
-    "line-1204": (
-        lambda r: (r.sampled_square(r.smooth), r.full_square(r.smooth) + 6 * r.K**2 * _bias(r) + _a5(r)[1]),
-        mends("line-1204"),
+    "line-1204": lambda r: (
+        r.sampled_square(r.smooth),
+        r.full_square(r.smooth) + 6 * r.K**2 * _bias(r) + _a5(r)[1],
     ),
-    "line-1056": (_three_parts, supports("line-1056")),
+    "line-1056": _three_parts,
     # For the sum over i, k.
-    "line-1085": (
-        lambda r: (r.total(r.smooth**2), 2 * _three_parts(r)[1] + 2 * r.K * _bias(r)),
-        supports("line-1085"),
-    ),
+    "line-1085": lambda r: (r.total(r.smooth**2), 2 * _three_parts(r)[1] + 2 * r.K * _bias(r)),
     # χ_r and (K²η²/2) Σ_k (1/M) Σ_i E‖G_i^k‖².
-    "line-1101, conclusion": (
-        lambda r: (r.drift, 0.5 * r.K**2 * r.eta**2 * r.total(r.G**2)),
-        supports("line-1101.2"),
+    "line-1101, conclusion": lambda r: (r.drift, 0.5 * r.K**2 * r.eta**2 * r.total(r.G**2)),
+    "corrected proof, A_1": lambda r: (
+        _a1(r) + 0.5 * r.eta * r.K * (r.a**2 + r.mean(r.smooth.mean(axis=(0, 1)) ** 2)),
+        0.5 * r.eta * (r.drift + r.K * r.mu**2),
     ),
-    "corrected proof, A_1": (
-        lambda r: (
-            _a1(r) + 0.5 * r.eta * r.K * (r.a**2 + r.mean(r.smooth.mean(axis=(0, 1)) ** 2)),
-            0.5 * r.eta * (r.drift + r.K * r.mu**2),
-        ),
-        mends("the.1"),
-    ),
-    "corrected proof, ΣB": (_own_b, mends("the.1")),
-    "corrected proof, N": (_own_n, mends("the.1")),
-    "corrected proof, mean gradient": (_own_h, mends("the.1")),
-    "corrected proof, drift": (_own_drift, mends("the.1")),
-    "corrected proof, a round": (_own_round, mends("the.1")),
+    "corrected proof, ΣB": _own_b,
+    "corrected proof, N": _own_n,
+    "corrected proof, mean gradient": _own_h,
+    "corrected proof, drift": _own_drift,
+    "corrected proof, a round": _own_round,
 }
-DISPLAYS: Final[dict[str, Sides]] = {name: sides for name, (sides, _) in _STEPS.items()}
-for _name, (_, _speaks) in _STEPS.items():
-    _speaks(fixed_step, _name)
+
+# Displays that are identities.
+IDENTITIES: Final[dict[str, Sides]] = {
+    "A_1 by polarisation": polarised,
+    "A_1, clients without replacement": a1_smoothed,
+    "A_1, clients with replacement": a1_smoothed,
+    "E(1/M)ΣΣG = E(1/M)ΣΣ∇f_i^μ(x_i^k)": zero_mean,
+    "E‖G‖² = E‖G − ∇f^μ‖² + E‖∇f^μ‖²": split_moment,
+    "A_3, clients without replacement": a3_split,
+    "A_3, clients with replacement": a3_split,
+    "(c), 2 of 3 clients with replacement": a5_clients,
+    "(c) with φ = ½, 2 of 3 clients without replacement": a5_clients_phi,
+    "χ_r = η² (1/M) Σ_i E‖G_i^1‖² for K = 2": walk_exact,
+}
