@@ -26,30 +26,12 @@ from decomfl_lab.devices import describe, find_device
 from decomfl_lab.errors import InputError, require, require_finite_positive
 from decomfl_lab.files import require_writable, write_atomically
 from decomfl_lab.laws.devices import checks
+from decomfl_lab.tables import table_beside
 
-_LAB = ("-m", "decomfl_lab")
 _LOG = Path(__file__).parents[1] / "docs" / "_static" / "rebuild" / "mnist.dcl"
-_BITS = ("-m", "benchmarks.card", "--bits")
-_REPLAY = (*_LAB, "replay", str(_LOG), "--json")
-_KAPPA = (*_LAB, "kappa", "--products", "8", "--operator", "gauss-newton", "--chunk", "32", "--json")
 PARTS: Mapping[str, Mapping[str, Sequence[str]]] = {
-    "cuda": {
-        "bits": _BITS,
-        "laws": (*_LAB, "verify", "--cases", "6", "--json"),
-        "replay of a recorded log": _REPLAY,
-        "rebuild": (*_LAB, "bench", "rebuild", "--d", "1206590,125000000", "--pairs", "1,100", "--json"),
-        "round": (*_LAB, "bench", "round", "--model", "mnist,fashion", "--engine", "plain,batched", "--json"),
-        "κ, SmolLM2-135M's shape": (*_KAPPA, "--model", "benchmarks.card:smollm2", "--data", "benchmarks.card:prompts"),
-        "κ, 10⁹ parameters": (*_KAPPA, "--model", "benchmarks.card:billion", "--data", "benchmarks.card:inputs"),
-    },
-    "cpu": {
-        "bits": _BITS,
-        "laws": (*_LAB, "verify", "--cases", "1", "--json"),
-        "replay of a recorded log": _REPLAY,
-        "rebuild": (*_LAB, "bench", "rebuild", "--d", "28938", "--pairs", "1", "--workers", "1", "--json"),
-        "round": (*_LAB, "bench", "round", "--batch", "8", "--clients", "1", "--perturbations", "1", "--json"),
-        "κ, a small model": (*_LAB, "kappa", "--data", "digits", "--model", "mlp", "--products", "8", "--json"),
-    },
+    kind: {part: [word.format(log=_LOG) for word in words.split()] for part, words in own.items()}
+    for kind, own in table_beside(__name__, "card.toml").items()
 }
 """The command of every part, which is also given the device, by the kind of device."""
 _WIDTH = 11_180

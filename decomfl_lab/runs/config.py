@@ -39,6 +39,7 @@ from decomfl_lab.options import Option, option
 from decomfl_lab.plugins import OWN, Trust, code_in, is_own, require_trusted, targets_of
 from decomfl_lab.protocol.weights import Weighting
 from decomfl_lab.records.schedules import Schedule, growing
+from decomfl_lab.tables import table_beside
 from decomfl_lab.words import require_option
 
 CROSS_ENTROPY = "cross-entropy"
@@ -52,6 +53,7 @@ OBJECTS = ("model", "data", "loss", "metrics")
 """The options that name what can be given as an object too."""
 TUNINGS = ("full", "lora", "norms")
 """What can be trained of a task's model: all of it, or what ``language.adapters`` leaves trainable."""
+_HELP = table_beside(__name__, "options.toml")
 _RANK_ONE = {"rank": 1}
 """An option of version 0.1, with the value that it had where directions were not of low rank."""
 
@@ -65,139 +67,36 @@ class TrainConfig:
     """
 
     method: Method = field(default_factory=DeComFL)
-    model: str = option(
-        "cnn-mnist",
-        f"The model: {', '.join(MODEL_NAMES)}, a task's language model, or your own as module:function. There are d = "
-        "28,938 parameters in cnn-mnist, 1,206,590 in cnn-fashion, which has 62 outputs; names that end in -bn have "
-        "BatchNorm, gpt-... are for text. A task's model is a folder of transformers, a GGUF file or a name of the hub "
-        "(facebook/opt-125m). Your own function is called with nothing and returns a torch.nn.Module.",
-        "model and data",
-    )
-    loss: str = option(
-        CROSS_ENTROPY,
-        "The loss: cross-entropy, or your own as module:function, called with (outputs, targets) of a batch, which "
-        "returns their mean loss, a scalar tensor (torch.nn.functional:mse_loss). One whose first parameter is called "
-        "model is called with (model, batch); model is the loss that your module computes from labels.",
-        "model and data",
-    )
-    batchnorm: str = option(
-        "batch",
-        "The statistics that BatchNorm normalises with: batch (those of the batch in training, of the calibration "
-        "images in evaluation) or frozen (those of x_0 on the calibration images, for ever). There are no running "
-        "ones, which no record could replay.",
-        "model and data",
-    )
-    calibration_examples: int = option(
-        500, "How many calibration images there are, a fixed random choice of the training images.", "model and data"
-    )
-    data: str = option(
-        "mnist",
-        f"The data set: {', '.join(DATA_NAMES)}, or your own as module:function. That is called with nothing and "
-        "returns (inputs, targets), a Dataset or a DataLoader, dealt to the clients by split; or a list of such, one a "
-        "client; or (any of these, test).",
-        "model and data",
-    )
-    task: str = option(
-        "", f"Fine-tune a causal language model, in place of data: {', '.join(TASKS)}.", "model and data"
-    )
-    task_data: str = option(
-        "", "The folder of the task's files in the hub's layout; $DECOMFL_DATA/<task> if empty.", "model and data"
-    )
-    max_length: int = option(
-        0,
-        "The most tokens of a task's prompt, its last ones; 0 for the paper's number (sst2 31, others 2047).",
-        "model and data",
-    )
-    cb_two_way: bool = option(
-        False, "Whether neutral counts as entailment in task cb, as in the authors' code.", "model and data"
-    )
-    tune: str = option(
-        "full",
-        "The part of a task's model that is trained: full, lora (queries and values) or norms; the rest is frozen.",
-        "model and data",
-    )
-    lora_rank: int = option(8, "The rank r of lora.", "model and data")
-    lora_alpha: float = option(
-        16.0, "The α of lora, which adds (α/r)·B·A; the paper has 8, the authors' code 16.", "model and data"
-    )
-    redraw: int = option(
-        1,
-        "How many draws are taken of your own data that are others each time that they are read, as by augmentation; a "
-        "client's epoch e has draw e mod this, and all of them are in memory.",
-        "model and data",
-        rare=True,
-    )
-    split: str = option(
-        "iid",
-        "How examples go to clients: iid, dirichlet (Dir(α·1)) or dirichlet-total (Dir(α·p), the authors' reading).",
-        "model and data",
-    )
-    alpha: float = option(1.0, "The Dirichlet concentration α of Dir(α·1), one α a class.", "model and data")
-    batch_size: int = option(
-        256, "The number B of examples a local step; a client's whole data if it has fewer.", "model and data"
-    )
-    clients: int = option(100, "The number M of clients.")
-    sampled: int = option(10, "The number m of clients sampled a round, uniformly without replacement; of fewer, all.")
-    joined: Mapping[int, int] = option(
-        {},
-        "How many of the clients came later, and when, as ROUND=NUMBER,...: of 6 clients with 4=1 there are 5 in "
-        "rounds 0 to 3, and client 5 begins at x_0 in round 4. Where fewer than m are there, all are sampled. A run "
-        "that goes on with more clients writes it itself.",
-        rare=True,
-    )
-    rounds: int = option(100, "The number R of communication rounds.")
-    seed: int = option(0, "The seed of everything random: weights, split, batches, clients, directions.")
-    draws: str = option(
-        STREAM,
-        "Where initial weights, splits and the order of examples are drawn from: stream (the lab's own, with the same "
-        "bits on any machine) or libraries (torch and numpy, as runs of version 0.1.0 did; the bits of those weights "
-        "depend on the processor).",
-        "model and data",
-        earlier=LIBRARIES,
-    )
-    compute: str = option(
-        "float32",
-        "The numbers that losses are computed in: float32; tf32 on a GPU, with products of 10 bits; or bfloat16 for a "
-        "task: x + μz is formed in float32 and then rounded, so that μ should be well above 2^-8 of the weights' size "
-        "(5e-3 for 0.2). Replicas stay float32.",
-        "engine",
-    )
-    engine: str = option(
-        "auto",
-        "The engine that evaluates losses and gradients: auto (fused on the CPU, batched on a GPU, where they can), "
-        "fused, threads, batched, serial or plain; scalars agree to rounding.",
-        "engine",
-    )
-    trust: bool = option(
-        False,
-        "Train your own model, loss and data without trying first whether they are one function of x that may be cut "
-        "and, for a method that needs gradients, differentiated.",
-        "engine",
-    )
-    eval_every: int = option(10, "The number of rounds between two evaluations on the held-out data.", "output")
-    eval_first: int = option(
-        0,
-        "The number of rounds before the first evaluation, at most --eval-every; 0 for as many.",
-        "output",
-        rare=True,
-    )
-    log_start: bool = option(
-        False,
-        "Write x_0 itself into the log run.dcl, compressed, so that the file alone is enough to rebuild a model whose "
-        "initial weights are your own.",
-        "output",
-        rare=True,
-    )
-    test_examples: int = option(
-        0, "How many held-out examples to evaluate on, a fixed random choice; 0 for all.", "output"
-    )
-    metrics: str = option(
-        "",
-        "What else is measured on the held-out examples, as NAME=module:function,... Your function is called with "
-        "(outputs, targets) of all of them at once, and returns a number, which is in the column test_NAME.",
-        "output",
-        rare=True,
-    )
+    model: str = option("cnn-mnist", _HELP["model"].format(models=", ".join(MODEL_NAMES)), "model and data")
+    loss: str = option(CROSS_ENTROPY, _HELP["loss"], "model and data")
+    batchnorm: str = option("batch", _HELP["batchnorm"], "model and data")
+    calibration_examples: int = option(500, _HELP["calibration_examples"], "model and data")
+    data: str = option("mnist", _HELP["data"].format(data=", ".join(DATA_NAMES)), "model and data")
+    task: str = option("", _HELP["task"].format(tasks=", ".join(TASKS)), "model and data")
+    task_data: str = option("", _HELP["task_data"], "model and data")
+    max_length: int = option(0, _HELP["max_length"], "model and data")
+    cb_two_way: bool = option(False, _HELP["cb_two_way"], "model and data")
+    tune: str = option("full", _HELP["tune"], "model and data")
+    lora_rank: int = option(8, _HELP["lora_rank"], "model and data")
+    lora_alpha: float = option(16.0, _HELP["lora_alpha"], "model and data")
+    redraw: int = option(1, _HELP["redraw"], "model and data", rare=True)
+    split: str = option("iid", _HELP["split"], "model and data")
+    alpha: float = option(1.0, _HELP["alpha"], "model and data")
+    batch_size: int = option(256, _HELP["batch_size"], "model and data")
+    clients: int = option(100, _HELP["clients"])
+    sampled: int = option(10, _HELP["sampled"])
+    joined: Mapping[int, int] = option({}, _HELP["joined"], rare=True)
+    rounds: int = option(100, _HELP["rounds"])
+    seed: int = option(0, _HELP["seed"])
+    draws: str = option(STREAM, _HELP["draws"], "model and data", earlier=LIBRARIES)
+    compute: str = option("float32", _HELP["compute"], "engine")
+    engine: str = option("auto", _HELP["engine"], "engine")
+    trust: bool = option(False, _HELP["trust"], "engine")
+    eval_every: int = option(10, _HELP["eval_every"], "output")
+    eval_first: int = option(0, _HELP["eval_first"], "output", rare=True)
+    log_start: bool = option(False, _HELP["log_start"], "output", rare=True)
+    test_examples: int = option(0, _HELP["test_examples"], "output")
+    metrics: str = option("", _HELP["metrics"], "output", rare=True)
 
     def __init__(self, method: Method | str = DeComFL.name, **values: Any) -> None:
         """A run.

@@ -42,6 +42,7 @@ from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.replicas.making import make_replica
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import GridSgd, Momentum, Sgd, UpdateRule
+from decomfl_lab.tables import table_beside
 
 _LAYERS = 8
 """Layers of the model, all of one size: φ = d/8."""
@@ -158,44 +159,30 @@ def _sent(module: nn.Module) -> torch.Tensor:
     return x
 
 
-ROLES: dict[str, Role] = {
-    "server": Role("DeComFL server without a model", partial(_server, with_model=False), 0),
-    "server-model": Role("DeComFL server that keeps the model", partial(_server, with_model=True), 1),
-    "client-k1": Role("DeComFL client, K = 1: x and the point x + μz", partial(_client, rule=Sgd(), K=1), 2),
-    "client": Role("DeComFL client, K > 1: x, the point and a snapshot", partial(_client, rule=Sgd(), K=2), 3),
-    "client-momentum": Role(
-        "the same with momentum: state and its snapshot too", partial(_client, rule=Momentum(0.9), K=2), 5
-    ),
-    "client-lean-k1": Role(
-        "lean DeComFL client, K = 1: x and a layer", partial(_client, rule=Sgd(), K=1, lean=True), 1, 1
-    ),
-    "client-lean": Role(
-        "lean DeComFL client, K > 1: x, a snapshot and a layer", partial(_client, rule=Sgd(), K=2, lean=True), 2, 1
-    ),
-    "client-lean-grid": Role(
-        "lean DeComFL client, K > 1, on a grid: x and a layer",
-        partial(_client, rule=GridSgd(-20), K=2, lean=True),
-        1,
-        1,
-    ),
-    "client-lean-sync": Role(
-        "lean DeComFL client, K > 1, corrected afterwards: x and a layer",
-        partial(_client, rule=Sgd(), K=2, lean=True, corrected=True),
-        1,
-        1,
-    ),
-    "fedzo": Role("FedZO client: the model sent, its copy, then the point or the update", _fedzo, 3),
-    "fedavg": Role("FedAvg client, SGD: the model sent, its copy, then the gradient or the update", _fedavg, 3),
-    "fedavg-momentum": Role(
-        "the same with momentum, which it keeps", partial(_fedavg, kind=partial(torch.optim.SGD, momentum=0.9)), 4
-    ),
-    "fedavg-adam": Role(
-        "the same with Adam, which it keeps: two moments too, and three layers",
-        partial(_fedavg, kind=torch.optim.Adam),
-        5,
-        3,
-    ),
+_PREPARE: dict[str, Callable[..., Round]] = {
+    "server": _server,
+    "client": _client,
+    "fedzo": _fedzo,
+    "fedavg": _fedavg,
 }
+"""What prepares a role, by its name in the table."""
+_OPTIONS: dict[str, Any] = {
+    "sgd": Sgd(),
+    "momentum": Momentum(0.9),
+    "grid": GridSgd(-20),
+    "torch-momentum": partial(torch.optim.SGD, momentum=0.9),
+    "torch-adam": torch.optim.Adam,
+}
+"""The rules and optimizers by their names in the table."""
+
+
+def _role(what: str, prepare: str, vectors: int, layers: int = 0, **options: Any) -> Role:
+    """A row of the table of roles."""
+    known = {name: _OPTIONS.get(value, value) for name, value in options.items()}
+    return Role(what, partial(_PREPARE[prepare], **known), vectors, layers)
+
+
+ROLES = {name: _role(**row) for name, row in table_beside(__name__, "memory.toml").items()}
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from decomfl_lab.options import TRUST_CODE, option
 from decomfl_lab.pictures import require_picture, save_picture
 from decomfl_lab.plain import print_json
 from decomfl_lab.plugins import is_own
+from decomfl_lab.tables import table_beside
 from hessian.kappa.settings import Settings
 from hessian.operators.options import HOW, MODEL, OTHERS, CurvatureOptions
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     Other = hessian.ForwardOnly | hessian.BallProbe | hessian.ByLayer  # what is measured in place of κ by products
 
+_HELP = table_beside(__name__, "kappa.toml")
 TRACES = ("probes", "gauss-newton", "exact")
 
 FORETOLD = 10  # products from which on the number that is needed, and the time, are foretold well enough to say so
@@ -48,35 +50,16 @@ class SourceOptions:
     """What is measured: the model, its data and its loss."""
 
     source: Path | None = option(None, "", argument=True)
-    model: str | None = option(
-        None,
-        "The model: a name that `decomfl train decomfl --help` lists; your own as module:function, called with "
-        "nothing, which returns a torch.nn.Module; a folder of transformers (with config.json); with --task also a "
-        "GGUF file or a name of the hub.",
-    )
-    data: str | None = option(
-        None,
-        "The data: a name that `decomfl train decomfl --help` lists; your own as module:function, called with "
-        "nothing, which returns (inputs, targets), a Dataset, a DataLoader, or a list of these or of batches; or "
-        "a pair (train, test) of these, whose test is ignored.",
-    )
-    loss: str | None = option(
-        None,
-        "Your own loss as module:function, called with (outputs, targets) of a batch, which returns their mean "
-        "loss, a scalar tensor: e.g. torch.nn.functional:mse_loss. [default: cross-entropy]",
-    )
-    task: str | None = option(None, f"The task whose prompts a language model answers: {', '.join(TASKS)}.")
-    task_data: str = option("", "The folder of the task's files. [default: $DECOMFL_DATA/<task>]", MODEL)
-    train_steps: int | None = option(
-        None,
-        "First-order steps before κ is measured; 0 is the start, not a trained model. [default: 300; 0 for "
-        "your own model]",
-        MODEL,
-    )
-    optimizer: str = option("adam", "The optimizer of those steps: sgd, adam.", MODEL)
-    lr: float = option(1e-3, "The learning rate of those steps.", MODEL)
-    batch_size: int = option(64, "Examples a step.", MODEL)
-    examples: int = option(1000, "Training examples of the loss, a fixed random choice; 0 takes all.")
+    model: str | None = option(None, _HELP["model"])
+    data: str | None = option(None, _HELP["data"])
+    loss: str | None = option(None, _HELP["loss"])
+    task: str | None = option(None, _HELP["task"].format(tasks=", ".join(TASKS)))
+    task_data: str = option("", _HELP["task_data"], MODEL)
+    train_steps: int | None = option(None, _HELP["train_steps"], MODEL)
+    optimizer: str = option("adam", _HELP["optimizer"], MODEL)
+    lr: float = option(1e-3, _HELP["lr"], MODEL)
+    batch_size: int = option(64, _HELP["batch_size"], MODEL)
+    examples: int = option(1000, _HELP["examples"])
     trust_code: bool = option(False, TRUST_CODE)
 
     @property
@@ -89,18 +72,8 @@ class SourceOptions:
 class MatrixOptions:
     """How the trace of the matrix is found, and by what it is scaled."""
 
-    trace: str = option(
-        "probes",
-        "How tr H is found: probes; gauss-newton (probes of that matrix, where it has the same trace: "
-        "networks piecewise affine in each weight); exact (its finite sum over examples and outputs, no sampling).",
-        HOW,
-    )
-    whiten: Path | None = option(
-        None,
-        "Measure κ of DHD, D = diag(s), as a method sees it that scales its directions by s: a run of hiso, its "
-        "checkpoint, or a .npy or .safetensors file of d numbers.",
-        OTHERS,
-    )
+    trace: str = option("probes", _HELP["trace"], HOW)
+    whiten: Path | None = option(None, _HELP["whiten"], OTHERS)
 
     def require(self, operator: str) -> None:
         """InputError if an option breaks a rule, for the matrix ``operator``."""
@@ -113,34 +86,13 @@ class MatrixOptions:
 class OtherOptions:
     """What is measured in place of κ by products."""
 
-    ball: float | None = option(
-        None,
-        "Measure κ over the ball of this radius around the model, as Assumption 4 asks for it.",
-        OTHERS,
-    )
-    ball_lr: float | None = option(
-        None,
-        "Measure it over the assumption's own ball, of radius 2ηdG for this η (G is of --batch-size examples).",
-        OTHERS,
-    )
-    ball_points: int = option(4, "Random points of the ball, beside its centre.", OTHERS)
-    forward_only: int = option(
-        0,
-        "Take only values of the loss, along this number of random directions; 0 takes products.",
-        OTHERS,
-    )
+    ball: float | None = option(None, _HELP["ball"], OTHERS)
+    ball_lr: float | None = option(None, _HELP["ball_lr"], OTHERS)
+    ball_points: int = option(4, _HELP["ball_points"], OTHERS)
+    forward_only: int = option(0, _HELP["forward_only"], OTHERS)
 
-    by_layer: bool = option(
-        False,
-        "Measure κ and the share of the trace of every layer, at a product of the whole model for each product of a "
-        "layer's.",
-    )
-    depth: int | None = option(
-        None,
-        "With --by-layer: parts of a module's name that tell layers apart, so that 2 takes layers.3.attention.query "
-        "into layers.3. [default: every module with parameters of its own]",
-        OTHERS,
-    )
+    by_layer: bool = option(False, _HELP["by_layer"])
+    depth: int | None = option(None, _HELP["depth"], OTHERS)
 
     @property
     def chosen(self) -> str:
@@ -180,18 +132,13 @@ class KappaOptions:
     matrix: MatrixOptions
     settings: Settings
     other: OtherOptions
-    split_sample: bool = option(False, "Bracket λ_max of all data by two halves of the examples.", HOW)
-    density_products: int | None = option(
-        None,
-        "Products for the spectral density, which measures κ of the positive part and of absolute values too; 0 "
-        "takes none. [default: 0, but 50 to draw it]",
-        HOW,
-    )
-    device: str = option("cpu", "Where everything of the model's size is kept and computed: cpu, cuda, cuda:N or auto.")
-    threads: int = option(1, "CPU threads of torch; more pay off for large models.", HOW)
-    checkpoint: Path | None = option(None, "Save every product here; the same command resumes from it.")
-    plot: Path | None = option(None, "Draw the spectrum, and how κ settled, to this file (.png, .pdf).")
-    as_json: bool = option(False, "Print one JSON object on stdout.", flag="--json")
+    split_sample: bool = option(False, _HELP["split_sample"], HOW)
+    density_products: int | None = option(None, _HELP["density_products"], HOW)
+    device: str = option("cpu", _HELP["device"])
+    threads: int = option(1, _HELP["threads"], HOW)
+    checkpoint: Path | None = option(None, _HELP["checkpoint"])
+    plot: Path | None = option(None, _HELP["plot"])
+    as_json: bool = option(False, _HELP["as_json"], flag="--json")
 
     @property
     def asked(self) -> dict[str, Any]:

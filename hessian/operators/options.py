@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from decomfl_lab.errors import is_number, require, require_choice, require_finite_positive, require_int
 from decomfl_lab.options import option
+from decomfl_lab.tables import table_beside
 
 if TYPE_CHECKING:
     import torch
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from hessian.operators.mean_loss import Weights
 
+_HELP = table_beside(__name__, "options.toml")
 OPERATORS = ("hessian", "gauss-newton", "fisher", "smoothed")
 NORMALISATIONS = ("eval", "batch")
 DTYPES = ("float32", "float64")
@@ -28,37 +30,14 @@ OTHERS = "Other matrices, and a ball"  # the group of options that say which mat
 class CurvatureOptions:
     """Which matrix of a model, a loss and data."""
 
-    operator: str = option(
-        "hessian",
-        "The matrix: hessian; gauss-newton (positive semi-definite); fisher (empirical); smoothed (what a "
-        "zeroth-order method with --mu sees).",
-    )
-    mu: float | None = option(
-        None,
-        "The μ of --operator smoothed, or of --forward-only. [default: 0.001; by a ladder of μ for the latter]",
-        OTHERS,
-    )
-    weight_decay: float = option(0.0, "Add the curvature λI of a penalty (λ/2)‖x‖² to the loss's.", MODEL)
-    trust: bool = option(
-        False,
-        "Do not try whether model, loss and data are one function of the parameters with torch's derivatives.",
-        MODEL,
-    )
-    parameters: str | Iterable[Any] | Callable[[str], bool] | None = option(
-        None,
-        "Only these parameters count, as names, prefixes or patterns (layers.*.bias) joined by commas. [default: all]",
-        MODEL,
-    )
-    normalisation: str | None = option(
-        None,
-        "What BatchNorm takes: eval (statistics of a calibration set, or its own) or batch (those of the examples). "
-        "[default: eval]",
-        MODEL,
-    )
-    dtype: str | None = option(
-        None, f"The dtype of the computation: {', '.join(DTYPES)}. [default: that of the parameters]", HOW
-    )
-    chunk: int | None = option(None, "Examples that go through the model at once. [default: by their size]", HOW)
+    operator: str = option("hessian", _HELP["operator"])
+    mu: float | None = option(None, _HELP["mu"], OTHERS)
+    weight_decay: float = option(0.0, _HELP["weight_decay"], MODEL)
+    trust: bool = option(False, _HELP["trust"], MODEL)
+    parameters: str | Iterable[Any] | Callable[[str], bool] | None = option(None, _HELP["parameters"], MODEL)
+    normalisation: str | None = option(None, _HELP["normalisation"], MODEL)
+    dtype: str | None = option(None, _HELP["dtype"].format(dtypes=", ".join(DTYPES)), HOW)
+    chunk: int | None = option(None, _HELP["chunk"], HOW)
 
     def __post_init__(self) -> None:
         require_choice("operator", self.operator, OPERATORS)
