@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -80,10 +81,8 @@ def test_a_ratio_over_ranges_is_a_check_that_is_given_what_comes_before_them() -
 
 def test_a_bound_is_broken_or_kept_only_at_admissible_constants() -> None:
     here = Setting(d=1, L=1.0, P=1000, R=100, sigma=1.0, D=0.0, eta=0.1)
-    assert breaks("theorem-1", 1.0, here, "planted").holds
-    assert not breaks("theorem-1", 1e-6, here, "planted").holds
-    assert keeps("theorem-1", 1e-6, here, "planted").holds
-    assert not keeps("theorem-1", 100.0, here, "planted").holds
-    outside = Setting(d=1, L=1.0, P=1000, R=100, sigma=1.0, D=0.0, eta=1.0)
-    assert not breaks("theorem-1", 1.0, outside, "planted").holds
-    assert not keeps("theorem-1", 1e-6, outside, "planted").holds
+    outside = replace(here, eta=1.0)
+    for judged, left, other in ((breaks, 1.0, 1e-6), (keeps, 1e-6, 100.0)):
+        assert judged("theorem-1", left, here, "planted").holds
+        assert not judged("theorem-1", other, here, "planted").holds
+        assert not judged("theorem-1", left, outside, "planted").holds

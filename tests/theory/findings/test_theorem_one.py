@@ -57,12 +57,7 @@ def test_planted_constants_of_statements_are_noticed(
 def test_planted_constants_of_displays_are_noticed(monkeypatch: pytest.MonkeyPatch, key: str, term: str) -> None:
     """A printed term times 3/2 no longer follows, in its display or in the next."""
     monkeypatch.setitem(proof_one.PRINTED[key], term, Rational(3, 2) * proof_one.PRINTED[key][term])
-    elsewhere = {
-        "line-1112 drift": "line-1119",
-        "line-1112 dissimilarity": "line-1112",
-        "line-1235 gradient": "line-1234",
-    }
-    if found := elsewhere.get(f"{key} {term}"):
+    if found := ROWS["elsewhere"].get(f"{key} {term}"):
         assert not confirmed(found)
     else:
         assert {name for name in proof_one.DERIVED if not proof_one.follows(name).holds} - {"line-1112"}

@@ -36,7 +36,7 @@ def config_of(method: str, *, R: int = 1000, M: int = 100, m: int = 10, K: int =
 
 
 @mends("line-134", "line-179", "line-184")
-@supports("line-919")
+@supports("line-919", "line-249")
 def dimension_free(method: str = "decomfl") -> Evidence:
     config = config_of(method)
     sizes = [expected_traffic(config, d).scalars for d in (10**3, 10**9)]
@@ -68,7 +68,7 @@ def lags_differ() -> Evidence:
     return Evidence("execution", len(sizes) > 1, says)
 
 
-@refutes("line-134", "line-179", cause="downlink", witness=True)
+@refutes("line-134", "line-179", "line-286", cause="downlink", witness=True)
 def lag() -> Evidence:
     """The same, against what the paper says of the downlink."""
     return lags_differ()
@@ -92,7 +92,7 @@ def full_models(method: str) -> Evidence:
     )
 
 
-@supports("line-208")
+@supports("line-208", "line-270.2")
 def baffle() -> Evidence:
     R, d, P = 50, 1000, 5
     traffic = expected_traffic(config_of("baffle", R=R, M=4, m=4, P=P), d)

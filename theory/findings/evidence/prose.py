@@ -11,17 +11,11 @@ from theory.bounds import STATEMENTS, statement
 from theory.communication import TABLE_1, expected_traffic
 from theory.findings.data import RAW
 from theory.findings.evidence import algorithms
-from theory.findings.evidence.algorithms import runs
 from theory.findings.evidence.claims import (
-    baffle,
     config_of,
-    dimension_free,
-    lag,
     records_sent,
     server_of_projection,
-    speedup,
 )
-from theory.findings.evidence.theorem_one import monotone
 from theory.findings.finding import Evidence
 from theory.findings.instruments import equal
 from theory.findings.placed import mends, refutes, supports
@@ -37,11 +31,6 @@ def by_dimension(method: str) -> Evidence:
     small, large = (expected_traffic(config_of(method), d).scalars for d in (10**5, 10**7))
     says = f"{method}, scalars a client in 1000 rounds: {small:.4g} for d = 10⁵, {large:.4g} for 10⁷"
     return Evidence("arithmetic", math.isclose(large, 100 * small, rel_tol=1e-3), says)
-
-
-supports("line-249")(dimension_free)
-supports("line-270.2")(baffle)
-refutes("line-286", cause="downlink")(lag)
 
 
 @refutes("line-159", cause="quantifiers", witness=True)
@@ -94,11 +83,7 @@ def top_one(*, by_magnitude: bool) -> Evidence:
     return Evidence("counter-example", (left <= needed) is by_magnitude, says)
 
 
-refutes("line-207.2", cause="local-steps")(speedup, "K, clients differ, z = ±1", 10, 400, holds=False)
-
 # The algorithm.
-
-supports("line-282")(runs, "line-338")
 
 
 @refutes("line-355", cause="reasons", witness=True)
@@ -172,9 +157,6 @@ def largest_is_the_fourth() -> Evidence:
         f"OPT-1.3B, μ = 10⁻³, σ = σ_G = L = 1: {listed}",
         {**named, "ratio": named["smoothing"] / middle},
     )
-
-
-supports("line-424")(monotone)
 
 
 @supports("line-426")

@@ -142,9 +142,6 @@ def moment_factor() -> Evidence:
     return replace(found, numbers={"d = 1": float((printed / corrected).subs(d, 1))})
 
 
-# What follows from (b)
-
-
 # f = −cos x − c sin 2x, one dimension: min f and min f^μ are in different places. |f''| ≤ 1 + 4c.
 
 _GRID: Final = np.linspace(-math.pi, math.pi, 20001)

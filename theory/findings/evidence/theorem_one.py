@@ -219,9 +219,6 @@ def walk_range() -> Evidence:
     return Evidence("counter-example", wrong > 1e-3 and right < 1e-12, said)
 
 
-# Lemma hbhb
-
-
 # The printed dissimilarity of line-1112 is half of what the substitution gives.
 refutes("line-1112", cause="conditions")(slips, "line-1112", "dissimilarity", sp.Rational(1, 2))
 
@@ -446,6 +443,7 @@ def variance_alone(key: str, term: str, share: float, **constants: float) -> Evi
 
 
 @mends("line-423")
+@supports("line-424")
 def monotone() -> Evidence:
     """The printed conditions at d = 28938, m = 10: larger for more P, smaller for more K."""
     each = statement("theorem-1", "stated")
