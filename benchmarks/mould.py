@@ -91,8 +91,7 @@ class _Cells(Formatter):
     """Python's formats, with a dash for what was not measured."""
 
     def format_field(self, value: Any, format_spec: str) -> str:
-        shown: str = "–" if value is None else super().format_field(value, format_spec)
-        return shown
+        return "–" if value is None else super().format_field(value, format_spec)
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 import matplotlib
 import pandas as pd
@@ -12,7 +12,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from decomfl_lab.errors import require, require_choice
 from figures.curves import BAND, COUNT_LABELS, Count, Kind, draw_mean, extra_legend
-from figures.layout import LOST_POINTS, legend_below, page, require_columns, require_known
+from figures.layout import LOST_POINTS, axes_of, legend_below, page, require_columns, require_known
 from figures.style import LineStyle, rc
 
 _LEAST_WIDTH: Final = 9.6  # inches of a figure at least; long labels need them
@@ -109,7 +109,7 @@ def comparison(
         rows = -(-(len(drawn) + len(extras)) // columns)
         words = [caption, BAND if banded else "", LOST_POINTS if lost else ""]
         figure, plots = page(max(4.8 * across, _LEAST_WIDTH), 3.2 * down + 0.2 * rows, title=title, caption=words)
-        axes = cast(list[Axes], list(plots.subplots(down, across, sharex=shared, sharey=shared, squeeze=False).flat))
+        axes = axes_of(plots, down, across, sharex=shared, sharey=shared)
         for ax, panel in zip(axes, panels, strict=False):
             _draw(ax, panel, styles)
             if shared:

@@ -1,20 +1,19 @@
 """Fine-tuning in pictures: accuracies of every method on every task, and what a round sends against d."""
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import matplotlib
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
-from figures.layout import page, require_columns, require_known
-from figures.style import LineStyle, rc
+from figures.layout import axes_of, page, require_columns, require_known
+from figures.style import INK, SOFT, LineStyle, rc
 
-_INK, _SOFT, _GREY = "#1F2328", "#57606A", "#8C959F"
+_GREY = "#8C959F"
 _BEFORE: Mapping[str, tuple[str, Any]] = {
     "zero_shot": ("before training", "solid"),
     "calibrated_zero_shot": ("the same, calibrated", "dashed"),
@@ -50,11 +49,11 @@ def accuracies(frame: pd.DataFrame, styles: Mapping[str, LineStyle], *, title: s
     with matplotlib.rc_context(rc()):
         height = down * (0.9 + 0.27 * len(names)) + 0.6
         figure, plots = page(max(6.0, 2.9 * across + 0.6), height, title=title, caption=[caption])
-        axes = cast(list[Axes], list(plots.subplots(down, across, squeeze=False, sharey=True).flat))
+        axes = axes_of(plots, down, across, sharey=True)
         for ax, (panel, own) in zip(axes, panels, strict=False):
             ax.set_title(str(panel))
             for column, (_, dash) in _BEFORE.items():
-                ax.axvline(float(own[column].iloc[0]), color=_SOFT, linestyle=dash, linewidth=1.1, zorder=1)
+                ax.axvline(float(own[column].iloc[0]), color=SOFT, linestyle=dash, linewidth=1.1, zorder=1)
             for cell in own.to_dict("records"):
                 place = list(markers).index(cell["tuned"]) - (len(markers) - 1) / 2
                 y = names.index(cell["series"]) + 0.3 * place
@@ -75,7 +74,7 @@ def accuracies(frame: pd.DataFrame, styles: Mapping[str, LineStyle], *, title: s
             ax.set_axis_off()
         axes[0].set_yticks(range(len(names)), names)
         axes[0].set_ylim(len(names) - 0.4, -0.6)  # the first on top; shared by all
-        key = [_spot(marker, _INK, name) for name, marker in markers.items()]
+        key = [_spot(marker, INK, name) for name, marker in markers.items()]
         key += [_spot("D", _GREY, "the paper's, of its own model", hollow=True), *map(_line, _BEFORE.values())]
         plots.legend(handles=key, loc="outside lower center", ncols=3, frameon=False, handlelength=2.4)
     return figure
@@ -88,7 +87,7 @@ def _spot(marker: str, colour: str, label: str, *, hollow: bool = False) -> Line
 
 def _line(named: tuple[str, Any]) -> Line2D:
     name, dash = named
-    return Line2D([], [], color=_SOFT, linestyle=dash, linewidth=1.1, label=name)
+    return Line2D([], [], color=SOFT, linestyle=dash, linewidth=1.1, label=name)
 
 
 def round_costs(
@@ -125,6 +124,6 @@ def round_costs(
             ax.plot(cell["d"], cell["bytes"], marker, markerfacecolor=face, color=colour, markersize=5)
         ax.set(xscale="log", yscale="log", xlabel="trained parameters d", ylabel="bytes a client and round")
         handles = [_spot("o", style.color, series) for series, style in styles.items() if series in set(frame.series)]
-        handles += [_spot("D", _SOFT, "printed in the paper", hollow=True), _line(("the paper's formula", "dashed"))]
+        handles += [_spot("D", SOFT, "printed in the paper", hollow=True), _line(("the paper's formula", "dashed"))]
         plots.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
     return figure

@@ -2,7 +2,7 @@
 
 import textwrap
 from collections.abc import Collection, Iterable, Sequence
-from typing import cast
+from typing import Any, cast
 
 import pandas as pd
 from matplotlib.artist import Artist
@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 
 from decomfl_lab.errors import InputError, require
+from figures.style import SOFT
 
 LOST_POINTS = "Points at 0 lie outside the logarithmic axis."
 
@@ -44,10 +45,15 @@ def page(width: float, height: float, *, title: str, caption: Sequence[str]) -> 
         ha="left",
         va="top",
         fontsize=8.0,
-        color="#57606A",
+        color=SOFT,
         linespacing=1.35,
     )
     return figure, plots
+
+
+def axes_of(plots: SubFigure, down: int, across: int, **given: Any) -> list[Axes]:
+    """The axes of a grid, row by row; ``given`` are those arguments of matplotlib's ``subplots``."""
+    return cast(list[Axes], list(plots.subplots(down, across, squeeze=False, **given).flat))
 
 
 def legend_below(

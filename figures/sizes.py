@@ -1,7 +1,7 @@
 """Models of several sizes trained alike: their curves, and the rounds that they need against d and against κ."""
 
 from collections.abc import Mapping
-from typing import Final, cast
+from typing import Final
 
 import matplotlib
 import pandas as pd
@@ -10,12 +10,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, PercentFormatter
 
 from figures.curves import BAND, draw_mean
-from figures.layout import legend_below, page, require_columns, require_known
-from figures.style import LineStyle, rc
+from figures.layout import axes_of, legend_below, page, require_columns, require_known
+from figures.style import SOFT, LineStyle, rc
 
 READINGS: Final[Mapping[str, str]] = {"kappa": "o", "d": "s"}  # what the rounds are drawn against, with its marker
 ROOM: Final = 3.0  # times the rounds of the smallest model, up and down, that the last panel shows at least
-_SOFT = "#57606A"
 
 
 def size_figure(
@@ -56,7 +55,7 @@ def size_figure(
     reached = points.dropna(subset=["rounds"])
     with matplotlib.rc_context(rc()):
         figure, plots = page(14.0, 3.6, title=title, caption=[caption, BAND if banded else ""])
-        accuracy, loss, needed = cast(list[Axes], list(plots.subplots(1, 3, squeeze=False)[0]))
+        accuracy, loss, needed = axes_of(plots, 1, 3)
         for series, style in styles.items():
             own = curves[curves["series"] == series]
             if not own.empty:
@@ -78,7 +77,7 @@ def _needed(ax: Axes, points: pd.DataFrame, styles: Mapping[str, LineStyle], sha
     ax.set_xlabel("circles: effective rank κ;  squares: parameters d")
     ax.set_ylabel("rounds")
     if points.empty:
-        ax.text(0.5, 0.5, "no run got there", transform=ax.transAxes, ha="center", color=_SOFT)
+        ax.text(0.5, 0.5, "no run got there", transform=ax.transAxes, ha="center", color=SOFT)
         return
     for point in points.to_dict("records"):
         style = styles[point["series"]]
@@ -95,7 +94,7 @@ def _needed(ax: Axes, points: pd.DataFrame, styles: Mapping[str, LineStyle], sha
     d, rounds = smallest["d"], smallest["rounds"]
     if ratio > 1:
         dash = (0.0, (5.0, 1.8))
-        (line,) = ax.plot([d, ratio * d], [rounds, ratio * rounds], color=_SOFT, linestyle=dash, linewidth=1.2)
+        (line,) = ax.plot([d, ratio * d], [rounds, ratio * rounds], color=SOFT, linestyle=dash, linewidth=1.2)
         ax.legend([line], ["in proportion to d"], loc="upper left")
     low, high = ax.get_ylim()
     ax.set_ylim(min(low, rounds / ROOM), max(high, rounds * ROOM))

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from typing import cast
 
 import matplotlib
 import numpy as np
@@ -11,8 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 
-from figures.layout import page, require_columns, require_known
-from figures.style import OKABE_ITO, rc
+from figures.layout import axes_of, page, require_columns, require_known
+from figures.style import OKABE_ITO, SOFT, rc
 
 KAPPAS: Mapping[str, str] = {
     "signed": "tr H / ‖H‖₂",
@@ -27,7 +26,6 @@ _TRAINING = ("step", "kappa", "value", "low", "high")
 _EXTREMES = ("step", "lambda_max", "lambda_min", "near zero", "loss")
 
 _BLUE, _ORANGE, _GREEN, _RED = OKABE_ITO[2], OKABE_ITO[0], OKABE_ITO[1], OKABE_ITO[3]
-_SOFT = "#57606A"
 _MARKERS = {"signed": "o", "positive": "^", "absolute": "s", "gauss-newton": "D"}
 _COLOURS = {"signed": _BLUE, "positive": _ORANGE, "absolute": _RED, "gauss-newton": _GREEN}
 
@@ -79,7 +77,7 @@ def training_spectra(
     with matplotlib.rc_context(rc()):
         figure, plots = page(max(9.6, 2.7 * len(steps)), 6.8, title=title, caption=explained)
         upper, lower = plots.subfigures(2, 1, squeeze=False, height_ratios=[0.9, 1.25])[:, 0]
-        axes = cast(list[Axes], list(upper.subplots(1, len(steps), sharex=True, sharey=True, squeeze=False)[0]))
+        axes = axes_of(upper, 1, len(steps), sharex=True, sharey=True)
         widths = curves.groupby("step")["bandwidth"].first()
         for ax, step in zip(axes, steps, strict=True):
             # The curve with its band, and single eigenvalues as stems.
@@ -92,16 +90,16 @@ def training_spectra(
             ax.plot(alone, np.full(len(alone), one), "o", color=_RED, markersize=2.8, label="_heads")
             _set_scale(ax, curves, float(widths.max()), d)
             share = float(extremes.loc[extremes["step"] == step, "near zero"].iloc[0])
-            ax.text(0.98, 0.96, f"{share:.1%} near 0", transform=ax.transAxes, ha="right", va="top", color=_SOFT)
+            ax.text(0.98, 0.96, f"{share:.1%} near 0", transform=ax.transAxes, ha="right", va="top", color=SOFT)
             ax.set_title("before training" if step == 0 else f"after {step:,} steps")
             ax.set_xlabel("eigenvalue λ")
         axes[0].set_ylabel("density")
-        by_step, outer = cast(list[Axes], list(lower.subplots(1, 2, width_ratios=[1.2, 1.0])))
+        by_step, outer = axes_of(lower, 1, 2, width_ratios=[1.2, 1.0])
         _kappas(by_step, kappas, d)
         rows = extremes.sort_values("step")
         outer.plot(rows["step"], rows["lambda_max"], color=_RED, marker="s", markersize=3.8, label="λ_max")
         outer.plot(rows["step"], -rows["lambda_min"], color=OKABE_ITO[4], marker="v", markersize=3.8, label="−λ_min")
-        outer.plot(rows["step"], rows["loss"], color=_SOFT, marker=".", linestyle=":", label="loss")
+        outer.plot(rows["step"], rows["loss"], color=SOFT, marker=".", linestyle=":", label="loss")
         outer.set(yscale="log", title="outer eigenvalues and loss", xlabel="steps of training")
         outer.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         outer.legend(loc="upper center", bbox_to_anchor=(0.5, -0.24))
@@ -155,7 +153,7 @@ def _kappas(ax: Axes, kappas: pd.DataFrame, d: int) -> None:
             capsize=2.5,
             label=f"{name}: {KAPPAS[name]}",
         )
-    ax.axhline(d, color=_SOFT, linewidth=1.0, linestyle=(0, (4, 2)), label=f"d = {d:,}")
+    ax.axhline(d, color=SOFT, linewidth=1.0, linestyle=(0, (4, 2)), label=f"d = {d:,}")
     ax.set(yscale="log", title="effective rank κ", xlabel="steps of training")
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.24))

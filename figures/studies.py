@@ -13,7 +13,7 @@ from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullLocat
 
 from decomfl_lab.errors import require
 from figures.layout import legend_below, page, require_columns, require_known
-from figures.style import OKABE_ITO, LineStyle, rc, series_styles
+from figures.style import INK, OKABE_ITO, SOFT, LineStyle, rc, series_styles
 
 # --- races: what every method has reached after so many bytes, and after so many forward passes -----------------------
 
@@ -87,7 +87,7 @@ def _race(ax: Axes, rows: pd.DataFrame, column: str, styles: Mapping[str, LineSt
     by, target = str(rows["by"].iloc[0]), float(rows["target"].iloc[0])
     require(by in ("accuracy", "loss"), "by", "be accuracy or loss", by)
     rows = rows[(rows[column] > 0) & np.isfinite(rows[by])].sort_values("round")
-    ax.axhline(target, color="#57606A", linewidth=0.8, linestyle=(0, (2, 2)), zorder=1)
+    ax.axhline(target, color=SOFT, linewidth=0.8, linestyle=(0, (2, 2)), zorder=1)
     for (line, _), run in rows.groupby(["line", "seed"], sort=False):
         best, style = run[by].cummax() if by == "accuracy" else run[by].cummin(), styles[str(line)]
         ax.plot(run[column], best, color=style.color, linestyle=style.dash, linewidth=1.1, alpha=0.75, zorder=2)
@@ -131,8 +131,6 @@ def _ranking(ax: Axes, rows: pd.DataFrame, column: str, styles: Mapping[str, Lin
 # --- the edge of stability --------------------------------------------------------------------------------------------
 
 _ORANGE, _GREEN, _BLUE, _RED, _PINK, _SKY = OKABE_ITO
-_SOFT: Final = "#57606A"
-_INK: Final = "#1F2328"
 _SERIES: Final = ((_BLUE, "o", "-"), (_RED, "s", "--"), (_ORANGE, "D", ":"))
 _BANDS: Final = (_GREEN, _PINK)
 _STAYED, _APART = _BLUE, _RED
@@ -213,7 +211,7 @@ def _shares_by_knob(ax: Axes, frame: pd.DataFrame) -> None:
         labels += [f"{knob} = {value:g}" for value in ordered["at"]]
         at = float(x[-1]) + 1.7
     if not places:
-        ax.text(0.5, 0.5, "not run here", transform=ax.transAxes, ha="center", color=_SOFT)
+        ax.text(0.5, 0.5, "not run here", transform=ax.transAxes, ha="center", color=SOFT)
     ax.set_xticks(places, labels, **_SLANTED)
     ax.grid(visible=False, axis="x")
     _percent(ax)
@@ -238,14 +236,14 @@ def _way(ax: Axes, along: pd.DataFrame, y: str, title: str, *, limit: str = "") 
             )
     ax.set(yscale="log", xlabel="local steps", title=title)
     if limit:
-        ax.axhline(1.0, color=_INK, linewidth=1.1, linestyle=(0, (4, 2)), zorder=4)
+        ax.axhline(1.0, color=INK, linewidth=1.1, linestyle=(0, (4, 2)), zorder=4)
         started = along.groupby("run", sort=False)["test_loss"].transform("first")
         kept = along[y][
             (along["test_loss"] <= started) & (along[y] > 0)
         ]  # a net that is lost may have no curvature left
         ax.set_ylim(0.5 * float(kept.min()) if len(kept) else None, _HIGHEST)
         ax.annotate(
-            limit, (0.0, 1.0), (4, 3), xycoords=("axes fraction", "data"), textcoords="offset points", color=_INK,
+            limit, (0.0, 1.0), (4, 3), xycoords=("axes fraction", "data"), textcoords="offset points", color=INK,
             fontsize=7.6, zorder=5, bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.8},
         )  # fmt: skip
 

@@ -7,12 +7,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from decomfl_lab.errors import require
+from decomfl_lab.tables import table_beside
 from hessian.kappa.picture import STYLE
 
 if TYPE_CHECKING:
     from matplotlib.typing import RcKeyType
 
 Dash = tuple[float, tuple[float, ...]]
+
+_OWN = table_beside(__name__, "style.toml")
+"""The rcParams that are not those of a picture of κ, and do not follow from them."""
+INK, SOFT = "#1F2328", "#57606A"  # what is written or drawn in black, and in grey
 
 # Okabe and Ito's colours for all kinds of colour vision. The first three are ordered from light to dark,
 # so that small, middle and large K (or P) stay in order in a black-and-white print.
@@ -33,7 +38,7 @@ CHECKS: Mapping[str, Any] = {
     "linestyle": "none",
     "marker": "o",
     "markersize": 3.6,
-    "markeredgecolor": "#1F2328",
+    "markeredgecolor": INK,
     "markeredgewidth": 0.7,
 }
 """The style of points that check a line of the same colour."""
@@ -53,28 +58,11 @@ def rc() -> dict[RcKeyType, Any]:
     size = STYLE["font.size"]
     return {
         **STYLE,
-        "figure.facecolor": "white",
-        "figure.dpi": 100.0,
-        "figure.constrained_layout.use": True,
-        "figure.constrained_layout.h_pad": 0.07,
-        "figure.constrained_layout.w_pad": 0.09,
-        "savefig.dpi": 200.0,
-        "savefig.facecolor": "white",
-        "svg.fonttype": "none",
-        "font.family": "sans-serif",
-        "font.sans-serif": ["DejaVu Sans"],
-        "axes.titlepad": 7.0,
+        **_OWN,
         "axes.labelsize": size,
         "axes.labelcolor": STYLE["text.color"],
-        "axes.linewidth": 0.8,
-        "axes.facecolor": "white",
-        "axes.grid.which": "major",
         "xtick.labelsize": size * 0.92,
         "ytick.labelsize": size * 0.92,
-        "lines.linewidth": 1.7,
-        "lines.solid_capstyle": "round",
-        "legend.handlelength": 2.6,
-        "legend.columnspacing": 1.6,
     }
 
 

@@ -8,14 +8,13 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import BoundaryNorm, ListedColormap
-from matplotlib.figure import Figure, SubFigure
+from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from figures.layout import legend_below, page, require_columns, require_known
-from figures.style import OKABE_ITO, LineStyle, rc
+from figures.layout import axes_of, legend_below, page, require_columns, require_known
+from figures.style import OKABE_ITO, SOFT, LineStyle, rc
 
 _ORANGE, _GREEN, _BLUE, _RED, _PINK, _SKY = OKABE_ITO
-_SOFT = "#57606A"
 _SOLID = (0.0, ())
 _DASHED = (0.0, (5.0, 1.8))
 _DOTTED = (0.0, (1.2, 1.5))
@@ -73,7 +72,7 @@ def dimension_free(
         require_known(f"series of {name}", frame["series"], LINES)
     with matplotlib.rc_context(rc()):
         figure, plots = page(10.2, 3.9, title=title, caption=[caption])
-        left, right = _row(plots, 2, sharey=True)
+        left, right = axes_of(plots, 1, 2, sharey=True)
         for ax, frame, x, fixed in ((left, by_d, "d", "kappa"), (right, by_kappa, "kappa", "d")):
             _draw(ax, frame, x, "value")
             symbol, other = ("d", "κ") if x == "d" else ("κ", "d")
@@ -83,7 +82,7 @@ def dimension_free(
         far = by_d[(by_d["d"] >= FLAT_FROM) & by_d["series"].str.startswith("measured")].groupby("series")["value"]
         if far.ngroups:
             words = f"measured, from d = {FLAT_FROM:,} on:\nmost / least − 1 = {(far.max() / far.min()).max() - 1:.1e}"
-            left.text(0.03, 0.97, words, transform=left.transAxes, ha="left", va="top", color=_SOFT)
+            left.text(0.03, 0.97, words, transform=left.transAxes, ha="left", va="top", color=SOFT)
         if not simulated.empty:
             require_columns("simulated", simulated, ("d", "value", "low", "high"))
             below, above = simulated["value"] - simulated["low"], simulated["high"] - simulated["value"]
@@ -120,7 +119,7 @@ def speed_ups(
     knobs = [knob for knob in words if knob in set(frame["knob"])]
     with matplotlib.rc_context(rc()):
         figure, plots = page(10.6, 4.0, title=title, caption=[caption, "Grey: slope −1, the claimed linear speed-up."])
-        axes = _row(plots, len(knobs), sharey=True)
+        axes = axes_of(plots, 1, len(knobs), sharey=True)
         for ax, knob in zip(axes, knobs, strict=True):
             own = frame[(frame["knob"] == knob)].dropna(subset=["rounds"])
             for (noise, series), rows in own.groupby(["noise", "series"], sort=False):
@@ -141,10 +140,10 @@ def speed_ups(
             ax.set(xscale="log", yscale="log", title=f"more {words[knob]}", xlabel=knob)
             if ends is not None and knob in ends:
                 at_end, words_of_end = ends[knob]
-                ax.axvline(at_end, color=_SOFT, linewidth=0.9, linestyle=(0, (1, 2)), label="_end")
+                ax.axvline(at_end, color=SOFT, linewidth=0.9, linestyle=(0, (1, 2)), label="_end")
                 ax.annotate(
                     words_of_end, (at_end, 1.0), (3, -3), xycoords=("data", "axes fraction"),
-                    textcoords="offset points", va="top", color=_SOFT,
+                    textcoords="offset points", va="top", color=SOFT,
                 )  # fmt: skip
         axes[0].set_ylabel("rounds R to reach ε")
         legend_below(plots, axes, columns=3)
@@ -229,7 +228,7 @@ def training(frame: pd.DataFrame, *, title: str = "", caption: str = "") -> Figu
     panels = list(dict.fromkeys(frame["panel"]))
     with matplotlib.rc_context(rc()):
         figure, plots = page(max(7.0, 5.1 * len(panels)), 3.8, title=title, caption=[caption])
-        axes = _row(plots, len(panels), sharey=False)
+        axes = axes_of(plots, 1, len(panels))
         for ax, panel in zip(axes, panels, strict=True):
             own = frame[frame["panel"] == panel]
             _draw(ax, own, "round", "value")
@@ -239,10 +238,6 @@ def training(frame: pd.DataFrame, *, title: str = "", caption: str = "") -> Figu
         axes[0].set_ylabel(_AVERAGE)
         legend_below(plots, axes, columns=3)
     return figure
-
-
-def _row(plots: SubFigure, columns: int, *, sharey: bool) -> list[Axes]:
-    return cast(list[Axes], list(plots.subplots(1, columns, sharey=sharey, squeeze=False)[0]))
 
 
 def _draw(ax: Axes, frame: pd.DataFrame, x: str, y: str) -> None:

@@ -146,8 +146,7 @@ def _vectors(replica: Replica) -> dict[str, str]:
 
 def _scalars(r: int, K: int, P: int) -> ScalarArray:
     """Scalars of a round, drawn."""
-    drawn: ScalarArray = directions(_SEED, r, 0, K * P, Distribution.GAUSSIAN, 1.0).reshape(K, P)
-    return drawn
+    return directions(_SEED, r, 0, K * P, Distribution.GAUSSIAN, 1.0).reshape(K, P)
 
 
 def _log(name: str, small: _Small) -> tuple[bytes, dict[str, Any]]:

@@ -14,6 +14,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from numpy.typing import NDArray
 
 from decomfl_lab.errors import require
+from decomfl_lab.tables import table_beside
 
 if TYPE_CHECKING:
     from hessian import ByLayer, EffectiveRank, SpectralDensity
@@ -21,27 +22,7 @@ if TYPE_CHECKING:
 Floats = NDArray[np.float64]
 
 _BLUE, _RED, _INK, _SOFT = "#0072B2", "#D55E00", "#1F2328", "#57606A"
-STYLE: Final[Mapping[Any, Any]] = {
-    "font.size": 9.0,
-    "text.color": _INK,
-    "axes.titlesize": 9.7,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.edgecolor": "#8C959F",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "axes.grid": True,
-    "grid.color": "#D8DEE4",
-    "grid.linewidth": 0.6,
-    "xtick.color": _SOFT,
-    "ytick.color": _SOFT,
-    "xtick.labelcolor": _INK,
-    "ytick.labelcolor": _INK,
-    "legend.fontsize": 8.1,
-    "legend.frameon": False,
-    "pdf.fonttype": 42,
-}
+STYLE: Final[Mapping[Any, Any]] = table_beside(__name__, "picture.toml")
 """The rcParams of a picture, on which those of all figures are built."""
 _CONVERGED = 0.01  # a Ritz value with a residual of at most this share of its magnitude is drawn as one eigenvalue
 _LEAST = 0.3  # the least number of eigenvalues on the logarithmic axis, so that a single one stands out of it

@@ -492,8 +492,7 @@ def _counted(labels: Tensor) -> Tensor:
 
 def _numbers(labels: Tensor) -> list[int]:
     """How many labels of each example count."""
-    found: list[int] = _counted(labels).reshape(len(labels), -1).sum(1).tolist()
-    return found
+    return _counted(labels).reshape(len(labels), -1).sum(1).tolist()
 
 
 def _telling(labels: Tensor) -> tuple[bool, int]:

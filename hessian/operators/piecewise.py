@@ -8,7 +8,7 @@ smooth activations and wherever a weight meets itself: tied weights, attention.
 """
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch.func import functionalize
@@ -16,48 +16,14 @@ from torch.fx import Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from decomfl_lab.errors import InputError
+from decomfl_lab.tables import table_beside
 from hessian.operators.curvature import GaussNewtonOperator, HessianOperator
 from hessian.operators.mean_loss import MeanLoss
 
-# fmt: off
-_AFFINE = frozenset([
-    "_adaptive_avg_pool2d", "_to_copy", "_unsafe_view", "add", "alias", "avg_pool2d", "avg_pool3d", "cat", "clone",
-    "constant_pad_nd", "embedding", "expand", "flip", "gather", "getitem", "index_select", "mean", "neg", "permute",
-    "repeat", "reshape", "roll", "rsub", "select", "slice", "split", "split_with_sizes", "squeeze", "stack", "sub",
-    "sum", "t", "transpose", "unbind", "unsqueeze", "view",
-])
-"""A sum or rearrangement of everything that goes in."""
-
-_PIECEWISE = frozenset([
-    "abs", "adaptive_max_pool2d", "amax", "amin", "clamp", "clamp_max", "clamp_min", "hardtanh", "leaky_relu",
-    "max_pool2d_with_indices", "max_pool3d_with_indices", "maximum", "minimum", "relu", "threshold",
-])
-"""Affine on each of finitely many pieces."""
-# fmt: on
-
-_PRODUCTS: Mapping[str, tuple[int, int]] = {
-    "addmm": (1, 2),
-    "baddbmm": (1, 2),
-    "bmm": (0, 1),
-    "convolution": (0, 1),
-    "dot": (0, 1),
-    "linear": (0, 1),
-    "mm": (0, 1),
-    "mul": (0, 1),
-    "mv": (0, 1),
-    "native_batch_norm": (0, 1),
-    "_native_batch_norm_legit_no_training": (0, 1),
-    "prelu": (0, 1),
-    "_prelu_kernel": (0, 1),
-}
-"""Affine in each of two arguments, whose places these are; anything else is only added."""
-
-_CONSTANT_PLACES: Mapping[str, tuple[int, ...]] = {
-    "native_batch_norm": (3, 4),
-    "_native_batch_norm_legit_no_training": (3, 4),
-    "div": (1,),
-}
-"""Places where what goes in must not depend on x."""
+_OPERATIONS = table_beside(__name__, "piecewise.toml")
+_AFFINE, _PIECEWISE = frozenset(_OPERATIONS["affine"]), frozenset(_OPERATIONS["piecewise"])
+_PRODUCTS: Mapping[str, Sequence[int]] = _OPERATIONS["products"]
+_CONSTANT_PLACES: Mapping[str, Sequence[int]] = _OPERATIONS["constant"]
 
 
 def trace_operator(hessian: HessianOperator) -> GaussNewtonOperator:

@@ -13,8 +13,10 @@ from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require, require_choice
 from decomfl_lab.options import option
 from decomfl_lab.plain import print_json
+from decomfl_lab.tables import table_beside
 from theory.findings.finding import KINDS, STATUSES, Cause, Entry, EntryResult
 
+_HELP: Final = table_beside(__name__, "audit.toml")
 _WIDTH: Final = 118
 
 
@@ -22,17 +24,12 @@ _WIDTH: Final = 118
 class AuditOptions:
     """The options of ``decomfl audit``."""
 
-    everything: bool = option(False, "List every statement with its status, a line each.", flag="--all")
-    cause: tuple[str, ...] = option((), "Show a cause with every statement that it affects. Repeatable.")
-    statement: tuple[str, ...] = option(
-        (),
-        "Show a statement in full: theorem-1, lemma-3, equation-6, line-N of the paper's source, a LaTeX "
-        "label, or a bound of `decomfl bound` that it states. For another name the error lists those that are "
-        "near. Repeatable.",
-    )
-    status: tuple[str, ...] = option((), f"List the statements that are {', '.join(STATUSES)}. Repeatable.")
-    kind: tuple[str, ...] = option((), f"List those of the kind {', '.join(KINDS)}. Repeatable.")
-    as_json: bool = option(False, "Print a JSON list with a row for each statement.", flag="--json")
+    everything: bool = option(False, _HELP["everything"], flag="--all")
+    cause: tuple[str, ...] = option((), _HELP["cause"])
+    statement: tuple[str, ...] = option((), _HELP["statement"])
+    status: tuple[str, ...] = option((), _HELP["status"].format(statuses=", ".join(STATUSES)))
+    kind: tuple[str, ...] = option((), _HELP["kind"].format(kinds=", ".join(KINDS)))
+    as_json: bool = option(False, _HELP["as_json"], flag="--json")
 
 
 @command

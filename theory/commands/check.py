@@ -11,11 +11,13 @@ from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require_choice, require_int
 from decomfl_lab.options import REQUIRED, option
 from decomfl_lab.plain import print_json
+from decomfl_lab.tables import table_beside
 from theory.notation.setting import Variant
 
 if TYPE_CHECKING:  # help needs no formula
     from theory.checks.worst_case import Instance, Tightness
 
+_HELP = table_beside(__name__, "check.toml")
 _AFRESH = "A left side that is simulated is simulated afresh at the end, so the result may differ from the progress."
 
 
@@ -23,21 +25,12 @@ _AFRESH = "A left side that is simulated is simulated afresh at the end, so the 
 class CheckOptions:
     """The options of ``decomfl check``."""
 
-    statement: str = option(
-        REQUIRED,
-        "A statement of your own as FILE.py:NAME or module:NAME, or the name of a bound, as theorem-1.",
-        argument=True,
-        metavar="STATEMENT",
-    )
-    variant: str = option(
-        "corrected", f"The variant of a named bound, of those that it has: {', '.join(get_args(Variant))}."
-    )
-    on: tuple[str, ...] = option(
-        (), "The class of problems: quadratics, waves or piecewise. Repeatable. [default: all three]"
-    )
-    effort: int = option(6, "How many generations a search has on quadratics, elsewhere a third of it.")
-    seed: int = option(0, "The seed of searches and simulations.")
-    as_json: bool = option(False, "Print one JSON object on stdout.", flag="--json")
+    statement: str = option(REQUIRED, _HELP["statement"], argument=True, metavar="STATEMENT")
+    variant: str = option("corrected", _HELP["variant"].format(variants=", ".join(get_args(Variant))))
+    on: tuple[str, ...] = option((), _HELP["on"])
+    effort: int = option(6, _HELP["effort"])
+    seed: int = option(0, _HELP["seed"])
+    as_json: bool = option(False, _HELP["as_json"], flag="--json")
 
 
 @command
@@ -76,7 +69,7 @@ def check(options: CheckOptions) -> None:
 class TightnessOptions(CheckOptions):
     """The options of ``decomfl tightness``: those of check, with more effort."""
 
-    effort: int = option(20, "How many generations a search has on quadratics, elsewhere a third of it.")
+    effort: int = option(20, _HELP["effort"])
 
 
 @command

@@ -117,8 +117,7 @@ class Bowl:
         return self._vector(self.quadratic.noise)
 
     def _tilt(self, clients: Integers, xi: Floats) -> Floats:
-        tilt: Floats = self._tilts[clients] + coin(xi)[..., None] * self._noise
-        return tilt
+        return self._tilts[clients] + coin(xi)[..., None] * self._noise
 
     def sampled(self, x: Floats, clients: Integers, xi: Floats) -> Floats:
         """See ``Problem``."""
@@ -224,8 +223,7 @@ class Logistic:
     @cached_property
     def curvature(self) -> Floats:
         """H = AᵀA/(4n) ⪰ ∇²f(x) for every x, shape (n, n): σ(t)σ(−t) ≤ 1/4."""
-        found: Floats = self._signed.T @ self._signed / (4 * len(self._signed))
-        return found
+        return self._signed.T @ self._signed / (4 * len(self._signed))
 
     @cached_property
     def smoothness(self) -> float:
