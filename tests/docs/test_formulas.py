@@ -35,14 +35,6 @@ def evaluated(text: str, values: Mapping[str, float]) -> float:
     return float(eval(code, {"sqrt": math.sqrt, "_": values}))
 
 
-def letters(more: Mapping[str, str]) -> dict[str, float]:
-    """The values of the letters of a section: those of the symbols, and what the section abbreviates."""
-    values = {LETTERS.get(name, name): value for name, value in VALUES.items()}
-    for name, text in more.items():
-        values[name] = evaluated(text, values)
-    return values
-
-
 def section_of(page: str, heading: str) -> tuple[str, tuple[int, int]]:
     """A section, and from where to where the right side of its bound stands there."""
     section = page[page.index(heading) :]
@@ -55,7 +47,11 @@ def section_of(page: str, heading: str) -> tuple[str, tuple[int, int]]:
 def apart(page: str, heading: str, name: str, variant: str, more: Mapping[str, str]) -> list[str]:
     """What a section says otherwise than the statement: its bound, its step size, what it abbreviates."""
     section, (start, end) = section_of(page, heading)
-    values, each = letters(more), statement(name, variant)  # type: ignore[arg-type]
+    each = statement(name, variant)  # type: ignore[arg-type]
+    # The letters of the symbols, and what the section abbreviates.
+    values = {LETTERS.get(symbol, symbol): value for symbol, value in VALUES.items()}
+    for letter, text in more.items():
+        values[letter] = evaluated(text, values)
     found = evaluated(re.sub(r"Pr\[.*?\]", "tail", section[start:end]), values)
     told = [] if math.isclose(found, math.fsum(value_of(term, VALUES) for term in each.terms.values())) else ["bound"]
     step = re.search(r"[Ii]f η ≤ (1/\(.*?\))(?:,| then)", section)

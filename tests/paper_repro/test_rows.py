@@ -159,9 +159,8 @@ def test_rows_that_no_claim_rests_on_are_noticed_when_they_are_changed_and_liste
     for series, own in frame.groupby("series"):
         middle = own.index[len(own) // 3 : len(own) // 2 + 1]
         changed = frame.assign(test_accuracy=frame.test_accuracy.mask(frame.index.isin(middle), 0.5))
-        for name in (f"{part}-{scale}.json", f"{part}-{scale}.csv.gz"):
-            shutil.copy(RESULTS / name, tmp_path)
-        changed.to_csv(tmp_path / name, index=False)
+        shutil.copy(RESULTS / f"{part}-{scale}.json", tmp_path)
+        changed.to_csv(tmp_path / f"{part}-{scale}.csv.gz", index=False)
         manifest.note(tmp_path, *tmp_path.glob(f"{part}-*"))
         with pytest.raises(InputError, match="the means of test_accuracy are not those of the rows"):
             load(part, scale, tmp_path)

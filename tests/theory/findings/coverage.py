@@ -58,7 +58,7 @@ def inconsistent(entries: Sequence[Entry]) -> list[str]:
     wrong += [
         f"{again}: its quotation shares words with that of {told}, which neither restates"
         for (told, what, words, line), (again, said, others, at) in combinations(quoted, 2)
-        if what != said and shared(words, others, near=abs(line - at) <= 1)
+        if what != said and shared(words, others)
     ]
     return wrong
 

@@ -37,7 +37,7 @@ OWN = "theory.findings"
 EXCHANGED: Mapping[Role, Role] = {"refutes": "supports", "supports": "refutes"}
 SPOKEN = {(each.label, each.role) for each in placed()}
 # Kinds of faults in words, which need the paper's source, or the recorded runs, to be noticed.
-WORDS = ("quotation", "wording", "dropped", "printed", "run")
+WORDS = ("quotation", "wording", "dropped", "run")
 
 Get = Callable[[str], Any]
 Plant = Callable[[Get], None]
@@ -90,17 +90,6 @@ def _formulas() -> Iterator[Mutation]:
                 yield Mutation(f"{name} {variant}, {part} {term}: {factor} times", "formula", plant)
 
 
-def _cells() -> Iterator[Mutation]:
-    """Every printed cost, ten times what it is."""
-    for model, rows in {**printed.RESULTS, "LoRA": printed.LORA}.items():
-        for name, cells in rows.items():
-            for column, cell in enumerate(cells):
-                if cell.cost is not None and column > 0:
-                    dearer = (*cells[:column], replace(cell, cost=10 * cell.cost), *cells[column + 1 :])
-                    plant = _put(lambda _, rows=rows: rows, name, dearer)
-                    yield Mutation(f"cost of {model} {name}, column {column}: 10 times", "table", plant)
-
-
 def _entries() -> Iterator[Mutation]:
     """Statuses, roles, and lines of algorithms."""
     for entry in RAW:
@@ -131,7 +120,7 @@ def _reworded(text: str, most: int) -> list[tuple[str, str]]:
 
 
 def _prose() -> Iterator[Mutation]:
-    """Words of quotations and of what they assert, entries left out, figures of displays."""
+    """Words of quotations and of what they assert, entries left out."""
     for entry in RAW:
         label, quote = entry["label"], entry.get("quote", "")
         fields = [("quote", "quotation", 1), ("says", "wording", 3)] if quote else []
@@ -143,10 +132,6 @@ def _prose() -> Iterator[Mutation]:
             yield Mutation(f"{label}: {run}, which is {role}, has another role", "run", turned, label)
         if quote:
             yield Mutation(f"{label}: left out", "dropped", _left_out(label), label)
-        figure = re.search(r"(?<![\d.-])[2-9](?![\d.])", re.sub("⟦[^⟧]*⟧|line-|Table", "", entry.get("says", "")))
-        if entry["kind"] == "equation" and figure:
-            says = entry["says"].replace(figure[0], str((int(figure[0]) + 1) % 10), 1)
-            yield Mutation(f"{label}: another figure in the display", "printed", given(label, says=says), label)
 
 
 def _causes() -> Iterator[Mutation]:
@@ -181,7 +166,7 @@ def _instruments() -> Iterator[Mutation]:
         yield Mutation(f"{module}.{name} is another", "evidence", attribute(module, name, value))
 
 
-MUTATIONS = (*_formulas(), *_cells(), *_prose(), *_entries(), *_causes(), *_instruments())
+MUTATIONS = (*_formulas(), *_prose(), *_entries(), *_causes(), *_instruments())
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """The running text of the paper's source as plain words, sentence by sentence, each with its place and its lines."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Final
@@ -90,27 +89,9 @@ def passages(source: TexSource) -> dict[str, Passage]:
     return read
 
 
-def shared(one: str, other: str, *, near: bool) -> bool:
-    """Whether two quotations are of the same words.
-
-    A part of one is in the other, or all words of one stand in the other in their order; near each other six in a row.
-    """
-    if _in_order(one, other) or _in_order(other, one):
-        return True
-    own, others = _parts(one), _parts(other)
-    if any(a in b or b in a for a in own for b in others):
-        return True
-    return near and not set(_runs(own)).isdisjoint(_runs(others))
-
-
-def _in_order(one: str, other: str) -> bool:
-    left = iter(_words(other))
-    return all(word in left for word in _words(one))
-
-
-@cache
-def _words(quotation: str) -> list[str]:
-    return re.findall(r"[^\W_]+", plain(quotation).lower())
+def shared(one: str, other: str) -> bool:
+    """Whether a part of one quotation is in the other; words that two have in one place are seen in the source."""
+    return any(a in b or b in a for a in _parts(one) for b in _parts(other))
 
 
 @cache
@@ -118,12 +99,6 @@ def _parts(quotation: str) -> list[str]:
     """The parts of a quotation that tell it from others, as words between blanks."""
     parts = [re.findall(r"[^\W_]+", part.lower()) for part in plain(quotation).split("…")]
     return [f" {' '.join(part)} " for part in parts if len(part) >= 4 or len(parts) == 1]
-
-
-def _runs(parts: list[str]) -> Iterator[str]:
-    """All runs of six words of them."""
-    for words in map(str.split, parts):
-        yield from (" ".join(words[n : n + 6]) for n in range(len(words) - 5))
 
 
 def spans(quotation: str, text: str) -> list[tuple[tuple[int, int], ...]]:

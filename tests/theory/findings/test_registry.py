@@ -182,7 +182,7 @@ def test_words_that_are_not_the_papers_or_stand_elsewhere_are_stale() -> None:
     assert [*map(len, (stale(parse(PROSE), [], [{"quotes": [words]}]) for words in ("We thank B", "It")))] == [1, 1]
 
 
-@pytest.mark.parametrize("words", ["It is fast", "he says: it is fast … indeed", "It is $\\mathit{fast}$"])
+@pytest.mark.parametrize("words", ["It is fast", "It is $\\mathit{fast}$"])
 def test_one_sentence_cannot_have_two_entries_unless_one_restates_the_other(words: str) -> None:
     again = _entry("line-9", 9, "claim", quote=words)
     assert inconsistent([FAST, again]) == [
@@ -191,25 +191,11 @@ def test_one_sentence_cannot_have_two_entries_unless_one_restates_the_other(word
     assert inconsistent([FAST, replace(again, restates="line-2")]) == []
 
 
-def test_a_quotation_cut_into_short_parts_is_still_of_the_same_sentence() -> None:
-    cut = "the larger number … of perturbations eventually … leads to higher … test accuracy"
-    other = replace(entry("line-557.2"), label="line-557.9", quote=cut, says="", tests="")
-    (said, *_) = inconsistent([*ENTRIES, replace(other, says=cut, line=557)])
-    assert said == "line-557.9: its quotation shares words with that of line-557.2, which neither restates"
-
-
 def test_quotations_of_overlapping_parts_of_the_source_are_stale() -> None:
     one, two = _entry("line-2", 2, "claim", quote="It … only"), _entry("line-2.2", 2, "claim", quote="costs … 1MB")
     assert stale(parse(PROSE), [one, two], []) == []
     (said,) = stale(parse(PROSE), [one, replace(two, quote="costs only … of data")], [])
     assert said == "line-2.2: shares words of the source with line-2, which neither restates"
-
-
-def test_words_that_overlap_nearby_are_one_sentence_and_far_away_are_not() -> None:
-    costs = _entry("line-4", 4, "claim", quote="it costs us 1MB of data in all")
-    words = "indeed it costs us 1MB of data"
-    assert inconsistent([costs, _entry("line-9", 9, "claim", quote=words)]) == []
-    assert inconsistent([costs, _entry("line-5", 5, "claim", quote=words)])
 
 
 def test_what_restates_has_no_status_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
