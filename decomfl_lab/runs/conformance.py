@@ -146,7 +146,8 @@ def _vectors(replica: Replica) -> dict[str, str]:
 
 def _scalars(r: int, K: int, P: int) -> ScalarArray:
     """Scalars of a round, drawn."""
-    return directions(_SEED, r, 0, K * P, Distribution.GAUSSIAN, 1.0).reshape(K, P)
+    drawn: ScalarArray = directions(_SEED, r, 0, K * P, Distribution.GAUSSIAN, 1.0).reshape(K, P)
+    return drawn
 
 
 def _log(name: str, small: _Small) -> tuple[bytes, dict[str, Any]]:

@@ -492,7 +492,8 @@ def _counted(labels: Tensor) -> Tensor:
 
 def _numbers(labels: Tensor) -> list[int]:
     """How many labels of each example count."""
-    return _counted(labels).reshape(len(labels), -1).sum(1).tolist()
+    found: list[int] = _counted(labels).reshape(len(labels), -1).sum(1).tolist()
+    return found
 
 
 def _telling(labels: Tensor) -> tuple[bool, int]:

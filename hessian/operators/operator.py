@@ -128,7 +128,8 @@ class Operator(ABC):
         def product(v: NDArray[Any]) -> NDArray[Any]:
             # A copy: scipy may hand over a part of an array of its own, in another dtype or read-only.
             mine = torch.tensor(v.ravel(), dtype=self.dtype, device=self.device)
-            return self.matvec(mine).cpu().numpy()
+            found: NDArray[Any] = self.matvec(mine).cpu().numpy()
+            return found
 
         dtype = torch.empty(0, dtype=self.dtype).numpy().dtype
         return LinearOperator(self.shape, matvec=product, rmatvec=product, dtype=dtype)

@@ -75,7 +75,8 @@ class SpectralDensity:
         # What the exact nodes leave of the weight 1 is shared among the others as each probe sees them.
         rest = np.where(self.exact, 0.0, self.seen)
         share = 1 - self.exact.sum() / self.d
-        return np.where(self.exact, 1 / self.d, rest * share / rest.sum(axis=1, keepdims=True))
+        weights: Floats = np.where(self.exact, 1 / self.d, rest * share / rest.sum(axis=1, keepdims=True))
+        return weights
 
     @property
     def weights(self) -> Floats:

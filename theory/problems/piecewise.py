@@ -71,7 +71,8 @@ class Piecewise:
         t, w, c = abs(x[..., 0]), self.width, self.fall
         bowl, hill = np.minimum(t, w), np.clip(t, w, self._end) - w
         beyond = np.maximum(t - self._end, 0.0)
-        return self.L * (0.5 * bowl**2 + w * hill - 0.5 * c * hill**2 + self.rest * w * beyond)
+        found: Floats = self.L * (0.5 * bowl**2 + w * hill - 0.5 * c * hill**2 + self.rest * w * beyond)
+        return found
 
     def distance2(self, x: Floats) -> Floats:
         """‖x − x*‖², x* the nearest minimiser, shape (...)."""
@@ -82,10 +83,12 @@ class Piecewise:
         """See ``Problem``."""
         t = abs(x)
         slope = np.minimum(t, self.width) - self.fall * (np.clip(t, self.width, self._end) - self.width)
-        return self.L * np.sign(x) * slope
+        found: Floats = self.L * np.sign(x) * slope
+        return found
 
     def _tilt(self, clients: Integers, xi: Floats) -> Floats:
-        return signs(self.M)[clients] * self.dissimilarity + coin(xi) * self.noise
+        tilt: Floats = signs(self.M)[clients] * self.dissimilarity + coin(xi) * self.noise
+        return tilt
 
     def sampled(self, x: Floats, clients: Integers, xi: Floats) -> Floats:
         """See ``Problem``."""
@@ -93,7 +96,8 @@ class Piecewise:
 
     def sampled_gradient(self, x: Floats, clients: Integers, xi: Floats) -> Floats:
         """See ``Problem``."""
-        return self.gradient(x) - self._tilt(clients, xi)[..., None]
+        found: Floats = self.gradient(x) - self._tilt(clients, xi)[..., None]
+        return found
 
     def setting(self, **run: Any) -> Setting:
         """See ``Problem``; κ = 1, for H = L in one coordinate and 0 elsewhere."""

@@ -117,7 +117,8 @@ class Bowl:
         return self._vector(self.quadratic.noise)
 
     def _tilt(self, clients: Integers, xi: Floats) -> Floats:
-        return self._tilts[clients] + coin(xi)[..., None] * self._noise
+        tilt: Floats = self._tilts[clients] + coin(xi)[..., None] * self._noise
+        return tilt
 
     def sampled(self, x: Floats, clients: Integers, xi: Floats) -> Floats:
         """See ``Problem``."""
@@ -223,7 +224,8 @@ class Logistic:
     @cached_property
     def curvature(self) -> Floats:
         """H = AᵀA/(4n) ⪰ ∇²f(x) for every x, shape (n, n): σ(t)σ(−t) ≤ 1/4."""
-        return self._signed.T @ self._signed / (4 * len(self._signed))
+        found: Floats = self._signed.T @ self._signed / (4 * len(self._signed))
+        return found
 
     @cached_property
     def smoothness(self) -> float:

@@ -74,10 +74,12 @@ class Waves:
 
     def amplitudes(self, clients: Integers, xi: Floats) -> Floats:
         """A of clients and samples, shape (..., J)."""
-        return self.a + self._signs[clients][..., None] * self.b + coin(xi)[..., None] * self.s
+        found: Floats = self.a + self._signs[clients][..., None] * self.b + coin(xi)[..., None] * self.s
+        return found
 
     def _phases(self, x: Floats) -> Floats:
-        return x @ self.w.T + self.theta
+        phases: Floats = x @ self.w.T + self.theta
+        return phases
 
     def sampled(self, x: Floats, clients: Integers, xi: Floats) -> Floats:
         """See ``Problem``."""
@@ -86,19 +88,23 @@ class Waves:
 
     def sampled_gradient(self, x: Floats, clients: Integers, xi: Floats) -> Floats:
         """See ``Problem``."""
-        return -(self.amplitudes(clients, xi) * np.sin(self._phases(x))) @ self.w
+        found: Floats = -(self.amplitudes(clients, xi) * np.sin(self._phases(x))) @ self.w
+        return found
 
     def value(self, x: Floats) -> Floats:
         """f(x), shape (...)."""
-        return np.cos(self._phases(x)) @ self.a
+        found: Floats = np.cos(self._phases(x)) @ self.a
+        return found
 
     def gradient(self, x: Floats) -> Floats:
         """See ``Problem``."""
-        return -(self.a * np.sin(self._phases(x))) @ self.w
+        found: Floats = -(self.a * np.sin(self._phases(x))) @ self.w
+        return found
 
     def _bound(self, c: Floats) -> Floats:
         """Σ_j c_j w_j w_jᵀ."""
-        return (self.w.T * c) @ self.w
+        found: Floats = (self.w.T * c) @ self.w
+        return found
 
     @cached_property
     def L(self) -> float:
@@ -141,7 +147,8 @@ class Waves:
 
     def smoothed_gradient(self, x: Floats, mu: float, distribution: str) -> Floats:
         """E ∇f(x + μz), the gradient of ``smoothed``, shape (n,)."""
-        return -(self.a * self._phi(distribution, mu * self.w) * np.sin(self._phases(x))) @ self.w
+        found: Floats = -(self.a * self._phi(distribution, mu * self.w) * np.sin(self._phases(x))) @ self.w
+        return found
 
     def mean_estimate(self, x: Floats, mu: float, distribution: str, amplitudes: Floats | None = None) -> Floats:
         """E g z of forward and central differences alike: −(1/μ) Σ_j a_j sin(w_j·x + θ_j) ψ(μw_j), shape (n,).
@@ -160,7 +167,8 @@ class Waves:
             gaussian = distribution == "gaussian"
             factor = np.exp(-square / 2) if gaussian else _hyp0f1(self.d / 2 + 1, -self.d * square / 4)
             psi = t * factor[..., None]
-        return -(a * np.sin(self._phases(x))) @ psi / mu
+        found: Floats = -(a * np.sin(self._phases(x))) @ psi / mu
+        return found
 
     def second_moment(
         self, x: Floats, mu: float, distribution: str, amplitudes: Floats | None = None, *, central: bool = False
@@ -208,4 +216,5 @@ def _hyp0f1(b: float, x: Floats) -> Floats:
     for k in range(80):
         term = term * near / ((b + k) * (k + 1))
         total = total + term
-    return np.where(x < near, 0.0, total)
+    series: Floats = np.where(x < near, 0.0, total)
+    return series
