@@ -103,7 +103,50 @@ def _single(name: str, of: Assumption, note: str) -> Statement:
 
 
 def _several(name: str, of: Assumption, note: str) -> Statement:
-    """Any number of local steps; ``docs/theory-more.md`` has the statement, ``theory/bounds/proofs.md`` the proof."""
+    """Any number of local steps; ``docs/theory-more.md`` has the statement, (A), (B) and (C).
+
+    *Proof.* Walks of clients outside C are virtual, as in theory.md: z and mini-batches do not depend on C. For all i ≤
+    M let b_i^k be the mean of G_i^k given the walks so far, w_i^k = b_i^k − ∇f_i(x_r), and, all averaged over rounds
+    and in expectation,
+
+        A = ‖∇f(x_r)‖²,  x = (L/KM) Σ_{i,k} |x_i^k − x_r|²,  Ψ = (1/KM) Σ_{i,k} ‖w_i^k‖² ≤ 2x + 2B²,
+        γ = Lβ²h²|v_r|²,  S = φσ_G²/m.
+
+    Abbreviate k̂ = LhK, r̂ = Lhr, t̂ = Lhτ, p = k̂ + 2r̂; the condition is p + t̂ ≤ 1/11. B^k, N^k are the means over C
+    of b_i^k and of G_i^k − b_i^k. With y = x_r − βhv_r again y_{r+1} = y_r − h Σ_k ĝ^k, for the means over C move as
+    one heavy ball.
+
+    *Descent.* E Σ_k ĝ^k = K E u with u = a + w, w = (1/KM) Σ w_i^k, and −⟨a + Δ, a + w⟩ ≤ −½‖a‖² + ½‖w‖² + ½‖Δ‖²
+    (polarisation). N^k is a martingale difference, so ½h²E|Σ ĝ^k|² ≤ h²(L E‖Σ B^k‖² + Σ E|N^k|²); E‖Σ B^k‖² ≤ 2K²(A + S
+    + Ψ); and E|N^k|² ≤ E|Zv̄^k + e|² ≤ 2Lr(2(A + S) + 2L E|x_i^k − x_r|² + σ²/m) + 2LW, the mean over i of the walks.
+    Together
+
+        ½A ≤ D/(hKR) + 2p(A + S) + (½ + 2k̂)Ψ + ½γ + 4r̂x + 2Lh(rσ²/m + W).                                     (i)
+
+    *Momentum.* v_r is a sum over past steps of β to the power of their age. Put ĝ^k = (a + mean_C w_i^k) + ζ + N^k, ζ =
+    mean_C ∇f_i(x_r) − a. ζ (once a round) and N^k are martingale differences. A step's weights add up, over r, to
+    β^{K−k}/(1 − β^K) for k = 1..K, whose sum over k is 1/(1 − β); K/(1 − β^K) ≤ K + τ as β^{−K} ≥ 1 + K(1 − β)/β; the
+    squared weights of ζ add up to at most K/(1 − β); those of N^k to 1/(1 − β²) over k, and K/(1 − β^{2K}) ≤ K + τ/2.
+    So, with |u|² ≤ L‖u‖² and β²/(1 − β²) ≤ τ/2,
+
+        γ ≤ 4t̂(t̂ + r̂)A + 2t̂pS + 2t̂Lh(rσ²/m + W) + 4t̂(k̂ + t̂)Ψ + 8r̂(k̂ + t̂/2)x.                                (ii)
+
+    *Drift.* x_i^k − x_r = −h[β(1 − β^k)v_r + Σ_{l<k} (1 − β^{k−l})G_i^l], all factors in [0, 1]. Split G = b + n; ‖b‖²
+    ≤ 2‖∇f_i(x_r)‖² + 2‖w‖², E|n|² ≤ 2Lr(‖∇f_i(x_i)‖² + σ²) + 2LW, Σ_k k ≤ ½K(K − 1) as for `local-drift`:
+
+        x ≤ 2γ + 4L²h²(K − 1)[(K + 4r)(A + σ_G² + x) + K(x + 2B²) + 2rσ² + 2W].                                    (iii)
+
+    *Together.* In (iii) put (ii) and Ψ ≤ 2x + 2B²: the coefficients of x on the right add up to at most 16(p + t̂)² ≤
+    16/121. So x ≤ (121/105)(2γ₀ + 16t̂(k̂ + t̂)B² + y), with γ₀ the first three terms of (ii) and y those of (iii)
+    without γ and x. In (i) x has in all at most 1 + 4/11 + 4/121 = 169/121, hence
+
+        ½A ≤ D/(hKR) + 2p(A + S) + 2Lh(rσ²/m + W) + 3.72γ₀ + 1.61y + B²(1 + 4k̂ + 30t̂(k̂ + t̂)).
+
+    A has 2p + 14.88t̂(t̂ + r̂) + 6.44k̂(k̂ + 4r̂) ≤ 2p + 14.88t̂(t̂ + p/2) + 6.44p² on the right. Along p + t̂ = 1/11
+    this is convex in t̂ and so at most 0.236, its value at t̂ = 0. So ¼A ≤ the rest. Multiply by 4: S has 8p(1 +
+    3.72t̂), σ²/m and W 8Lh(1 + 3.72t̂); y at most 26 times its bracket; W with the part in y at most Lh(8 + 32t̂ +
+    52k̂) ≤ 13Lh; B² at most 4 + 16k̂ + 120t̂(k̂ + t̂) + 52k̂² ≤ 6. ∎
+    """
     h = eta / (1 - beta)
     later = 1 + 4 * L * h * _TAU
     return Statement(

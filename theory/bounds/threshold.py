@@ -18,8 +18,14 @@ def printed_theorem_1(setting: Setting) -> bool | None:
         false if (d + P + 1)/(2 − ηLρ) > 16(d + 4) at its largest η;  for K = 1 true otherwise
 
     Noise alone on f = ½L‖x‖² breaks it in the first case. For K > 1 it is true where each term of a proved Theorem 1
-    (sharper or wider) is at most the printed one; between the two it is not known. The proof for K = 1 is in
-    ``theory/bounds/proofs.md``.
+    (sharper or wider) is at most the printed one; between the two it is not known.
+
+    *Proof for K = 1.* E_r f(x_{r+1}) ≤ f(x_r) − η‖a‖² + (L/2)η²ρ(‖a‖² + (σ² + φσ_G²)/m) (F1, μ → 0), so the average is
+    at most 2D/(ηR(2 − ηLρ)) + Lηρ(σ² + φσ_G²)/(m(2 − ηLρ)). The printed conditions give ηLρ < 1 (the second for m ≥ 2,
+    the first and the last for m = 1), so the first is below 4D/(ηR). Pρ = d + P + 1, so the inequality says that the
+    second is at most the printed noise term, at this η and at every smaller one, and the printed dissimilarity term is
+    larger than that. Conversely f = ½L‖x‖² with noise σ, D = 0, has the second as its limit for R → ∞ (the exact
+    recursion of `theory.problems.quadratic`). ∎
 
     Args:
         setting: Setting of which d, m, P and K are read; directions are Gaussian, as in print.

@@ -29,7 +29,15 @@ class NormalisedStep:
 
 
 def normalised_step(P: int) -> NormalisedStep:
-    """The moments for P directions; the proof is in ``theory/bounds/proofs.md``.
+    """The moments for P directions.
+
+    Let ν = P − 1 and u = a/‖a‖.
+
+    *Proof.* g_p = ‖a‖N_p, so z_p = N_p u + w_p with w_p orthogonal to u and independent of the N. Let A = Σ N_p² = νs²
+    + PN̄² (‖a‖ = 1); N̄ and s are independent, N̄ has variance 1/P, νs² is χ² with ν degrees of freedom: E s =
+    √(2/ν)Γ(P/2)/Γ(ν/2), E 1/s = (ν/(ν − 1))E s for ν > 1, E 1/s² = ν/(ν − 2) for ν > 2. Along u, S is A/(Ps): its mean
+    is (ν E s + E 1/s)/P = c_P, its square's (ν² E s² + 2ν + 3E 1/s²)/P² = ν(ν² − 1)/((ν − 2)P²) = Pb_P. Each direction
+    orthogonal to it has E A/(P²s²) = (ν + ν/(ν − 2))/P² = b_P. ∎
 
     Raises:
         InputError: If P is below 4: E‖S‖² is infinite for P = 2 and 3, and E S for P = 2.

@@ -117,7 +117,17 @@ def sign_floor(spectrum: Spectrum, eta: float, noise: float = 0.0) -> tuple[floa
         q(b)/(2L) ≤ E f ≤ q(B)/(2α),   q(b) = ½b(b + √(b² + 4τ²)),   b = η√(π/8) T,
         B = η√(π/8)(T + 2L + (4L/π) max(0, 2(T₂ − αT)/T² − 1)),   T = tr H,  T₂ = tr H²
 
-    Where τ = 0 the long-run mean of E‖∇f‖ is b exactly. The proof is in ``theory/bounds/proofs.md``.
+    Where τ = 0 the long-run mean of E‖∇f‖ is b exactly.
+
+    *Proof.* Far away f falls by ηc‖a‖ a step on average and steps have exponential moments, so the chain has a
+    stationary law with all moments (Meyn and Tweedie, chapters 14 and 15). With t, v, and w = zᵀHz, f⁺ = f − ηvt +
+    ½η²w. The mean of f⁺ − f is 0: **E g(‖a‖) = ½ηT** with the gain g(s) = √(2/π)s²/√(s² + τ²); for τ = 0 that is E‖a‖ =
+    b. *Below:* g is concave in s², so g at E‖a‖² is at least ½ηT, that is E‖a‖² ≥ q(b); and f ≥ ‖a‖²/(2L). *Above:* the
+    mean of f⁺² − f² is 0: 2E f g(‖a‖) = η(E‖a‖² + T E f) + (η³/4)(T² + 2T₂) − η²E vtw. Here E vtw ≥ (T + α)E g: with N
+    the part of z along u = a/‖a‖, w has the mean T + (N² − 1)uᵀHu given N, and N² − 1 has at least the mean 1 under the
+    weight |t| erf(|t|/(τ√2)), as it has under |t| and erf grows. With ‖a‖² ≤ 2Lf, 2E f g(‖a‖) ≤ η(2L + T)F + (η³/4)(2T₂
+    − T² − 2αT), F = E f, and as η²T² = 8b²/π and F ≥ b²/(2L), the last is at most η(4L/π) max(0, 2(T₂ − αT)/T² − 1) F.
+    On the left ‖a‖² ≥ 2αf, and f ↦ f²/√(2αf + τ²) is convex: 2√(2/π)·2αF²/√(2αF + τ²) ≤ η(...)F, which is 2αF ≤ q(B). ∎
 
     Args:
         spectrum: Spectrum of H; α is its least eigenvalue, > 0.
@@ -163,8 +173,21 @@ def feedsign(honest: int, liars: int = 0) -> Statement:
         (1/R) Σ_r E‖∇f(x_r)‖ ≤ (D/(ηR) + ½ηκL)/c + 2 min(h/k, √(h/k)/c) √(σ² + σ_G²),   k = ⌊(h + f)/2⌋ + 1 − f
 
     c is E|⟨z, u⟩| of a unit vector u: √(2/π) for Gaussian z, a little more on the sphere. f, σ and σ_G are those of the
-    honest clients, who all take part (M = m = h); liars may know everything. The proof is in
-    ``theory/bounds/proofs.md``.
+    honest clients, who all take part (M = m = h); liars may know everything.
+
+    *Proof.* f(x_{r+1}) ≤ f(x_r) − ηv⟨a, z⟩ + ½η² zᵀHz, and E zᵀHz = T ≤ κL. Let W be the number of honest votes against
+    sign⟨a, z⟩, e_i = u_i − a. Liars do most by voting against it, all of them. Then E v⟨a, z⟩ ≥ E|t|(1 − ψ), where ψ =
+    2 if W + f > n/2, 1 if W + f = n/2 (z and −z occur alike and with the same W, and the tie's +1 is right for one of
+    them), 0 otherwise.
+
+    - ψ ≤ 2W/k. For odd n the vote fails from W = k on. For even n, ψ = 1 at W = k − 1 ≥ 1, and 1 ≤ 2(k − 1)/k if k ≥ 2,
+      which f < h gives.
+    - Who votes wrongly has |t| ≤ |⟨e_i, z⟩|, as ⟨u_i, z⟩ = t + ⟨e_i, z⟩ has another sign than t. So ψ|t| ≤ (2/k) Σ_i
+      |⟨e_i, z⟩|, whose mean is at most (2c/k) Σ_i E‖e_i‖ ≤ 2c(h/k)√(σ² + σ_G²).
+    - Also W t² ≤ Σ_i ⟨e_i, z⟩² and ψ ≤ 2√(W/k), so ψ|t| ≤ 2(Σ_i ⟨e_i, z⟩²/k)^{1/2}, whose mean is at most 2√(h/k)√(σ² +
+      σ_G²).
+
+    So ηE v⟨a, z⟩ ≥ ηc‖a‖ − ηc·2 min(·)√(σ² + σ_G²). Sum over r, divide by ηcR. ∎
 
     Args:
         honest: h.

@@ -112,7 +112,8 @@ def hiso_step(nu: float, s: float | Floats = 1.0) -> Step:
 
 def _next(h: Floats, moved: Floats, nu: float, eta: float) -> Floats:
     """νh + (1 − ν)G², G = moved/η."""
-    return nu * h + (1.0 - nu) * (moved / eta) ** 2
+    following: Floats = nu * h + (1.0 - nu) * (moved / eta) ** 2
+    return following
 
 
 def hiso(nu: float, eta: float) -> Statement:
