@@ -32,12 +32,14 @@ from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import Sgd
 from decomfl_lab.runs.memory import ENVIRONMENT, peak_of, resident_bytes
+from decomfl_lab.tables import table_beside
 
 LENGTHS = (4, 6, 7, 8, 9, 11, 14, 17, 21, 28, 31)
 """Deciles 0, 10, ... 100 % of the number of tokens of SST-2's training prompts, GPT-2's vocabulary, at most 31."""
 SMOLLM2 = "smollm2-135m"
 RANDOM = (*SIZES, SMOLLM2)  # models that are initialised at random; the others are loaded
 MU, ETA = 1e-3, 1e-6
+_HERE = "benchmarks.ways.language"  # also where it is run by itself
 _SEED = 1
 
 Batch = tuple[Tensor, Tensor]  # prompts (n, T), left padded, in any order, and classes (n,)
@@ -140,20 +142,8 @@ def answering(model: str, vocabulary: int) -> Verbalized:
     if model == SMOLLM2:
         # A model of the form of HuggingFaceTB/SmolLM2-135M, with its own vocabulary.
         library = llm_library("transformers", f"model {SMOLLM2}")
-        config = library.LlamaConfig(
-            vocab_size=49152,
-            hidden_size=576,
-            intermediate_size=1536,
-            num_hidden_layers=30,
-            num_attention_heads=9,
-            num_key_value_heads=3,
-            max_position_embeddings=8192,
-            rope_parameters={"rope_type": "default", "rope_theta": 100_000.0},
-            tie_word_embeddings=True,
-            rms_norm_eps=1e-5,
-            initializer_range=0.041666666666666664,
-            pad_token_id=SPECIAL.index("<pad>"),
-        )
+        form = table_beside(_HERE, "smollm2.toml")
+        config = library.LlamaConfig(**form, pad_token_id=SPECIAL.index("<pad>"))
         with initialising(_SEED):
             module: nn.Module = library.LlamaForCausalLM(config)
         return Verbalized(module.eval(), _VERBALIZERS, SPECIAL.index("<pad>"))
@@ -184,7 +174,7 @@ def random_prompts(n: int, *, vocabulary: int, pad: int, seed: int) -> Batch:
 
 def peak_apart(model: str, vocabulary: int, way: str) -> float | None:
     """The peak of a client's round, measured in a process of its own; see ``_peak``."""
-    words = ["-m", "benchmarks.ways.language", model, str(vocabulary), way]
+    words = ["-m", _HERE, model, str(vocabulary), way]
     peak: float | None = apart(words, env=ENVIRONMENT).of(way)
     return peak
 

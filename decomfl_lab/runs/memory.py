@@ -182,7 +182,8 @@ def _role(what: str, prepare: str, vectors: int, layers: int = 0, **options: Any
     return Role(what, partial(_PREPARE[prepare], **known), vectors, layers)
 
 
-ROLES = {name: _role(**row) for name, row in table_beside(__name__, "memory.toml").items()}
+_HERE = "decomfl_lab.runs.memory"  # also where it is run by itself
+ROLES = {name: _role(**row) for name, row in table_beside(_HERE, "memory.toml").items()}
 
 
 @dataclass(frozen=True)
@@ -274,7 +275,7 @@ def memory_rows(
     d: Sequence[int],
     roles: Sequence[str] = tuple(ROLES),
     *,
-    program: Sequence[str] = ("-m", "decomfl_lab.runs.memory"),
+    program: Sequence[str] = ("-m", _HERE),
 ) -> Iterator[MemoryRow]:
     """Rows for every role at every size, as they are measured.
 
