@@ -127,13 +127,14 @@ def test_every_claim_is_once_in_the_section_of_its_part_with_its_verdict_and_num
 
 
 def test_the_page_opens_with_the_answer_and_what_each_line_rests_on() -> None:
-    given = {"topic": "t", "verdict": "refuted; correct", "says": "It is 1.", "link": "theory", "recorded": ""}
+    given = {"topic": "t", "verdict": "imprecise; true by proof", "says": "It is 1.", "link": "theory", "recorded": ""}
     lines = [AnswerLine(**given, part=part, again=f"again {part}") for part in ("fig2", "audit", "llm")]
     sections = [*parts_of("fig2"), *parts_of("audit", figure=None)]
     html = render_report(sections, facts={"scale": "recorded"}, claims=[claim()], answer=lines)
     first = html[html.index('<div id="top">') : html.index("<section")]
+    shown = [("depends", "imprecise"), ("yes", "true by proof")]
     assert re.findall(r'class="verdict (\w+)" href="#section-(\w+)">([^<]+)<', first) == [
-        (tone, part, status) for part in ("fig2", "audit") for tone, status in (("no", "refuted"), ("yes", "correct"))
+        (tone, part, status) for part in ("fig2", "audit") for tone, status in shown
     ]
     assert re.findall(r'href="#figure-(\w+)"', first) == ["fig2"]
     assert re.findall(r"docs/(\w+) · <code>([^<]+)<", first) == [("theory", f"again {each}") for each in TWO]
