@@ -16,6 +16,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pandas as pd
 
 from decomfl_lab.errors import InputError
@@ -109,8 +110,12 @@ def facts_of(provenance: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def means(rows: pd.DataFrame) -> dict[str, float]:
-    """The mean of every column of numbers that are finite: it rests on all rows, which no claim does."""
-    return {str(name): mean for name, mean in rows.select_dtypes("number").mean().items() if math.isfinite(mean)}
+    """The mean of arsinh over the finite numbers of every column: it rests on all rows, which no claim does.
+
+    The scale is that of a logarithm, so that numbers of a run which diverged hide no others.
+    """
+    finite = rows.select_dtypes("number").astype(float).replace([np.inf, -np.inf], np.nan)
+    return {str(name): mean for name, mean in np.arcsinh(finite).mean().items() if math.isfinite(mean)}
 
 
 def save(
