@@ -59,7 +59,7 @@ def _filled(raw: Mapping[str, Any], entries: Mapping[str, Entry], recorded: Mapp
     def check(what: str) -> str:
         label, _, name = what.partition(" ")
         evidence = _known(entries, label).evidence.values()
-        return found((check for own in evidence for check in own), name, f"the answer, {label}")
+        return found((check for own in evidence for check in own), name, "the answer", label)
 
     writers = {**FORMULAS, "laws": lambda _: str(len(LAWS)), "count": count, "run": run, "check": check}
     says = fill(raw["says"], writers)

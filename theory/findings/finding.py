@@ -222,11 +222,10 @@ class EntryResult:
         """Whether every piece of evidence holds and speaks the way that its role says, by proof or by data as said."""
         decides = [found for role, found in self.evidence if role == "refutes"]
         decides = decides or [found for role, found in self.evidence if role == "supports"]
-        by_data = bool(decides) and all(found.instrument == "table" for found in decides)
-        as_said = (
-            by_data == (self.entry.status in BY_DATA) if decides and self.entry.status in (*FALSE, *TRUE) else True
-        )
-        return as_said and all(found.plays(role) for role, found in self.evidence)
+        by_data = all(found.instrument == "table" for found in decides)
+        if decides and self.entry.status in (*FALSE, *TRUE) and by_data != (self.entry.status in BY_DATA):
+            return False
+        return all(found.plays(role) for role, found in self.evidence)
 
     def row(self) -> dict[str, Any]:
         """For a table or JSON."""

@@ -48,10 +48,9 @@ def _entry(raw: Mapping[str, Any]) -> Entry:
     return Entry(
         **{key: whole[key] for key in _NAMED if key in whole},
         says=fill(says, FORMULAS),
-        why=later(whole.get("why", ""), of_own, f"{label}, {label}"),
+        why=later(whole.get("why", ""), of_own, label),
         # Where only a cause is at fault, what is true instead is said with the cause.
-        instead=later(whole.get("instead", ""), of_own, f"{label}, {label}")
-        or (lambda: causes[0].instead if causes else ""),
+        instead=later(whole.get("instead", ""), of_own, label) or (lambda: causes[0].instead if causes else ""),
         labels=tuple(whole.get("labels", ())),
         bounds=tuple(bounds_in(says) + bounds_in(whole.get("instead", ""))),
         evidence={role: found for role, found in checks.items() if found},
@@ -94,7 +93,7 @@ def _instead(cause: str, raw: Mapping[str, Any]) -> Any:
     """What is true instead; numbers are of the witness, or of any check on a statement that the cause spoils."""
     labels = {each.label for each in _PLACED if each.cause == cause}
     checks = [each.check for each in _PLACED if each.cause == cause or each.label in labels]
-    return later(raw.get("instead", ""), [_witness(cause), *checks], f"{cause}, {cause}")
+    return later(raw.get("instead", ""), [_witness(cause), *checks], cause)
 
 
 def _by_label(placed: Sequence[Placed]) -> dict[str, list[Placed]]:

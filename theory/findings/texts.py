@@ -54,19 +54,19 @@ def told(numbers: Mapping[str, float | None], whose: str, name: str, form: str =
     return format(1 / value, form.removeprefix("1/")) if form.startswith("1/") else format(value, form)
 
 
-def found(checks: Iterable[EvidenceCheck], what: str, where: str) -> str:
-    """A number that evidence has: ``CHECK | NUMBER | FORMAT``, of the first whose name begins with CHECK."""
+def found(checks: Iterable[EvidenceCheck], what: str, text: str, on: str) -> str:
+    """A number of evidence on something: ``CHECK | NUMBER | FORMAT``, of the first whose name begins with CHECK."""
     check, number, *form = map(str.strip, what.split("|"))
     own = [each for each in checks if each.name.startswith(check)]
-    require(bool(own), "check of " + where.partition(", ")[0], f"be one on {where.rpartition(', ')[2]}", check)
+    require(bool(own), f"check of {text}", f"be one on {on}", check)
     if own[0].name not in KNOWN:
         KNOWN[own[0].name] = own[0].gather()
     return told(KNOWN[own[0].name].numbers, check, number, *form)
 
 
-def later(text: str, checks: Iterable[EvidenceCheck], where: str) -> Callable[[], str] | str:
+def later(text: str, checks: Iterable[EvidenceCheck], on: str) -> Callable[[], str] | str:
     """The text, or what fills it when it is read, with numbers of these checks, where marks are in it."""
-    writers = {**FORMULAS, "check": lambda what: found(checks, what, where)}
+    writers = {**FORMULAS, "check": lambda what: found(checks, what, on, on)}
     return (lambda: fill(text, writers)) if MARK.search(text) else text
 
 
