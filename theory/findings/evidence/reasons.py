@@ -14,11 +14,12 @@ from theory.findings.evidence.covariance import SAMPLE, printed_covariance
 from theory.findings.evidence.displays import told_by_scalars
 from theory.findings.evidence.one_round import OneRound
 from theory.findings.evidence.prose import kept_by_clients
+from theory.findings.evidence.tables import lora_gains
 from theory.findings.evidence.theorem_two import kappa_in_few_products
 from theory.findings.finding import Evidence
 from theory.findings.instruments import equal, exceeds, same, unlike
 from theory.findings.placed import context, mends, refutes, supports
-from theory.notation.printed import EXAMPLES, LORA, LORA_PARAMETERS, MOST_FREQUENT, PARAMETERS, RESULTS
+from theory.notation.printed import EXAMPLES, LORA, LORA_PARAMETERS, MOST_FREQUENT, PARAMETERS
 
 # Checks that speak the other way here.
 
@@ -193,7 +194,7 @@ def share_of_lora() -> Evidence:
 
 @supports("line-915")
 def lora_no_better() -> Evidence:
-    gains = {name: cells[3].accuracy - RESULTS["OPT-125M"][name][3].accuracy for name, cells in LORA.items()}
+    gains = lora_gains()
     listed = ", ".join(f"{name} {gain:+.2f}" for name, gain in gains.items())
     return Evidence("table", max(gains.values()) < 1, f"LoRA less full parameters, P = 10, in points: {listed}", gains)
 
