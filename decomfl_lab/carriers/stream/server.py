@@ -268,7 +268,7 @@ class _GoneError(Exception):
 class _Connection:
     """A client's stream; all but ``i`` and ``greeted`` belongs to the thread of grpc.aio."""
 
-    def __init__(self, i: int, link: Link, fate: asyncio.Future[None]) -> None:
+    def __init__(self, i: int, link: Link, fate: asyncio.Future[_Cut | None]) -> None:
         self.i, self.greeted = i, False
         self.link, self._fate = link, fate
         self._outbox: asyncio.Queue[bytes | _Cut] = asyncio.Queue()
@@ -288,15 +288,17 @@ class _Connection:
     def finish(self, cut: _Cut | None) -> None:
         """End it, because the run is over, or else by force."""
         if not self._fate.done():
-            self._fate.set_result(None) if cut is None else self._fate.set_exception(cut)
+            self._fate.set_result(cut)  # no exception: asyncio complains of one that nobody waits for any longer
 
     async def carry(self, context: Any, arrived: _Arrivals) -> None:
         """Send and read until the end."""
         tasks = {asyncio.ensure_future(self._write(context)), asyncio.ensure_future(self._read(context, arrived))}
         try:
-            done, _ = await asyncio.wait({*tasks, self._fate}, return_when=asyncio.FIRST_COMPLETED)
+            ends: set[asyncio.Future[Any]] = {*tasks, self._fate}
+            done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             for each in done:
-                each.result()
+                if (cut := each.result()) is not None:
+                    raise cut
         finally:
             for task in tasks:
                 task.cancel()
