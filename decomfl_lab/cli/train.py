@@ -251,8 +251,9 @@ def prepared(
     from decomfl_lab.runs.trial import tried
 
     values = read_config(place.config) if place.config is not None else {}
+    known = run_options() | find_method(method).options()
     for name, text in flags.items():
-        values[name] = parse_schedule(name, text) if name.endswith("_schedule") or name == "joined" else text
+        values[name] = parse_schedule(name, text, known[name].of) if known[name].is_schedule else text
     values["method"] = method
     values, wanted = without_auto(values)
     origin = f"config {place.config}" if place.config else "the flags"
