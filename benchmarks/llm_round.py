@@ -96,7 +96,7 @@ def llm_round(options: LlmRoundOptions) -> Iterator[LlmRoundRow]:
     import torch
 
     from benchmarks.ways import language
-    from benchmarks.ways.in_place import scalar_error
+    from benchmarks.ways.mezo import scalar_error
     from decomfl_lab.devices import describe, find_device, use_tf32_, use_threads_
     from decomfl_lab.language.opt import SPECIAL
     from decomfl_lab.layout import Layout

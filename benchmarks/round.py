@@ -82,7 +82,7 @@ def round_(options: RoundOptions) -> Iterator[RoundRow]:
     """
     import torch
 
-    from benchmarks.ways.in_place import scalar_error
+    from benchmarks.ways.mezo import scalar_error
     from benchmarks.ways.step import EngineStep
     from decomfl_lab.devices import describe, find_device, use_tf32_
 

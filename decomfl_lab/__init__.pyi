@@ -37,7 +37,7 @@ from .replicas.rules import Sgd as Sgd
 from .replicas.rules import SignSgd as SignSgd
 from .runs.api import load as load
 from .runs.api import train as train
-from .runs.config import TrainConfig as TrainConfig
+from .runs.configuration import TrainConfig as TrainConfig
 from .runs.hooks import Round as Round
 from .runs.hooks import TensorBoard as TensorBoard
 from .runs.hooks import WandB as WandB

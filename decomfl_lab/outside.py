@@ -1,8 +1,8 @@
 """What comes from outside, as types: files and peers are read into them, whole, before anything is made of them.
 
 A type says what its values may be, and its ``__post_init__`` what they have to do with each other. Options of a run are
-the exception: they have their rules in ``runs.config``, and are a table of plain values here. Keys that a type does not
-know are left alone, as a later version may have written them.
+the exception: they have their rules in ``runs.configuration``, and are a table of plain values here. Keys that a type
+does not know are left alone, as a later version may have written them.
 """
 
 import math
@@ -275,11 +275,11 @@ class Provenance(Struct, frozen=True):
     metrics_sha256: str | None = None
 
 
-# What an estimate of κ goes on from (``hessian.resume``).
+# What an estimate of κ goes on from (``hessian.resumption``).
 
 
 class SavedPoles(Struct, frozen=True):
-    """What the start vector has told once its space is invariant (``hessian.spectrum.hidden.Hidden``)."""
+    """What the start vector has told once its space is invariant (``hessian.spectrum.unseen_eigenvalues.Hidden``)."""
 
     n: Size
     poles: list[Number]

@@ -12,10 +12,10 @@ from decomfl_lab.files import require_writable
 from decomfl_lab.laws.devices import require_bits
 from figures.curves import Count
 from paper_repro.contents import PARTS
-from paper_repro.workflow import recorded
-from paper_repro.workflow.asked import PaperOptions
+from paper_repro.workflow import recordings
 from paper_repro.workflow.claims import ON_GPU, named
 from paper_repro.workflow.measures import COUNTS
+from paper_repro.workflow.options import PaperOptions
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.reference import curves
 from paper_repro.workflow.report import require_own_page
@@ -84,7 +84,7 @@ def requested(asked: PaperOptions, *, problems: Sequence[str] = (), lines: Seque
         if folder is not None:
             require_writable(name, folder / "any")
     names = [name for name in PARTS if name in chosen]
-    there = not asked.from_recorded or any(recorded.is_there(name, "" if asked.largest else scale) for name in names)
+    there = not asked.from_recorded or any(recordings.is_there(name, "" if asked.largest else scale) for name in names)
     wanted = "name a part that is recorded" + ("" if asked.largest else f" at scale {scale}")
     require(there, "--only", wanted, ",".join(names))
     require_own_page(asked.out / "report.html")

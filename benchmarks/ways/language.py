@@ -16,11 +16,11 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.ways import IN_PLACE
 from benchmarks.ways.clock import apart
-from benchmarks.ways.in_place import WideLine, in_place_scalars, move_
+from benchmarks.ways.mezo import WideLine, in_place_scalars, move_
 from decomfl_lab.engines.base import Plain
 from decomfl_lab.engines.registry import make_engine
 from decomfl_lab.estimators.differences import central
-from decomfl_lab.language.causal import Verbalized, load_causal
+from decomfl_lab.language.causal_model import Verbalized, load_causal
 from decomfl_lab.language.extra import llm_library
 from decomfl_lab.language.opt import SIZES, SPECIAL, build_opt
 from decomfl_lab.layout import Layout

@@ -27,7 +27,7 @@ from decomfl_lab.errors import require_int
 from decomfl_lab.runs.evaluation import fixed_choice
 from hessian.kappa.effective_rank import effective_rank
 from hessian.operators.curvature import GaussNewtonOperator, HessianOperator
-from hessian.operators.exact import gauss_newton_trace
+from hessian.operators.gauss_newton_trace import gauss_newton_trace
 from hessian.operators.mean_loss import MeanLoss
 from hessian.spectrum.lanczos import lanczos
 

@@ -25,12 +25,12 @@ from typing import Any
 
 from decomfl_lab.errors import InputError, quoted, require, require_finite_positive, require_int
 from decomfl_lab.federations.carrier import Take
-from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.federations.remote import RemoteFederation, host_of
+from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.files import write_atomically
 from decomfl_lab.protocol.session import Frames, Host
 from decomfl_lab.runs.building import dataset_of
-from decomfl_lab.runs.config import TrainConfig, config_from_mapping
+from decomfl_lab.runs.configuration import TrainConfig, config_from_mapping
 from decomfl_lab.runs.prepared import movable
 from decomfl_lab.runs.run import Run
 

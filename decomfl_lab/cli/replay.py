@@ -9,8 +9,8 @@ import click
 from decomfl_lab.cli.command import command
 from decomfl_lab.errors import InputError
 from decomfl_lab.interrupts import telling
+from decomfl_lab.json_values import print_json
 from decomfl_lab.options import REQUIRED, TRUST_CODE, option
-from decomfl_lab.plain import print_json
 
 
 @dataclass(frozen=True, kw_only=True)

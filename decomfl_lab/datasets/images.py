@@ -70,7 +70,7 @@ TEXT: dict[str, str] = WRITTEN["text"]["files"]
 class Dataset:
     """A labelled data set: normalised images, sequences of tokens, or prompts of a task (see ``runs.finetuning``).
 
-    Of a user's own data, images and labels may be trees of tensors (``datasets.given``), and labels None.
+    Of a user's own data, images and labels may be trees of tensors (``datasets.batches``), and labels None.
 
     Attributes:
         name: The name that ``load_dataset`` was given.

@@ -22,7 +22,7 @@ from decomfl_lab.records.seeds import Seeding
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from decomfl_lab.federations.in_process import DeComFLFederation
+    from decomfl_lab.federations.simulation import DeComFLFederation
     from decomfl_lab.replicas.replica import Replica
 
 _PRIVATE_KEY = 11
@@ -101,9 +101,9 @@ class Lagging(Scalars):
     def _federation(
         self, setting: TrainingSetting, estimator: Estimator, mu: float = 1.0, *, lean: bool = False
     ) -> DeComFLFederation:
-        from decomfl_lab.federations.in_process import DeComFLFederation
+        from decomfl_lab.federations.simulation import DeComFLFederation
         from decomfl_lab.protocol.delivery import Delivery
-        from decomfl_lab.replicas.making import make_replica
+        from decomfl_lab.replicas.registry import make_replica
 
         x = self.start(setting.x)
         key = derive_seed(setting.seed, _PRIVATE_KEY) if self.private_seeds else None
@@ -185,7 +185,7 @@ class _ByRecords(Updating, Lagging):
         return self.server_model or self.pull == "auto" or self.history > 0
 
     def _followed(self, x: Tensor) -> Replica | None:
-        from decomfl_lab.replicas.making import make_replica
+        from decomfl_lab.replicas.registry import make_replica
 
         return make_replica(x, self.rule) if self.keeps_model else None
 

@@ -18,7 +18,7 @@ from decomfl_lab.records.seeds import LARGEST_POOL, POOL, Seeding
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from decomfl_lab.replicas.pooled import PooledSgd
+    from decomfl_lab.replicas.pool_sums import PooledSgd
     from decomfl_lab.replicas.replica import Replica
 
 
@@ -59,7 +59,7 @@ class FedKSeed(LaggingDifferences):
     @property
     def rule(self) -> PooledSgd:
         """See ``Scalars``: sums over the pool."""
-        from decomfl_lab.replicas.pooled import PooledSgd
+        from decomfl_lab.replicas.pool_sums import PooledSgd
 
         return PooledSgd(self.pool, self.pool_exponent)
 
@@ -74,7 +74,7 @@ class FedKSeed(LaggingDifferences):
 
     def _followed(self, x: Tensor) -> Replica:
         """The sums, and no model."""
-        from decomfl_lab.replicas.making import make_replica
+        from decomfl_lab.replicas.registry import make_replica
 
         return make_replica(x.to("meta"), self.rule)
 

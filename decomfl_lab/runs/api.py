@@ -9,7 +9,7 @@ from torch import inference_mode, nn
 from torch.nn.functional import cross_entropy
 
 from decomfl_lab.datasets.images import Dataset
-from decomfl_lab.datasets.own import own_dataset
+from decomfl_lab.datasets.user_data import own_dataset
 from decomfl_lab.errors import require
 from decomfl_lab.federations.carrier import Elsewhere
 from decomfl_lab.files import as_path
@@ -19,7 +19,7 @@ from decomfl_lab.methods.method import Method
 from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction
 from decomfl_lab.plugins import OWN
 from decomfl_lab.runs.building import name_of_loss, names_of_metrics
-from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.configuration import TrainConfig
 from decomfl_lab.runs.evaluation import Metric
 from decomfl_lab.runs.hooks import Hook, as_hooks
 from decomfl_lab.runs.prepared import Prepared

@@ -19,12 +19,12 @@ from torch import Tensor, nn
 
 from decomfl_lab.errors import require, require_possible
 from decomfl_lab.layout import Layout
-from decomfl_lab.models.initial import starts_of
+from decomfl_lab.models.initialisers import starts_of
 from decomfl_lab.noise.draws import LIBRARIES
 from decomfl_lab.outside import StartInFile, StreamStart, read_as
 from decomfl_lab.plugins import OWN, is_own
 from decomfl_lab.replicas.replica import Replica, same_bits
-from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.configuration import TrainConfig
 
 
 def said(config: TrainConfig, module: nn.Module, layout: Layout, replica: Replica) -> tuple[dict[str, Any], bytes]:

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from decomfl_lab.datasets.images import Dataset, load_dataset
-from decomfl_lab.datasets.own import data_of
 from decomfl_lab.datasets.splits import split
+from decomfl_lab.datasets.user_data import data_of
 from decomfl_lab.devices import find_device
 from decomfl_lab.errors import require
 from decomfl_lab.layout import MODULE, Layout
@@ -20,7 +20,7 @@ from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction
 from decomfl_lab.objectives.modules import prepared
 from decomfl_lab.objectives.normalisation import freeze_, use_batch_statistics_
 from decomfl_lab.plugins import OWN, is_own, made, named
-from decomfl_lab.runs.config import CROSS_ENTROPY, OWN_LOSS, TrainConfig
+from decomfl_lab.runs.configuration import CROSS_ENTROPY, OWN_LOSS, TrainConfig
 from decomfl_lab.runs.evaluation import Metric, calibration_images
 from decomfl_lab.runs.finetuning import task_dataset, task_module
 

@@ -20,7 +20,7 @@ from decomfl_lab.files import write_atomically
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.hiso import Whitened
 from decomfl_lab.methods.rule_options import REPLICA_RULE
-from decomfl_lab.models.initial import starts_of
+from decomfl_lab.models.initialisers import starts_of
 from decomfl_lab.models.registry import build_model
 from decomfl_lab.noise import STREAM_VERSION, Distribution, Format, derive_seed
 from decomfl_lab.noise.reference import directions
@@ -30,11 +30,11 @@ from decomfl_lab.outside import StreamStart, read_as
 from decomfl_lab.protocol.log import LogEntry, RunLog
 from decomfl_lab.records.record import RoundRecord, ScalarArray
 from decomfl_lab.records.seeds import Seeding, draw_seeds, keyed, stream_of
-from decomfl_lab.replicas.making import make_replica
+from decomfl_lab.replicas.registry import make_replica
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, Step, UpdateRule
 from decomfl_lab.runs.beginning import made_again
-from decomfl_lab.runs.config import config_from_mapping
+from decomfl_lab.runs.configuration import config_from_mapping
 from decomfl_lab.tables import table_beside, text_beside
 
 _SEED = 0xFEEDFACECAFEBEEF

@@ -22,7 +22,7 @@ from decomfl_lab.plugins import OWN, is_own
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.replicas.replica import Snapshot
 from decomfl_lab.runs.building import metrics_of
-from decomfl_lab.runs.config import CROSS_ENTROPY
+from decomfl_lab.runs.configuration import CROSS_ENTROPY
 from decomfl_lab.runs.evaluation import Metric, evaluate, held_out
 from decomfl_lab.runs.folder import METRICS, further
 from decomfl_lab.runs.prepared import Prepared

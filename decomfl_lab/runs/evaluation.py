@@ -16,7 +16,7 @@ from decomfl_lab.objectives.batch_loss import IGNORED, BatchLoss, LossFunction, 
 from decomfl_lab.objectives.objective import mean_losses
 from decomfl_lab.objectives.trees import Batch, feed, joined, mapped, row_count, rows, tensors
 from decomfl_lab.objectives.watch import Classes
-from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.configuration import TrainConfig
 
 Metric = Callable[[Any, Any], Any]
 """metric(outputs, targets), a number, of all held-out examples at once, on the CPU: F1 is no mean over batches."""

@@ -10,7 +10,7 @@ from torch import nn
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.files import write_atomically
 from decomfl_lab.language.adapters import merge_
-from decomfl_lab.language.causal import Verbalized, load_causal
+from decomfl_lab.language.causal_model import Verbalized, load_causal
 from decomfl_lab.runs.run import Run
 
 SUFFIX = ".safetensors"

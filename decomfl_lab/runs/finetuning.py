@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.language.adapters import lora_, norms_
-from decomfl_lab.language.causal import CausalLM, Verbalized, load_causal
+from decomfl_lab.language.causal_model import CausalLM, Verbalized, load_causal
 from decomfl_lab.language.encoding import encode, verbalizer_ids
 from decomfl_lab.language.tasks import TASKS, load_task
 from decomfl_lab.models.registry import MODELS
-from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.configuration import TrainConfig
 
 
 def task_dataset(config: TrainConfig) -> Dataset:

@@ -15,7 +15,7 @@ from decomfl_lab.errors import InputError, require
 from decomfl_lab.files import LOCK_FILE, is_held, require_plain
 from decomfl_lab.outside import Header, SavedRun, read_as, require_rows
 from decomfl_lab.protocol.log import RunLog
-from decomfl_lab.runs.config import TrainConfig, read_config
+from decomfl_lab.runs.configuration import TrainConfig, read_config
 from decomfl_lab.tables import table_beside
 
 METRICS_FILE = "metrics.csv"

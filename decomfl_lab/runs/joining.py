@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from decomfl_lab.datasets.images import Dataset
-from decomfl_lab.datasets.own import first_clients
+from decomfl_lab.datasets.user_data import first_clients
 from decomfl_lab.errors import require
-from decomfl_lab.runs.config import TrainConfig, config_like
+from decomfl_lab.runs.configuration import TrainConfig, config_like
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE, open_log, read_saved_values
 
 

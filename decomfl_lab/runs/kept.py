@@ -17,8 +17,8 @@ from torch import Tensor
 
 from decomfl_lab.checkpoint import Saved, read_checkpoint, write_checkpoint
 from decomfl_lab.errors import InputError, brief, require
-from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.federations.newcomers import with_newcomers
+from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.files import write_atomically
 from decomfl_lab.noise import STREAM_VERSION
 from decomfl_lab.objectives.trees import tensors
@@ -27,7 +27,7 @@ from decomfl_lab.plugins import OWN
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.runs.beginning import said
-from decomfl_lab.runs.config import TrainConfig, config_like, read_config
+from decomfl_lab.runs.configuration import TrainConfig, config_like, read_config
 from decomfl_lab.runs.course import Course
 from decomfl_lab.runs.folder import (
     CHECKPOINT_FILE,

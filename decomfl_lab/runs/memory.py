@@ -39,7 +39,7 @@ from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.messages import Reply
 from decomfl_lab.protocol.server import Server
 from decomfl_lab.records.schedules import Schedule
-from decomfl_lab.replicas.making import make_replica
+from decomfl_lab.replicas.registry import make_replica
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import GridSgd, Momentum, Sgd, UpdateRule
 from decomfl_lab.tables import table_beside

@@ -14,14 +14,14 @@ from torch.nn.functional import cross_entropy
 
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.devices import find_device, use_tf32_
+from decomfl_lab.engines.probation import Tried
 from decomfl_lab.engines.registry import make_engine
-from decomfl_lab.engines.tried import Tried
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.federations.carrier import Elsewhere
 from decomfl_lab.federations.federation import Federation
-from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.federations.remote import CarriedFederation, host_of
 from decomfl_lab.federations.setting import TrainingSetting
+from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.layout import Layout
 from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.registry import LAGGING
@@ -31,7 +31,7 @@ from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective, Obje
 from decomfl_lab.plugins import is_own
 from decomfl_lab.protocol.session import Host
 from decomfl_lab.runs.building import dataset_of, loss_of, parts_of, workspace
-from decomfl_lab.runs.config import CROSS_ENTROPY, TrainConfig
+from decomfl_lab.runs.configuration import CROSS_ENTROPY, TrainConfig
 from decomfl_lab.runs.evaluation import by_length, calibration_images, fast_layout
 
 PATIENCE = 1e9

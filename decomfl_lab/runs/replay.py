@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, inference_mode, nn
 
 from decomfl_lab.datasets.images import Dataset
-from decomfl_lab.datasets.own import own_dataset
+from decomfl_lab.datasets.user_data import own_dataset
 from decomfl_lab.devices import find_device
 from decomfl_lab.errors import InputError, plural, require, require_finite_positive, require_int
-from decomfl_lab.federations.in_process import DeComFLFederation
+from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.models.registry import MODELS, size_of
 from decomfl_lab.noise import STREAM_VERSION, Distribution
@@ -33,7 +33,14 @@ from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.runs.beginning import made_again
 from decomfl_lab.runs.building import dataset_of, loss_is_of_model
-from decomfl_lab.runs.config import CROSS_ENTROPY, OBJECTS, OWN_LOSS, TrainConfig, config_from_mapping, config_like
+from decomfl_lab.runs.configuration import (
+    CROSS_ENTROPY,
+    OBJECTS,
+    OWN_LOSS,
+    TrainConfig,
+    config_from_mapping,
+    config_like,
+)
 from decomfl_lab.runs.evaluation import calibration_images
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE
 from decomfl_lab.runs.kept import require_own

@@ -13,7 +13,7 @@ import pandas as pd
 from torch import inference_mode, nn
 
 from decomfl_lab.datasets.images import Dataset
-from decomfl_lab.datasets.own import first_clients
+from decomfl_lab.datasets.user_data import first_clients
 from decomfl_lab.errors import DivergedError, HookError, InputError, require, require_int
 from decomfl_lab.federations.carrier import Elsewhere
 from decomfl_lab.federations.federation import Federation
@@ -25,7 +25,7 @@ from decomfl_lab.pictures import save_picture
 from decomfl_lab.plugins import OWN, Trust
 from decomfl_lab.runs import kept, told
 from decomfl_lab.runs.building import dataset_of, name_of_loss
-from decomfl_lab.runs.config import TrainConfig, config_from_mapping, config_like
+from decomfl_lab.runs.configuration import TrainConfig, config_from_mapping, config_like
 from decomfl_lab.runs.course import Course
 from decomfl_lab.runs.evaluation import Metric
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE

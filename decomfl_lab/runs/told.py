@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from decomfl_lab.runs.config import TrainConfig
+    from decomfl_lab.runs.configuration import TrainConfig
     from decomfl_lab.runs.run import Run
 
 RISEN = 10.0

@@ -24,7 +24,7 @@ from decomfl_lab.errors import DivergedError, InputError, require
 from decomfl_lab.replicas.rules import LowPrecision, Momentum, Sgd, UpdateRule
 
 if TYPE_CHECKING:
-    from decomfl_lab.federations.in_process import DeComFLFederation
+    from decomfl_lab.federations.simulation import DeComFLFederation
     from decomfl_lab.runs.prepared import Prepared
 
 AUTO: Final = "auto"

@@ -20,10 +20,10 @@ from decomfl_lab.cli.command import command
 from decomfl_lab.errors import InputError, plural, require, require_choice, require_finite_positive, require_int
 from decomfl_lab.files import held_file
 from decomfl_lab.interrupts import telling
+from decomfl_lab.json_values import print_json
 from decomfl_lab.language.tasks import TASKS
 from decomfl_lab.options import TRUST_CODE, option
 from decomfl_lab.pictures import require_picture, save_picture
-from decomfl_lab.plain import print_json
 from decomfl_lab.plugins import is_own
 from decomfl_lab.tables import table_beside
 from hessian.kappa.settings import Settings
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from decomfl_lab.runs.progress import RunBars
-    from hessian.named import TrainedModel
+    from hessian.trained_models import TrainedModel
 
     Other = hessian.ForwardOnly | hessian.BallProbe | hessian.ByLayer  # what is measured in place of κ by products
 
@@ -208,7 +208,7 @@ def kappa(options: KappaOptions) -> None:
     from decomfl_lab.devices import use_tf32_, use_threads_
     from decomfl_lab.runs.progress import RunBars
     from hessian.kappa.picture import picture
-    from hessian.resume import Checkpoint
+    from hessian.resumption import Checkpoint
 
     options.require()
     use_threads_(options.threads)
@@ -263,7 +263,7 @@ class _Measured:
         from decomfl_lab.devices import describe, find_device
         from decomfl_lab.models.registry import num_parameters
         from decomfl_lab.runs.provenance import provenance
-        from hessian.named import scale_of
+        from hessian.trained_models import scale_of
 
         self.options = options
         place, whiten = find_device(options.device), options.matrix.whiten
@@ -306,7 +306,7 @@ class _Measured:
 
     def operator(self, objective: hessian.MeanLoss, x: Tensor | None = None) -> hessian.Operator:
         """The matrix that was asked for, of a loss at x."""
-        from hessian.operators.asked import matrix_of
+        from hessian.operators.selection import matrix_of
 
         return matrix_of(objective, self.options.curvature, x, whiten=self.s)
 
@@ -437,12 +437,12 @@ def _foretold(at: hessian.EffectiveRankProgress) -> str:
 def _trained(asked: SourceOptions, seed: int, device: torch.device) -> TrainedModel:
     """The model that the arguments name, trained here, on the device, if that is asked for."""
     from decomfl_lab.datasets.images import DATA_SETS
-    from decomfl_lab.language.causal import is_pretrained
+    from decomfl_lab.language.causal_model import is_pretrained
     from decomfl_lab.models.registry import MODELS
     from decomfl_lab.runs.descent import Descent
     from decomfl_lab.runs.folder import CHECKPOINT_FILE
     from decomfl_lab.runs.progress import RunBars
-    from hessian.named import from_run, from_task, from_weights, trained_here
+    from hessian.trained_models import from_run, from_task, from_weights, trained_here
 
     source, model, data, loss, task, task_data, steps = (
         asked.source, asked.model, asked.data, asked.loss, asked.task, asked.task_data, asked.train_steps,

@@ -15,7 +15,7 @@ from torch import Tensor
 from decomfl_lab.errors import DivergedError
 from decomfl_lab.files import write_atomically
 from decomfl_lab.layout import Layout
-from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.configuration import TrainConfig
 from decomfl_lab.runs.finetuning import task_module
 from decomfl_lab.runs.folder import METRICS_FILE
 from decomfl_lab.runs.provenance import provenance

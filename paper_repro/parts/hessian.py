@@ -21,10 +21,10 @@ from decomfl_lab.runs.provenance import provenance
 from decomfl_lab.runs.told import Progress
 from figures.spectra import KAPPAS, training_spectra
 from hessian.kappa.effective_rank import effective_rank
-from hessian.named import TrainedModel, trained_here, untrained
 from hessian.operators.curvature import GaussNewtonOperator, HessianOperator
 from hessian.operators.options import CurvatureOptions
 from hessian.spectrum.density import density_frame, spectral_density
+from hessian.trained_models import TrainedModel, trained_here, untrained
 from paper_repro.workflow.claims import limits
 from paper_repro.workflow.data import data_set, digest_named
 from paper_repro.workflow.expression import judged

@@ -19,8 +19,8 @@ from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.engines.base import Line, Serial
 from decomfl_lab.errors import DivergedError
 from decomfl_lab.federations.federation import Federation
-from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.federations.setting import TrainingSetting
+from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.files import write_atomically
 from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.registry import METHODS
@@ -30,7 +30,7 @@ from decomfl_lab.objectives.objective import ModuleObjective, mean_losses
 from decomfl_lab.protocol.delivery import ModelsDown, receive
 from decomfl_lab.records.pool import OffGridError
 from decomfl_lab.runs.building import fitted, loss_of
-from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.configuration import TrainConfig
 from decomfl_lab.runs.evaluation import evaluate, held_out
 from decomfl_lab.runs.prepared import build_federation
 from decomfl_lab.runs.provenance import provenance

@@ -15,14 +15,14 @@ from torch.nn.functional import cross_entropy
 from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.objectives.objective import mean_losses
 from decomfl_lab.runs.building import dataset_of
-from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.configuration import TrainConfig
 from decomfl_lab.runs.evaluation import fixed_choice, right_share
 from decomfl_lab.runs.prepared import build_federation
 from decomfl_lab.runs.provenance import provenance
 from decomfl_lab.runs.told import Progress
 from hessian.kappa.effective_rank import effective_rank
 from hessian.operators.curvature import GaussNewtonOperator
-from hessian.operators.exact import gauss_newton_trace
+from hessian.operators.gauss_newton_trace import gauss_newton_trace
 from hessian.operators.mean_loss import MeanLoss
 from paper_repro.workflow import series
 from paper_repro.workflow.data import digest_of

@@ -12,7 +12,7 @@ from decomfl_lab.datasets.images import Dataset, at_hand, load_dataset
 from decomfl_lab.language import tasks
 from decomfl_lab.language.extra import llm_library
 from decomfl_lab.runs.building import dataset_of
-from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.configuration import TrainConfig
 from decomfl_lab.runs.finetuning import task_dataset
 
 

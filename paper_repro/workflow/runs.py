@@ -25,7 +25,7 @@ from decomfl_lab.language.opt import SIZES, Size
 from decomfl_lab.processes import POLL_SECONDS, Call, Processes, tell
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.runs.building import dataset_of
-from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.configuration import TrainConfig
 from decomfl_lab.runs.folder import METRICS_FILE, looked_at
 from decomfl_lab.runs.progress import RunBars, left_words
 from decomfl_lab.runs.provenance import code_version, read_provenance

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.configuration import TrainConfig
 from decomfl_lab.tables import table_beside
 from paper_repro.workflow.data import data_set
 from paper_repro.workflow.measures import CHECKED

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.configuration import TrainConfig
 from decomfl_lab.runs.run import train
 from tests.anywhere.facts import CONTROL, PLANT, facts
 from tests.decomfl_lab.carriers.killed import Processes, free_address

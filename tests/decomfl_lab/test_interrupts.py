@@ -17,7 +17,7 @@ from decomfl_lab.checkpoint import read_checkpoint
 from decomfl_lab.cli.main import main
 from decomfl_lab.interrupts import Interrupted, idle, interrupt, postponed, telling
 from decomfl_lab.laws import LAWS
-from decomfl_lab.runs.config import config_from_mapping, read_config
+from decomfl_lab.runs.configuration import config_from_mapping, read_config
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE
 from decomfl_lab.runs.run import train
 from tests.thorough import sampled

@@ -14,7 +14,7 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.outside import Offer, read_as, require_rows
 from decomfl_lab.protocol import log as logs
 from decomfl_lab.protocol.log import RunLog
-from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.configuration import TrainConfig
 from decomfl_lab.runs.folder import (
     CHECKPOINT_FILE,
     LOG_FILE,

@@ -11,8 +11,8 @@ import click
 
 from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require, require_choice
+from decomfl_lab.json_values import print_json
 from decomfl_lab.options import option
-from decomfl_lab.plain import print_json
 from decomfl_lab.tables import table_beside
 from theory.findings.finding import KINDS, STATUSES, Cause, Entry, EntryResult
 

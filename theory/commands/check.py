@@ -9,8 +9,8 @@ import click
 
 from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require_choice, require_int
+from decomfl_lab.json_values import print_json
 from decomfl_lab.options import REQUIRED, option
-from decomfl_lab.plain import print_json
 from decomfl_lab.tables import table_beside
 from theory.notation.setting import Variant
 

@@ -10,9 +10,9 @@ from decomfl_lab.carriers.commands.serve import read_key, with_extra
 from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require, require_finite_positive, require_int
 from decomfl_lab.interrupts import telling
+from decomfl_lab.json_values import print_json
 from decomfl_lab.options import REQUIRED, option
-from decomfl_lab.plain import print_json
-from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
+from decomfl_lab.runs.configuration import TrainConfig, config_from_mapping, read_config
 
 if TYPE_CHECKING:
     from decomfl_lab.outside import Offer

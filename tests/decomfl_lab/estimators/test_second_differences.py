@@ -21,7 +21,7 @@ from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.estimators import differences as zo
 from decomfl_lab.estimators.differences import ESTIMATORS, central_curved
 from decomfl_lab.estimators.resolution import ENOUGH, Resolution, span
-from decomfl_lab.federations.in_process import DeComFLFederation
+from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.methods import scalars
 from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.runs.folder import METRICS

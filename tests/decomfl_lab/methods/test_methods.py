@@ -17,7 +17,7 @@ from torch.nn.functional import cross_entropy
 
 from decomfl_lab import DeComFL, DivergedError, InputError, Majority, Run, Sgd, TrainConfig, noise
 from decomfl_lab.datasets.images import load_dataset
-from decomfl_lab.federations.in_process import DeComFLFederation
+from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.layout import Layout
 from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.noise import Distribution, derive_seed

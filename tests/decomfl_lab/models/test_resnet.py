@@ -22,7 +22,7 @@ from decomfl_lab.objectives.normalisation import (
     uses_batch_statistics,
 )
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
-from decomfl_lab.runs.config import TREATMENTS
+from decomfl_lab.runs.configuration import TREATMENTS
 from decomfl_lab.runs.run import train
 from tests.tables import rows_of
 

@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from decomfl_lab import Sgd, TrainConfig
 from decomfl_lab.engines.base import Line, Serial
 from decomfl_lab.estimators.differences import central
-from decomfl_lab.federations.in_process import DeComFLFederation
+from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.layout import Layout
 from decomfl_lab.noise import Distribution, direction
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective, RoundedObjective

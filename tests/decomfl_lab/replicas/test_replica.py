@@ -8,12 +8,12 @@ import torch
 
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import InputError
-from decomfl_lab.federations.in_process import DeComFLFederation
+from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.noise import Distribution
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica, step_together_
 from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, Step
-from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.configuration import TrainConfig
 from decomfl_lab.runs.prepared import build_federation
 from tests.refusals import refuses
 

@@ -11,12 +11,12 @@ from torch import nn
 
 import decomfl_lab as lab
 from decomfl_lab.cli.main import main
-from decomfl_lab.models import initial
+from decomfl_lab.models import initialisers
 from decomfl_lab.outside import Header, StartInFile, read_as
 from decomfl_lab.protocol import log as logs
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.runs.beginning import made_again
-from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.configuration import TrainConfig
 from decomfl_lab.runs.folder import LOG_FILE
 from decomfl_lab.runs.run import train
 from tests.decomfl_lab.runs.rewritten import rewritten
@@ -48,7 +48,8 @@ def test_a_log_says_how_each_tensor_of_x_0_was_drawn(out: Path) -> None:
 
 
 def test_a_replay_takes_x_0_from_the_log_and_not_from_the_code(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(initial, "_start", lambda *_: initial.constant(0.5))  # a later version that draws otherwise
+    # A later version that draws otherwise.
+    monkeypatch.setattr(initialisers, "_start", lambda *_: initialisers.constant(0.5))
     assert lab.replay(out).agrees
 
 

@@ -14,7 +14,7 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.language.tasks import load_task
 from decomfl_lab.runs import evaluation, finetuning
 from decomfl_lab.runs.building import dataset_of
-from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
+from decomfl_lab.runs.configuration import TrainConfig, config_from_mapping, read_config
 from decomfl_lab.runs.finetuning import task_dataset, task_module
 from decomfl_lab.runs.prepared import build_federation
 from decomfl_lab.runs.run import load_run, train

@@ -14,7 +14,7 @@ import torch
 import decomfl_lab as lab
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.cli.main import main
-from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.configuration import TrainConfig
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS_FILE, PROVENANCE_FILE, looked_at
 from decomfl_lab.runs.run import load_run, train
 from tests.decomfl_lab.runs.rewritten import rewritten

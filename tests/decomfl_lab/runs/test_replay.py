@@ -17,11 +17,11 @@ from torch import nn
 import decomfl_lab as lab
 from decomfl_lab.checkpoint import read_checkpoint
 from decomfl_lab.cli.main import main
-from decomfl_lab.federations.in_process import DeComFLFederation
+from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.protocol.log import LogEntry, RunLog
 from decomfl_lab.runs import kept, run
 from decomfl_lab.runs import replay as module
-from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.configuration import TrainConfig
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE
 from decomfl_lab.runs.run import Run, load_run, train
 from tests.decomfl_lab.runs.rewritten import rewritten

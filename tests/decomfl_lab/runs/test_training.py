@@ -15,7 +15,7 @@ import decomfl_lab as lab
 from decomfl_lab import DivergedError, InputError, Run, TrainConfig
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.datasets.images import load_dataset
-from decomfl_lab.federations.in_process import DeComFLFederation
+from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.runs import kept, run, told
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS

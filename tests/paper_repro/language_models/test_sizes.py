@@ -11,7 +11,7 @@ import torch
 
 from decomfl_lab.processes import Processes
 from decomfl_lab.runs import finetuning
-from decomfl_lab.runs.config import read_config
+from decomfl_lab.runs.configuration import read_config
 from decomfl_lab.runs.evaluation import fixed_choice
 from paper_repro.language_models import sizes
 from paper_repro.language_models.sizes import claims, configuration, of_model, run_table
