@@ -31,6 +31,8 @@ TRUST_CODE: Final = (
     "what you name yourself is run."
 )
 """The help of --trust-code."""
+MOST_THREADS: Final = 1024
+"""The most threads that a system can have."""
 _LONG = 1 << 63
 
 

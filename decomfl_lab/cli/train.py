@@ -23,7 +23,7 @@ from decomfl_lab.json_values import print_json
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.registry import METHODS, find_method
-from decomfl_lab.options import TRUST_CODE, option
+from decomfl_lab.options import MOST_THREADS, TRUST_CODE, option
 from decomfl_lab.plugins import code_in, require_trusted
 from decomfl_lab.runs.configuration import config_from_mapping, parse_schedule, read_config, run_options
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, further
@@ -189,7 +189,7 @@ class RunPlace:
         "cpu",
         "Where models, data and losses are: cpu, cuda (a GPU), cuda:N or auto. Records give the same bits on each.",
     )
-    threads: int = option(1, "CPU threads of torch.", "engine")
+    threads: int = option(1, "CPU threads of torch.", "engine", ge=1, le=MOST_THREADS)
     config: Path | None = option(
         None, "A TOML file with any of these flags as keys, with underscores: local_steps = 4. Flags win over it."
     )
