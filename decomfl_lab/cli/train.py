@@ -23,7 +23,7 @@ from decomfl_lab.json_values import print_json
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.registry import METHODS, find_method
-from decomfl_lab.options import TRUST_CODE, option
+from decomfl_lab.options import MOST_THREADS, TRUST_CODE, option
 from decomfl_lab.plugins import code_in, require_trusted
 from decomfl_lab.runs.configuration import config_from_mapping, parse_schedule, read_config, run_options
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, further
@@ -189,7 +189,7 @@ class RunPlace:
         "cpu",
         "Where models, data and losses are: cpu, cuda (a GPU), cuda:N or auto. Records give the same bits on each.",
     )
-    threads: int = option(1, "CPU threads of torch.", "engine")
+    threads: int = option(1, "CPU threads of torch.", "engine", ge=1, le=MOST_THREADS)
     config: Path | None = option(
         None, "A TOML file with any of these flags as keys, with underscores: local_steps = 4. Flags win over it."
     )
@@ -249,8 +249,9 @@ def prepared(
     from decomfl_lab.runs.run import Run
 
     values = read_config(place.config) if place.config is not None else {}
+    known = run_options() | find_method(method).options()
     for name, text in flags.items():
-        values[name] = parse_schedule(name, text) if name.endswith("_schedule") or name == "joined" else text
+        values[name] = parse_schedule(name, text, known[name].of) if known[name].is_schedule else text
     values["method"] = method
     values, wanted = without_auto(values)
     origin = f"config {place.config}" if place.config else "the flags"

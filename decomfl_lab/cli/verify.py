@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from decomfl_lab.cli.command import command
-from decomfl_lab.errors import InputError, require, require_int
+from decomfl_lab.errors import InputError, require
 from decomfl_lab.files import require_writable, write_atomically
 from decomfl_lab.interrupts import telling
 from decomfl_lab.json_values import print_json
@@ -87,6 +87,7 @@ class VerifyOptions:
         "Instead of random cases, play this number of runs of small federations in simulated time, from --seed "
         "on, while frames are lost, late and doubled, processes die, disks are full and models rot; one that ends "
         "wrongly is printed, made short.",
+        ge=1,
     )
     as_json: bool = option(False, "Print rows of law, cases, passed as JSON.", flag="--json")
     junit: Path | None = option(None, "Write the outcomes to this file too, as JUnit's XML: a test case a law.")
@@ -154,7 +155,6 @@ def verify(options: VerifyOptions) -> None:
         require(given == ((), None), "law and cases", "be left out with --states", given)
         raise click.exceptions.Exit(_search(implementation, options.as_json))
     if options.histories is not None:
-        require_int("histories", options.histories, 1)
         others = options.law, options.cases, options.junit
         require(not any(others), "law, cases and junit", "be left out with --histories", others)
         own = options.target is None and options.plant is None and options.device is None

@@ -28,9 +28,6 @@ from decomfl_lab.checkpoint import CHECKPOINT_SECONDS, read_checkpoint, write_ch
 from decomfl_lab.errors import (
     DivergedError,
     require,
-    require_choice,
-    require_finite_positive,
-    require_int,
     require_possible,
 )
 from decomfl_lab.files import held, write_atomically
@@ -39,6 +36,7 @@ from decomfl_lab.language.corpus import Verdicts, load_corpus, train_vocabulary
 from decomfl_lab.language.extra import llm_library
 from decomfl_lab.language.opt import SIZES, SPECIAL, build_opt
 from decomfl_lab.models.registry import num_parameters
+from decomfl_lab.options import REQUIRED, option, require_options
 from decomfl_lab.progress import Progress
 from decomfl_lab.provenance import PROVENANCE_FILE, code_version
 
@@ -52,24 +50,27 @@ EVALUATED_TOKENS = 1 << 13
 class PretrainConfig:
     """One pretraining run; the same configuration, text and number of threads give the same bits."""
 
-    size: str  # a key of ``SIZES``
-    vocabulary: int = 4096  # the tokens of a byte-level BPE trained on the text
-    steps: int = 1000  # the number of steps of AdamW
-    batch: int = 8  # the number of sequences of T tokens a step
-    # the number of steps more, after ``TEXT_FIRST`` of the others, in which the model learns to tell film reviews'
-    # sentiment from their lines
-    verdicts: int = 0
-    lr: float = 3e-3  # the largest learning rate, after ``WARM_UP`` of all steps; then half a cosine down to a tenth
-    seed: int = 0  # the seed of the initial weights and of the order of the text
+    size: str = option(REQUIRED, "The size of OPT.", choices=tuple(SIZES))
+    vocabulary: int = option(
+        4096, "The tokens of a byte-level BPE trained on the text.", ge=256 + len(SPECIAL), le=1_000_000
+    )
+    steps: int = option(1000, "The number of steps of AdamW.", ge=1)
+    batch: int = option(8, "The number of sequences of T tokens a step.", ge=1)
+    verdicts: int = option(
+        0,
+        "The number of steps more, after ``TEXT_FIRST`` of the others, in which the model learns to tell film reviews' "
+        "sentiment from their lines.",
+        ge=0,
+    )
+    lr: float = option(
+        3e-3, "The largest learning rate, after ``WARM_UP`` of all steps; then half a cosine down to a tenth.", gt=0
+    )
+    seed: int = option(0, "The seed of the initial weights and of the order of the text.", ge=0, le=2**64 - 1)
 
     def __post_init__(self) -> None:
-        require_choice("size", self.size, SIZES)
-        require_int("vocabulary", self.vocabulary, 256 + len(SPECIAL), 1_000_000)
-        sequences = require_int("steps", self.steps, 1) * require_int("batch", self.batch, 1)
-        require_possible("steps and batch", (self.steps, self.batch), operations=1e6 * sequences)
-        require_int("verdicts", self.verdicts, 0)
-        require_finite_positive("lr", self.lr)
-        require_int("seed", self.seed, 0, 2**64 - 1)
+        require_options(self)
+        sizes = self.steps, self.batch
+        require_possible("steps and batch", sizes, operations=1e6 * self.steps * self.batch)
 
     @property
     def tokens(self) -> int:

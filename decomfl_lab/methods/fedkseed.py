@@ -12,7 +12,8 @@ from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic
 from decomfl_lab.options import option
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.protocol.wire import pool_bytes, record_bytes
-from decomfl_lab.records.seeds import POOL, Seeding
+from decomfl_lab.records.pool import FINEST
+from decomfl_lab.records.seeds import LARGEST_POOL, POOL, Seeding
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,9 +41,14 @@ class FedKSeed(LaggingDifferences):
 
     name: ClassVar[str] = "fedkseed"
 
-    pool: int = option(POOL, "The number S of directions in the pool, at most 65536.")
+    pool: int = option(
+        POOL, "The number S of directions in the pool, at most 65536.", symbol="S", ge=1, le=LARGEST_POOL
+    )
     pool_exponent: int = option(
-        -30, "The exponent e of the grid 2^e that the sums are on: sums stay below 2^(31+e), steps resolve 2^e."
+        -30,
+        "The exponent e of the grid 2^e that the sums are on: sums stay below 2^(31+e), steps resolve 2^e.",
+        ge=FINEST,
+        le=0,
     )
 
     @property

@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from decomfl_lab.errors import DivergedError, require, require_choice, require_finite_positive, require_int
+from decomfl_lab.errors import DivergedError
 from decomfl_lab.objectives.batch_loss import BatchLoss, LossFunction
 from decomfl_lab.objectives.objective import EpochBatches
 from decomfl_lab.objectives.trees import mapped, row_count
+from decomfl_lab.options import option, require_options
 
 OPTIMIZERS = ("sgd", "adam")
 
@@ -19,17 +20,14 @@ OPTIMIZERS = ("sgd", "adam")
 class Descent:
     """Steps of an optimizer on batches of epochs."""
 
-    optimizer: str = "adam"  # sgd or adam, as torch has them
-    lr: float = 1e-3  # the learning rate η
-    momentum: float = 0.0  # the momentum β of sgd
-    batch_size: int = 64  # the number of examples a step; all if there are fewer
-    seed: int = 0  # the seed of the order of the examples
+    optimizer: str = option("adam", "sgd or adam, as torch has them.", choices=tuple(OPTIMIZERS))
+    lr: float = option(1e-3, "The learning rate η.", symbol="η", gt=0)
+    momentum: float = option(0.0, "The momentum β of sgd.", symbol="β", ge=0, lt=1)
+    batch_size: int = option(64, "The number of examples a step; all if there are fewer.", symbol="B", ge=1)
+    seed: int = option(0, "The seed of the order of the examples.")
 
     def __post_init__(self) -> None:
-        require_choice("optimizer", self.optimizer, OPTIMIZERS)
-        require_finite_positive("lr η", self.lr)
-        require(0.0 <= self.momentum < 1.0, "momentum β", "be in [0, 1)", self.momentum)
-        require_int("batch_size B", self.batch_size, 1)
+        require_options(self)
 
     def __call__(
         self, module: nn.Module, loss: LossFunction | BatchLoss | None, inputs: Any, targets: Any, steps: int

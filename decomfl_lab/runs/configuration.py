@@ -20,10 +20,8 @@ from decomfl_lab.errors import (
     InputError,
     require,
     require_choice,
-    require_finite_positive,
     require_int,
     require_possible,
-    shown,
 )
 from decomfl_lab.files import require_plain
 from decomfl_lab.language.tasks import TASKS
@@ -69,33 +67,33 @@ class TrainConfig:
     method: Method = field(default_factory=DeComFL)
     model: str = option("cnn-mnist", _HELP["model"].format(models=", ".join(MODEL_NAMES)), "model and data")
     loss: str = option(CROSS_ENTROPY, _HELP["loss"], "model and data")
-    batchnorm: str = option("batch", _HELP["batchnorm"], "model and data")
-    calibration_examples: int = option(500, _HELP["calibration_examples"], "model and data")
+    batchnorm: str = option("batch", _HELP["batchnorm"], "model and data", choices=TREATMENTS)
+    calibration_examples: int = option(500, _HELP["calibration_examples"], "model and data", ge=2)
     data: str = option("mnist", _HELP["data"].format(data=", ".join(DATA_NAMES)), "model and data")
     task: str = option("", _HELP["task"].format(tasks=", ".join(TASKS)), "model and data")
     task_data: str = option("", _HELP["task_data"], "model and data")
-    max_length: int = option(0, _HELP["max_length"], "model and data")
+    max_length: int = option(0, _HELP["max_length"], "model and data", ge=0)
     cb_two_way: bool = option(False, _HELP["cb_two_way"], "model and data")
-    tune: str = option("full", _HELP["tune"], "model and data")
-    lora_rank: int = option(8, _HELP["lora_rank"], "model and data")
-    lora_alpha: float = option(16.0, _HELP["lora_alpha"], "model and data")
-    redraw: int = option(1, _HELP["redraw"], "model and data", rare=True)
-    split: str = option("iid", _HELP["split"], "model and data")
-    alpha: float = option(1.0, _HELP["alpha"], "model and data")
-    batch_size: int = option(256, _HELP["batch_size"], "model and data")
-    clients: int = option(100, _HELP["clients"])
-    sampled: int = option(10, _HELP["sampled"])
-    joined: Mapping[int, int] = option({}, _HELP["joined"], rare=True)
-    rounds: int = option(100, _HELP["rounds"])
-    seed: int = option(0, _HELP["seed"])
-    draws: str = option(STREAM, _HELP["draws"], "model and data", earlier=LIBRARIES)
-    compute: str = option("float32", _HELP["compute"], "engine")
-    engine: str = option("auto", _HELP["engine"], "engine")
+    tune: str = option("full", _HELP["tune"], "model and data", choices=TUNINGS)
+    lora_rank: int = option(8, _HELP["lora_rank"], "model and data", ge=1)
+    lora_alpha: float = option(16.0, _HELP["lora_alpha"], "model and data", gt=0)
+    redraw: int = option(1, _HELP["redraw"], "model and data", rare=True, ge=1)
+    split: str = option("iid", _HELP["split"], "model and data", choices=SPLITS)
+    alpha: float = option(1.0, _HELP["alpha"], "model and data", gt=0)
+    batch_size: int = option(256, _HELP["batch_size"], "model and data", symbol="B", ge=1)
+    clients: int = option(100, _HELP["clients"], symbol="M", ge=1)
+    sampled: int = option(10, _HELP["sampled"], symbol="m", ge=1)
+    joined: Mapping[int, int] = option({}, _HELP["joined"], rare=True, of=int, ge=1)
+    rounds: int = option(100, _HELP["rounds"], symbol="R", ge=1)
+    seed: int = option(0, _HELP["seed"], ge=0, le=2**64 - 1)
+    draws: str = option(STREAM, _HELP["draws"], "model and data", earlier=LIBRARIES, choices=DRAWS)
+    compute: str = option("float32", _HELP["compute"], "engine", choices=("float32", "tf32", "bfloat16"))
+    engine: str = option("auto", _HELP["engine"], "engine", choices=ENGINES)
     trust: bool = option(False, _HELP["trust"], "engine")
-    eval_every: int = option(10, _HELP["eval_every"], "output")
-    eval_first: int = option(0, _HELP["eval_first"], "output", rare=True)
+    eval_every: int = option(10, _HELP["eval_every"], "output", ge=1)
+    eval_first: int = option(0, _HELP["eval_first"], "output", rare=True, ge=0)
     log_start: bool = option(False, _HELP["log_start"], "output", rare=True)
-    test_examples: int = option(0, _HELP["test_examples"], "output")
+    test_examples: int = option(0, _HELP["test_examples"], "output", ge=0)
     metrics: str = option("", _HELP["metrics"], "output", rare=True)
 
     def __init__(self, method: Method | str = DeComFL.name, **values: Any) -> None:
@@ -134,24 +132,14 @@ class TrainConfig:
         raise AttributeError(f"{name} is no option of a run, nor of its method {method.name}")
 
     def _check(self) -> None:
-        require_int("redraw", self.redraw, 1)
+        for name, own in run_options().items():
+            own.require(f"{name} {own.symbol}".strip(), getattr(self, name))
         drawn = self.redraw == 1 or self.data == OWN or is_own(self.data)
         require(drawn, "redraw", "be 1 but for data of your own, as nothing is drawn of others", self.redraw)
-        require_choice("split", self.split, SPLITS)
-        require_choice("draws", self.draws, DRAWS)
-        require_int("clients M", self.clients, 1)
         require_int(f"sampled clients m (of M={self.clients})", self.sampled, 1, self.clients)
-        require(isinstance(self.joined, Mapping), "joined", "be {round: clients, ...}", self.joined)
-        for r, number in self.joined.items():
-            require_int("round in joined", r, 1)
-            require_int(f"clients that joined in round {r}", number, 1)
         later, least = sum(self.joined.values()), f"leave at least 1 of the {self.clients} clients in round 0"
         require(later < self.clients, "joined", least, dict(self.joined))
-        for label, value in (("rounds R", self.rounds), ("batch_size B", self.batch_size)):
-            require_int(label, value, 1)
-        require_int("eval_every", self.eval_every, 1)
         require_int("eval_first", self.eval_first, 0, self.eval_every)
-        require_int("test_examples", self.test_examples, 0)
         for name, target in self.measures.items():
             rule = "have names that are words, and none of the run's own (accuracy, loss)"
             require(name.isidentifier() and name not in ("accuracy", "loss"), "metrics", rule, name)
@@ -161,31 +149,21 @@ class TrainConfig:
             require_choice("task", self.task, TASKS)
             require(self.data == "mnist", "data", "be left alone with a task, which has its own", self.data)
         require(bool(self.task) or not self.task_data, "task_data", "be empty without a task", self.task_data)
-        require_int("max_length", self.max_length, 0)
         require(bool(self.task) or not self.max_length, "max_length", "be 0 without a task", self.max_length)
         require(self.task == "cb" or not self.cb_two_way, "cb_two_way", "be off but for task cb", self.cb_two_way)
-        require_choice("tune", self.tune, TUNINGS)
         require(bool(self.task) or self.tune == "full", "tune", "be full without a task", self.tune)
-        require_int("lora_rank", self.lora_rank, 1)
-        require_finite_positive("lora_alpha", self.lora_alpha)
         require(
             self.loss in (CROSS_ENTROPY, OWN_LOSS) or is_own(self.loss) or self.loss.startswith(OWN),
             "loss",
             "be cross-entropy, model or module:function",
             self.loss,
         )
-        require_choice("batchnorm", self.batchnorm, TREATMENTS)
-        require_int("calibration_examples", self.calibration_examples, 2)
-        require_finite_positive("alpha", self.alpha)
-        require_choice("compute", self.compute, ("float32", "tf32", "bfloat16"))
         if self.compute == "bfloat16":
             require(bool(self.task), "compute", "be float32 without a task", self.compute)
         self.method.require_compute(self.compute)
-        require_choice("engine", self.engine, ENGINES)
         lonely = not self.method.alone or self.clients == self.sampled == 1
         rule = f"be 1 for {self.method.name}, which is one agent"
         require(lonely, "clients M and sampled m", rule, (self.clients, self.sampled))
-        require_int("seed", self.seed, 0, 2**64 - 1)
         sizes = (self.rounds, self.sampled, *({"K": 1, "P": 1} | self.method.sizes).values())
         # No loss, with the round around it, takes less than 10⁵ operations.
         named = "rounds R, sampled m, local_steps K and perturbations P"
@@ -281,13 +259,13 @@ def run_options() -> dict[str, Option]:
     return {each.name: each.metadata["option"] for each in own}
 
 
-def parse_schedule(name: str, text: str) -> dict[int, float]:
-    """{round: value} from "500=0.1,1000=0.05"; InputError naming the piece that does not fit."""
+def parse_schedule(name: str, text: str, kind: type) -> dict[int, float]:
+    """{round: value} from "500=0.1,1000=0.05", of numbers of a kind; InputError naming the piece that does not fit."""
     schedule: dict[int, float] = {}
     for piece in text.split(",") if text.strip() else ():
         try:
             r, value = piece.split("=")
-            schedule[int(r)] = float(value) if "lr" in name else int(value)
+            schedule[int(r)] = kind(value)
         except ValueError:
             raise InputError(f"{name} must be ROUND=VALUE pieces joined by commas, got {piece!r}") from None
     return schedule
@@ -353,21 +331,8 @@ def _config_of(kind: type[Method], values: Mapping[str, Any], origin: str, *, le
                 f"be left out for {values.get('method', DeComFL.name)}, which has no such option",
                 value,
             )
-        elif known[key].is_schedule:
-            require(isinstance(value, Mapping), f"{key} in {origin}", "be a table of ROUND = VALUE", value)
-            try:
-                clean[key] = {int(r): v for r, v in value.items()}
-            except ValueError:
-                rounds = shown(list(value))
-                raise InputError(f"{key} in {origin} must have whole rounds as keys, got {rounds}") from None
-        elif isinstance(known[key].default, float) and isinstance(value, int) and not isinstance(value, bool):
-            require(abs(value) < 1 << 63, f"{key} in {origin}", "be a number of 64 bits", value)
-            clean[key] = float(value)
         else:
-            wanted = type(known[key].default)
-            if type(value) is not wanted:
-                raise InputError(f"{key} in {origin} must be of type {wanted.__name__}, got {shown(value)}")
-            clean[key] = value
+            clean[key] = known[key].read(f"{key} in {origin}", value)
     if lenient:
         clean = {key: own.earlier for key, own in known.items() if own.earlier is not None} | clean
     return TrainConfig(**clean)

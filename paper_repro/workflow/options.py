@@ -2,9 +2,19 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from decomfl_lab.options import option
 from paper_repro.workflow.claims import DEAR, ON_GPU, PARTS
+
+if TYPE_CHECKING:  # the help needs no figures
+    from figures.curves import Count
+
+COUNTS: Final[tuple["Count", ...]] = ("wire", "table1", "plotted")
+READINGS: Final = ("as-plotted", "as-written")
+"""The readings of the paper's image settings."""
+MOST_JOBS: Final = 4096
+"""Processes at a time; a machine ends long before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +46,13 @@ class PaperOptions:
         "wire",
         "The x-axis: wire (bytes sent), table1 (the paper's formula) or plotted (its axis). [default: wire]",
         "Axes and readings",
+        choices=COUNTS,
     )
     reading: str = option(
         "both",
         "The settings: as-plotted (the authors' logs), as-written (the paper's text) or both. [default: both]",
         "Axes and readings",
+        choices=(*READINGS, "both"),
     )
     changes: tuple[str, ...] = option(
         (),
@@ -74,9 +86,13 @@ class PaperOptions:
         "Stop after this many hours: runs under way are saved, what exists is drawn, and the same command "
         "goes on. Whole series come first, cheap ones first.",
         "Time and machines",
+        gt=0,
     )
     minutes: float | None = option(
-        None, "Stop likewise after this many minutes, for a machine that you have for a while.", "Time and machines"
+        None,
+        "Stop likewise after this many minutes, for a machine that you have for a while.",
+        "Time and machines",
+        gt=0,
     )
     device: str = option(
         "cpu",
@@ -95,6 +111,8 @@ class PaperOptions:
         0,
         "The number of runs at a time, 0 for one a CPU; training runs that are fewer share the CPUs. [default: 0]",
         "Time and machines",
+        ge=0,
+        le=MOST_JOBS,
     )
     list_claims: bool = option(
         False,

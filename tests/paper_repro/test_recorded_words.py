@@ -19,9 +19,9 @@ from paper_repro.contents import PARTS
 from paper_repro.report_folder import finished
 from paper_repro.workflow import recordings
 from paper_repro.workflow.claims import outcomes_json
+from paper_repro.workflow.options import READINGS
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.scales import SCALES
-from paper_repro.workflow.series import READINGS
 from tests.paper_repro.recomputed.common import RESULTS, lines, outcomes, rows, scale_of, trained
 from tests.paper_repro.test_recomputed import differing
 from tests.tables import rows_of

@@ -27,8 +27,8 @@ class AuditOptions:
     everything: bool = option(False, _HELP["everything"], flag="--all")
     cause: tuple[str, ...] = option((), _HELP["cause"])
     statement: tuple[str, ...] = option((), _HELP["statement"])
-    status: tuple[str, ...] = option((), _HELP["status"].format(statuses=", ".join(STATUSES)))
-    kind: tuple[str, ...] = option((), _HELP["kind"].format(kinds=", ".join(KINDS)))
+    status: tuple[str, ...] = option((), _HELP["status"].format(statuses=", ".join(STATUSES)), choices=STATUSES)
+    kind: tuple[str, ...] = option((), _HELP["kind"].format(kinds=", ".join(KINDS)), choices=KINDS)
     as_json: bool = option(False, _HELP["as_json"], flag="--json")
 
 
@@ -51,10 +51,6 @@ def audit(options: AuditOptions) -> None:
     from theory.findings.registry import CAUSES, ENTRIES, affected
     from theory.findings.texts import KNOWN
 
-    for each in options.status or []:
-        require_choice("--status", each, STATUSES)
-    for each in options.kind or []:
-        require_choice("--kind", each, KINDS)
     for each in options.cause or []:
         require_choice("--cause", each, CAUSES)
     for each in options.statement or []:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from decomfl_lab.carriers.commands.serve import read_key, with_extra
 from decomfl_lab.cli.command import command
-from decomfl_lab.errors import require, require_finite_positive, require_int
+from decomfl_lab.errors import require
 from decomfl_lab.interrupts import telling
 from decomfl_lab.json_values import print_json
-from decomfl_lab.options import REQUIRED, option
+from decomfl_lab.options import MOST_THREADS, REQUIRED, option
 from decomfl_lab.runs.configuration import TrainConfig, config_from_mapping, read_config
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ class JoinOptions:
     """The options of ``decomfl join``."""
 
     address: str = option(REQUIRED, "Where decomfl serve listens.", argument=True, metavar="HOST:PORT")
-    client: int = option(REQUIRED, "Number of this client.")
+    client: int = option(REQUIRED, "Number of this client.", ge=0)
     certificates: Path | None = option(
         None, "Folder with ca.crt, client-I.crt and client-I.key, see decomfl certificates."
     )
@@ -39,8 +39,8 @@ class JoinOptions:
         "Run the code that --config, or without it the server, names as module:function. [default: refuse it]",
     )
     device: str = option("cpu", "Where losses are computed: cpu, cuda, cuda:N or auto.")
-    threads: int = option(1, "CPU threads of torch.")
-    patience: float = option(60.0, "Seconds without a server after which to give up.")
+    threads: int = option(1, "CPU threads of torch.", ge=1, le=MOST_THREADS)
+    patience: float = option(60.0, "Seconds without a server after which to give up.", gt=0)
     as_json: bool = option(False, "Print one JSON object.", flag="--json")
 
 
@@ -64,8 +64,6 @@ def join(options: JoinOptions) -> None:
     from decomfl_lab.runs.preparation import Materials, movable
     from decomfl_lab.runs.run import Run
 
-    require_int("client", options.client, 0)
-    require_finite_positive("patience", options.patience)
     use_threads_(options.threads)
     given = "neither" if options.key is None else "both"
     require(

@@ -20,11 +20,10 @@ from paper_repro.request import requested
 from paper_repro.workflow import manifest, recordings
 from paper_repro.workflow.claims import RECORDED, ClaimOutcome
 from paper_repro.workflow.measures import settled, unfinished, unready
-from paper_repro.workflow.options import PaperOptions
+from paper_repro.workflow.options import READINGS, PaperOptions
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.recordings import Rows
 from paper_repro.workflow.scales import SCALES
-from paper_repro.workflow.series import READINGS
 from tests.paper_repro.parts.test_parts import table1_rows
 from tests.paper_repro.workflow.test_report import claim, section
 

@@ -14,10 +14,11 @@ from paper_repro.language_models import llm, sizes, smollm2
 from paper_repro.parts import fig2, fig3
 from paper_repro.parts.theory import _config
 from paper_repro.workflow.data import TaskFacts, data_set
+from paper_repro.workflow.options import READINGS
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.scales import SCALES, TASK_ROWS, Scale, changed
-from paper_repro.workflow.series import READINGS, Series, from_toml
+from paper_repro.workflow.series import Series, from_toml
 from tests.tables import rows_of
 from theory.notation.printed import PARAMETERS, RATES, RESULTS, ROUNDS, model_terabytes
 
