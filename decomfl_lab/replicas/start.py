@@ -1,4 +1,4 @@
-"""How x_0 came to be, as a log says it, and x_0 made again from that: by the stream, or from the file itself.
+"""x_0 as a log says it: how it came to be, and x_0 made again from that, by the stream or from the file itself.
 
     {"by": "stream", "key": 16 hex digits, "tensors": [{"shape": [...], "draw": ..., "scale": ...}, ...]}
     {"by": "file", "dtype": "float32", "bytes": n}       n bytes after the header are x_0's, compressed by zlib

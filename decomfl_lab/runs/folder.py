@@ -1,4 +1,4 @@
-"""The folder of a run: its files and the columns of its table, how a run is saved there, found again and gone on with.
+"""The folder of a run: its files, what is saved in them, and how a run is found there again, gone on with or refused.
 
 A checkpoint has everything. Where it is gone, a log of scalars has it too (``repeat``): rounds are not measured again.
 What is said of a folder alone needs no torch.

@@ -1,4 +1,4 @@
-"""A run: built, trained, gone on with, checked; ``lab.train`` and ``lab.load`` for models of one's own."""
+"""A run: its rounds, the row of the table that each evaluation adds, and the doors to it, ``lab.train`` and ``lab.load``."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
