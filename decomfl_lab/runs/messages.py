@@ -1,4 +1,4 @@
-"""What a run says of itself: a line that sums it up, what was sent, which models were rebuilt, its curves, its troubles."""
+"""What a run says: a line that sums it up, what was sent, which models were rebuilt, its curves, its troubles."""
 
 from __future__ import annotations
 

@@ -412,21 +412,6 @@ class Prepared:
         return CarriedFederation.of(federation, by.carrier(make, there.clients), run, quorum=m, patience=PATIENCE)
 
 
-def build_federation(
-    config: TrainConfig,
-    dataset: Dataset,
-    *,
-    module: nn.Module | None = None,
-    loss: LossFunction | BatchLoss | None = None,
-) -> tuple[Federation, nn.Module, Layout]:
-    """The federation of ``config`` in this process, and the module and layout to evaluate its model with.
-
-    Args and errors are those of ``Prepared.of``; nothing is tried.
-    """
-    start = Prepared.of(config, dataset, module, loss)
-    return start.federation(), start.module, start.layout
-
-
 def build_host(
     config: TrainConfig,
     dataset: Dataset,
@@ -434,9 +419,8 @@ def build_host(
     loss: LossFunction | BatchLoss | None,
     ids: Iterable[int],
 ) -> Host:
-    """The host of these clients of ``config``, as it is made in another process; see ``build_federation``."""
-    found, _, _ = build_federation(config, dataset, module=module, loss=loss)
-    federation = movable(found, config.method)
+    """The host of these clients, as it is made in another process; see ``Prepared.of``. Nothing is tried."""
+    federation = movable(Prepared.of(config, dataset, module, loss).federation(), config.method)
     return host_of(federation, config.identity(federation.observer.digest()), ids)
 
 
