@@ -68,7 +68,6 @@ from decomfl_lab.runs.messages import (
     Sent,
     curves,
     diverged,
-    failed,
     interrupted,
     summary,
     warn_if_risen,
@@ -461,7 +460,10 @@ class Run:
                     raise
                 except HookError as error:
                     save()
-                    raise failed(error, self, out) from error.__cause__
+                    where = "the run up to there is the error's attribute run"
+                    found = HookError(f"{error.args[0]}; {where if out is None else f'the run is saved in {out}'}")
+                    found.run = self
+                    raise found from error.__cause__
                 if stops:
                     if not rows or rows[-1]["round"] != self.round:
                         self.evaluate()
