@@ -53,12 +53,12 @@ from decomfl_lab.objectives.vectors import inner
 from decomfl_lab.plugins import OWN
 from decomfl_lab.protocol.log import LogEntry, RunLog
 from decomfl_lab.protocol.server import DIRECTIONS
+from decomfl_lab.provenance import code_version
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import Seeding, draw_seeds
 from decomfl_lab.replicas.rebuild import axpy_, rebuild_
 from decomfl_lab.replicas.rules import LowPrecision, Sgd, Step, UpdateRule
 from decomfl_lab.runs.configuration import OWN_LOSS, TrainConfig
-from decomfl_lab.runs.provenance import code_version
 from decomfl_lab.tables import table_beside
 
 __all__ = ["MeZO", "MeZOTraining"]

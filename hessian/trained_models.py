@@ -18,23 +18,23 @@ from torch.nn.functional import cross_entropy
 
 from decomfl_lab.datasets.batches import Gathered
 from decomfl_lab.datasets.images import Dataset, load_dataset
+from decomfl_lab.datasets.splits import fixed_choice
 from decomfl_lab.datasets.user_data import data_of, own_dataset
 from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.language.causal_model import is_pretrained, load_pretrained
+from decomfl_lab.language.finetuning import FineTuning
 from decomfl_lab.models.registry import MODELS, build_model
 from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction
+from decomfl_lab.objectives.descent import Descent
 from decomfl_lab.objectives.normalisation import freeze_, use_batch_statistics_, uses_batch_statistics
 from decomfl_lab.objectives.trees import LEAVES, Batch, mapped, rows
 from decomfl_lab.plugins import OWN, Trust, code_in, is_own, made
 from decomfl_lab.replicas.replica import Replica
-from decomfl_lab.runs.building import loss_of, own_loss
 from decomfl_lab.runs.configuration import OWN_LOSS, TrainConfig, read_config
-from decomfl_lab.runs.descent import Descent
-from decomfl_lab.runs.evaluation import calibration_images, fixed_choice
-from decomfl_lab.runs.finetuning import task_dataset, task_module
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE
+from decomfl_lab.runs.messages import RISEN
+from decomfl_lab.runs.preparation import Materials, own_loss
 from decomfl_lab.runs.run import load_run
-from decomfl_lab.runs.told import RISEN
 from hessian.operators.mean_loss import MeanLoss, differentiating
 from hessian.operators.options import CurvatureOptions
 from hessian.operators.selection import mean_loss_of
@@ -141,10 +141,10 @@ def from_run(
     return TrainedModel(
         module=run.as_trained,
         dataset=run.dataset,
-        calibration=calibration_images(config, run.dataset),
+        calibration=Materials.of(config).calibration(run.dataset),
         name=config.model,
         history=f"{config.method.name}, {config.rounds} rounds, seed {config.seed} (run {folder.name})",
-        loss=loss_of(config) if chosen is None else chosen,
+        loss=Materials.of(config).loss_function() if chosen is None else chosen,
     )
 
 
@@ -188,9 +188,9 @@ def from_task(task: str, *, model: str, files: str = "") -> TrainedModel:
         InputError: If the task is unknown, or its files or the model are not available here.
     """
     config = TrainConfig(task=task, model=model, task_data=files)
-    dataset = task_dataset(config)
+    dataset = FineTuning.of(config).dataset()
     return TrainedModel(
-        module=task_module(config, dataset),
+        module=FineTuning.of(config).module(dataset),
         dataset=dataset,
         calibration=dataset.train_images[:0],
         name=model,
@@ -328,7 +328,7 @@ def untrained(model: str, data: str, *, seed: int, loss: str | None = None) -> T
     return TrainedModel(
         module=module,
         dataset=dataset,
-        calibration=calibration_images(TrainConfig(), dataset),
+        calibration=Materials.of(TrainConfig()).calibration(dataset),
         name=model,
         history=history,
         loss=chosen,

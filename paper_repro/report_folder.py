@@ -19,8 +19,8 @@ import paper_repro
 import theory
 from decomfl_lab.files import file_digest, read_sealed, write_atomically, write_sealed
 from decomfl_lab.processes import Processes
-from decomfl_lab.runs.progress import RunBars
-from decomfl_lab.runs.provenance import code_version
+from decomfl_lab.progress import RunBars
+from decomfl_lab.provenance import code_version
 from figures.style import rc
 from paper_repro.contents import DEAREST, PARTS
 from paper_repro.sources import drawable

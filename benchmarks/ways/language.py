@@ -24,6 +24,7 @@ from decomfl_lab.language.causal_model import Verbalized, load_causal
 from decomfl_lab.language.extra import llm_library
 from decomfl_lab.language.opt import SIZES, SPECIAL, build_opt
 from decomfl_lab.layout import Layout
+from decomfl_lab.methods.memory import ENVIRONMENT, peak_of, resident_bytes
 from decomfl_lab.models.registry import initialising
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective, Objective, RoundedObjective
 from decomfl_lab.protocol.client import Client, handle_all
@@ -31,7 +32,6 @@ from decomfl_lab.protocol.server import Server
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import Sgd
-from decomfl_lab.runs.memory import ENVIRONMENT, peak_of, resident_bytes
 from decomfl_lab.tables import table_beside
 
 LENGTHS = (4, 6, 7, 8, 9, 11, 14, 17, 21, 28, 31)

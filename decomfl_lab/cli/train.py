@@ -32,8 +32,8 @@ from decomfl_lab.words import WORDS
 
 if TYPE_CHECKING:
     from decomfl_lab.federations.carrier import Elsewhere
+    from decomfl_lab.runs.messages import Rebuilt
     from decomfl_lab.runs.run import Run
-    from decomfl_lab.runs.told import Rebuilt
 
 FIRST = {
     "--data": "digits",
@@ -241,14 +241,12 @@ def prepared(
 ) -> Run:
     """The run at round 0 of a file and of the flags that were given, which win over it.
 
-    Clients that a run in ``place.out`` does not have join in its next round; see ``runs.joining`` for ``follows``.
+    Clients that a run in ``place.out`` does not have join in its next round; see ``runs.folder`` for ``follows``.
     """
     from decomfl_lab.devices import use_threads_
-    from decomfl_lab.runs.building import dataset_of, fitted
-    from decomfl_lab.runs.joining import joining
-    from decomfl_lab.runs.prepared import Prepared
+    from decomfl_lab.runs.folder import joining
+    from decomfl_lab.runs.preparation import Materials, Prepared, fitted, tried
     from decomfl_lab.runs.run import Run
-    from decomfl_lab.runs.trial import tried
 
     values = read_config(place.config) if place.config is not None else {}
     known = run_options() | find_method(method).options()
@@ -269,7 +267,7 @@ def prepared(
         rule = f"be left out with {other} {found}, which has no use for it (--{other} {' or '.join(those)})"
         require(flags.get(name) is None or found in those, name, rule, flags.get(name))
     use_threads_(place.threads)
-    dataset = dataset_of(run_config, place.device)
+    dataset = Materials.of(run_config).dataset(place.device)
     run_config = run_config if "clients" in values else fitted(run_config, dataset, values.get("sampled"))
     if place.out is not None:
         run_config = joining(run_config, dataset, place.out, follows=follows)
@@ -280,9 +278,9 @@ def prepared(
 
 
 def _train(method: str, options: TrainOptions, flags: dict[str, Any]) -> None:
+    from decomfl_lab.progress import run_bar
     from decomfl_lab.runs.hooks import logger_of
-    from decomfl_lab.runs.progress import run_bar
-    from decomfl_lab.runs.told import Rebuilt
+    from decomfl_lab.runs.messages import Rebuilt
 
     out, hooks = options.place.out, [logger_of(text) for text in options.log_to]
     run = prepared(method, options.place, flags, _elsewhere(options.federation, options.workers))
@@ -320,7 +318,7 @@ def title(run: Run) -> str:
 
 def report(run: Run, rebuilt: Rebuilt, out: Path | None, *, as_json: bool, **more: str) -> None:
     """Print what came of a run; JSON has ``more`` beside it."""
-    from decomfl_lab.runs.provenance import provenance
+    from decomfl_lab.provenance import provenance
 
     facts, rows = provenance(run.dataset), run.metrics
     if as_json:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from decomfl_lab.runs.progress import RunBars
+    from decomfl_lab.progress import RunBars
     from hessian.trained_models import TrainedModel
 
     Other = hessian.ForwardOnly | hessian.BallProbe | hessian.ByLayer  # what is measured in place of κ by products
@@ -197,7 +197,7 @@ def kappa(options: KappaOptions) -> None:
     loss on --examples; λ_max is larger on fewer examples, so take as many as time allows.
     """
     from decomfl_lab.devices import use_tf32_, use_threads_
-    from decomfl_lab.runs.progress import RunBars
+    from decomfl_lab.progress import RunBars
     from hessian.kappa.picture import picture
     from hessian.resumption import Checkpoint
 
@@ -253,7 +253,7 @@ class _Measured:
         """The model is trained here first, if that is asked for."""
         from decomfl_lab.devices import describe, find_device
         from decomfl_lab.models.registry import num_parameters
-        from decomfl_lab.runs.provenance import provenance
+        from decomfl_lab.provenance import provenance
         from hessian.trained_models import scale_of
 
         self.options = options
@@ -349,7 +349,7 @@ class _Measured:
 
     def by_layer(self) -> hessian.ByLayer:
         """κ of every layer, with a bar of the layers."""
-        from decomfl_lab.runs.progress import RunBars
+        from decomfl_lab.progress import RunBars
 
         with RunBars() as bars:
             return hessian.by_layer(
@@ -430,9 +430,9 @@ def _trained(asked: SourceOptions, seed: int, device: torch.device) -> TrainedMo
     from decomfl_lab.datasets.images import DATA_SETS
     from decomfl_lab.language.causal_model import is_pretrained
     from decomfl_lab.models.registry import MODELS
-    from decomfl_lab.runs.descent import Descent
+    from decomfl_lab.objectives.descent import Descent
+    from decomfl_lab.progress import RunBars
     from decomfl_lab.runs.folder import CHECKPOINT_FILE
-    from decomfl_lab.runs.progress import RunBars
     from hessian.trained_models import from_run, from_task, from_weights, trained_here
 
     source, model, data, loss, task, task_data, steps = (

@@ -23,11 +23,10 @@ from decomfl_lab.devices import find_device
 from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.files import write_atomically
 from decomfl_lab.protocol.wire import encode
-from decomfl_lab.runs.building import dataset_of
+from decomfl_lab.provenance import PROVENANCE_FILE, read_provenance
 from decomfl_lab.runs.configuration import TrainConfig, config_from_mapping
-from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS_FILE, PROVENANCE_FILE
-from decomfl_lab.runs.prepared import build_federation
-from decomfl_lab.runs.provenance import read_provenance
+from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS_FILE
+from decomfl_lab.runs.preparation import Materials, build_federation
 from figures.comparison import Panel, comparison
 from figures.style import OKABE_ITO, LineStyle
 from paper_repro.language_models.language import kappa_of, prompts_loss
@@ -88,7 +87,7 @@ def taken(run: Path, dataset: Dataset | None = None) -> tuple[pd.DataFrame, dict
     """The evaluations of the run in a folder up to its checkpoint; and its provenance, settings and ``proof``."""
     tensors, saved = read_checkpoint(run / CHECKPOINT_FILE)
     config = config_from_mapping(saved["config"], f"run {run}")
-    dataset = dataset_of(config) if dataset is None else dataset
+    dataset = Materials.of(config).dataset() if dataset is None else dataset
     settings = {name: value for name, value in config.to_dict().items() if name not in ("model", "task_data")}
     facts = {**read_provenance(run), "settings": settings}
     facts["rebuilt"], facts["kappa"] = proof(config, dataset, (tensors, saved["federation"]))

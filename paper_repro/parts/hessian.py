@@ -15,10 +15,10 @@ from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.devices import find_device, use_tf32_
 from decomfl_lab.files import write_atomically
 from decomfl_lab.layout import Layout
+from decomfl_lab.objectives.descent import Descent
 from decomfl_lab.objectives.normalisation import use_batch_statistics_
-from decomfl_lab.runs.descent import Descent
-from decomfl_lab.runs.provenance import provenance
-from decomfl_lab.runs.told import Progress
+from decomfl_lab.progress import Progress
+from decomfl_lab.provenance import provenance
 from figures.spectra import KAPPAS, training_spectra
 from hessian.kappa.effective_rank import effective_rank
 from hessian.operators.curvature import GaussNewtonOperator, HessianOperator

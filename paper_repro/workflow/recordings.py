@@ -21,7 +21,7 @@ import pandas as pd
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.files import file_digest, write_atomically
-from decomfl_lab.runs.provenance import code_version
+from decomfl_lab.provenance import code_version
 from paper_repro.workflow import manifest
 from paper_repro.workflow.claims import PARTS, RECORDED, SCALE_NAMES, ClaimOutcome, claim
 from paper_repro.workflow.measures import lines_of

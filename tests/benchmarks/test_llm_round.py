@@ -14,8 +14,8 @@ from benchmarks.ways.language import ETA, LENGTHS, MU, InPlaceRound, LlmFederati
 from benchmarks.ways.mezo import scalar_error
 from decomfl_lab.cli.main import main
 from decomfl_lab.language.causal_model import Verbalized
+from decomfl_lab.methods.memory import status_bytes
 from decomfl_lab.objectives.objective import ModuleObjective
-from decomfl_lab.runs.memory import status_bytes
 from tests.decomfl_lab.language.tiny import PAD, V, answers, save_opt, transformers
 
 EXACT = ("serial", "auto", "lean")

@@ -16,7 +16,7 @@ from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.objectives.objective import ModuleObjective
 from decomfl_lab.runs.configuration import TrainConfig
-from decomfl_lab.runs.prepared import build_federation
+from decomfl_lab.runs.preparation import build_federation
 from hessian.kappa.effective_rank import effective_rank
 from hessian.operators.curvature import HessianOperator
 from hessian.operators.mean_loss import MeanLoss

@@ -46,7 +46,7 @@ def audit(options: AuditOptions) -> None:
 
     Exit code 0 if all evidence holds, else 1.
     """
-    from decomfl_lab.runs.progress import RunBars
+    from decomfl_lab.progress import RunBars
     from theory.findings.finding import gather
     from theory.findings.registry import CAUSES, ENTRIES, affected
     from theory.findings.texts import KNOWN

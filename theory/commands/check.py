@@ -110,7 +110,7 @@ def tightness(options: TightnessOptions) -> None:
 def _sought(options: CheckOptions, *, first: bool) -> tuple[Tightness, str]:
     """The worst cases, and the expression that gives the statement."""
     from decomfl_lab.plugins import made
-    from decomfl_lab.runs.progress import RunBars
+    from decomfl_lab.progress import RunBars
     from theory.bounds import statement as bound
     from theory.checks.worst_case import FAMILIES
     from theory.checks.worst_case import tightness as worst_cases

@@ -61,8 +61,7 @@ def join(options: JoinOptions) -> None:
     from decomfl_lab.devices import use_threads_
     from decomfl_lab.federations.remote import host_of
     from decomfl_lab.outside import Offer, read_as
-    from decomfl_lab.runs.building import dataset_of
-    from decomfl_lab.runs.prepared import movable
+    from decomfl_lab.runs.preparation import Materials, movable
     from decomfl_lab.runs.run import Run
 
     use_threads_(options.threads)
@@ -98,7 +97,7 @@ def join(options: JoinOptions) -> None:
             if any(whole.present(r) == run_config.clients for r in (0, *whole.joined)):
                 run_config = run_config.but(joined=whole.of_first(run_config.clients).joined)
     require(options.client < run_config.clients, "client", f"be in 0..{run_config.clients - 1}", options.client)
-    here = Run(run_config, dataset=dataset_of(run_config, options.device))
+    here = Run(run_config, dataset=Materials.of(run_config).dataset(options.device))
     federation = movable(here.federation, run_config.method)
     x, server = federation.observer, federation.server
     require(x.digest() == offer.x0, "digest of x_0", f"be the server's, {offer.x0}", x.digest())

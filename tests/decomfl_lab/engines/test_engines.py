@@ -41,7 +41,7 @@ from decomfl_lab.protocol.client import Client, handle_all
 from decomfl_lab.protocol.server import Server
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.replicas.replica import Replica
-from decomfl_lab.runs.prepared import build_federation
+from decomfl_lab.runs.preparation import build_federation
 from tests.refusals import refused, refuses
 
 TOLERANCE = 2.3 * 2.0**-19 / (2 * MU)

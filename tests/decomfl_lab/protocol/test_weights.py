@@ -20,7 +20,7 @@ from decomfl_lab.protocol.session import Host
 from decomfl_lab.protocol.weights import MOST_EXAMPLES, Weighting, Weights
 from decomfl_lab.protocol.wire import decode, encode, split_frame
 from decomfl_lab.records.schedules import Schedule
-from decomfl_lab.runs.prepared import build_federation
+from decomfl_lab.runs.preparation import build_federation
 from tests.decomfl_lab.federations.direct import RUN, Direct
 
 CONFIG = TrainConfig(

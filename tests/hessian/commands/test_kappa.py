@@ -18,10 +18,10 @@ import decomfl_lab as lab
 import hessian
 from decomfl_lab.cli import main as cli
 from decomfl_lab.datasets.images import load_dataset
+from decomfl_lab.datasets.splits import fixed_choice
 from decomfl_lab.models.registry import build_model
+from decomfl_lab.objectives.descent import Descent
 from decomfl_lab.options import declared
-from decomfl_lab.runs.descent import Descent
-from decomfl_lab.runs.evaluation import fixed_choice
 from decomfl_lab.runs.run import load_run
 from decomfl_lab.tables import text_beside
 from hessian.commands.kappa import KappaOptions

@@ -12,8 +12,8 @@ from torch.nn.functional import cross_entropy
 
 from decomfl_lab import InputError, noise
 from decomfl_lab.noise import Distribution, derive_seed
+from decomfl_lab.objectives.descent import Descent
 from decomfl_lab.objectives.function import Slopes
-from decomfl_lab.runs.descent import Descent
 from hessian.kappa.effective_rank import effective_rank
 from hessian.kappa.estimation import BESIDE
 from hessian.kappa.function_values import forward_only

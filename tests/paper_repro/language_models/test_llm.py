@@ -9,13 +9,12 @@ import pandas as pd
 import pytest
 
 from decomfl_lab.cli.main import main
-from decomfl_lab.language import tasks
+from decomfl_lab.language import finetuning, tasks
+from decomfl_lab.language import pretraining as family
 from decomfl_lab.language.corpus import Corpus
 from decomfl_lab.language.opt import Size
+from decomfl_lab.language.pretraining import PretrainConfig
 from decomfl_lab.language.tasks import TASKS, TaskData
-from decomfl_lab.runs import finetuning
-from decomfl_lab.runs import pretraining as family
-from decomfl_lab.runs.pretraining import PretrainConfig
 from paper_repro.language_models import language, llm
 from paper_repro.language_models.llm import FEDZO, P10, claims, in_print, results
 from paper_repro.workflow import data, recordings

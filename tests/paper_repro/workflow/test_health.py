@@ -13,7 +13,7 @@ from scipy.signal import lfilter
 
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import InputError
-from decomfl_lab.runs.provenance import provenance
+from decomfl_lab.provenance import provenance
 from paper_repro.report_folder import finished
 from paper_repro.workflow import claims, health, recordings
 from paper_repro.workflow.claims import UNHEALTHY, ClaimOutcome

@@ -12,7 +12,7 @@ import pytest
 from decomfl_lab.cli.main import main
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import InputError
-from decomfl_lab.runs.provenance import provenance
+from decomfl_lab.provenance import provenance
 from paper_repro import contents, pipeline, sources
 from paper_repro.parts import fig2, fig3, table1, topk
 from paper_repro.report_folder import finished

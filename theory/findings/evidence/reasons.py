@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
-from decomfl_lab.runs.memory import ROLES
+from decomfl_lab.methods.memory import ROLES
 from theory.bounds import statement
 from theory.findings.decorators import context, mends, refutes, supports
 from theory.findings.evidence.algorithms import PROGRAMS, UndefinedError, outcome, play

@@ -6,8 +6,8 @@ from dataclasses import astuple
 from itertools import product
 from typing import Final
 
+from decomfl_lab.methods.memory import ROLES
 from decomfl_lab.models.registry import build_model, num_parameters
-from decomfl_lab.runs.memory import ROLES
 from theory.communication import expected_numbers
 from theory.findings.corrections import MENDED
 from theory.findings.decorators import context, mends, refutes, supports

@@ -1,29 +1,30 @@
 """What a result was computed with."""
 
+from __future__ import annotations
+
 import hashlib
 import json
 import platform
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import torch
+from typing import TYPE_CHECKING, Any
 
 from decomfl_lab import __version__
-from decomfl_lab.datasets.images import Dataset
-from decomfl_lab.devices import describe
 from decomfl_lab.errors import InputError
 from decomfl_lab.files import require_plain, write_atomically
 from decomfl_lab.language.extra import installed
 from decomfl_lab.noise import STREAM_VERSION, cpu_backend
 from decomfl_lab.outside import Provenance, read_as
-from decomfl_lab.runs.folder import PROVENANCE_FILE
+
+if TYPE_CHECKING:
+    from decomfl_lab.datasets.images import Dataset
+
+PROVENANCE_FILE = "provenance.json"
 
 
 @lru_cache
-def code_version(root: Path = Path(__file__).parents[1]) -> str:
+def code_version(root: Path = Path(__file__).parent) -> str:
     """Digest of the source of a package, by default this one: results of another source are not reused."""
     h = hashlib.blake2b(digest_size=6)
     for path in sorted(root.rglob("*.py")):
@@ -41,6 +42,11 @@ def provenance(
     ``codes`` and ``devices`` are those of all versions of the code, and of all devices, that worked on it; ``tunings``
     say how its learning rate was chosen, where it was.
     """
+    import numpy as np  # here, as what only reads a folder needs neither
+    import torch
+
+    from decomfl_lab.devices import describe
+
     hub = installed("transformers") if dataset.pad is not None else None
     return {
         "code": code_version(),

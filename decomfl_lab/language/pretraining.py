@@ -24,7 +24,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
+from decomfl_lab.checkpoint import CHECKPOINT_SECONDS, read_checkpoint, write_checkpoint
 from decomfl_lab.errors import (
     DivergedError,
     require,
@@ -37,10 +37,8 @@ from decomfl_lab.language.extra import llm_library
 from decomfl_lab.language.opt import SIZES, SPECIAL, build_opt
 from decomfl_lab.models.registry import num_parameters
 from decomfl_lab.options import REQUIRED, option, require_options
-from decomfl_lab.runs.folder import PROVENANCE_FILE
-from decomfl_lab.runs.provenance import code_version
-from decomfl_lab.runs.run import CHECKPOINT_SECONDS
-from decomfl_lab.runs.told import Progress
+from decomfl_lab.progress import Progress
+from decomfl_lab.provenance import PROVENANCE_FILE, code_version
 
 CHECKPOINT_FILE = "pretraining.safetensors"
 CONFIG_FILE = "config.json"

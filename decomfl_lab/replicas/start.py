@@ -1,4 +1,4 @@
-"""How x_0 came to be, as a log says it, and x_0 made again from that: by the stream, or from the file itself.
+"""x_0 as a log says it: how it came to be, and x_0 made again from that, by the stream or from the file itself.
 
     {"by": "stream", "key": 16 hex digits, "tensors": [{"shape": [...], "draw": ..., "scale": ...}, ...]}
     {"by": "file", "dtype": "float32", "bytes": n}       n bytes after the header are x_0's, compressed by zlib
@@ -20,39 +20,39 @@ from torch import Tensor, nn
 from decomfl_lab.errors import require, require_possible
 from decomfl_lab.layout import Layout
 from decomfl_lab.models.initialisers import starts_of
-from decomfl_lab.noise.draws import LIBRARIES
+from decomfl_lab.noise.draws import STREAM
 from decomfl_lab.outside import StartInFile, StreamStart, read_as
-from decomfl_lab.plugins import OWN, is_own
 from decomfl_lab.replicas.replica import Replica, same_bits
-from decomfl_lab.runs.configuration import TrainConfig
 
 
-def said(config: TrainConfig, module: nn.Module, layout: Layout, replica: Replica) -> tuple[dict[str, Any], bytes]:
+def said(
+    module: nn.Module, layout: Layout, replica: Replica, *, seed: int, draws: str, in_file: bool
+) -> tuple[dict[str, Any], bytes]:
     """What a log says of x_0, and the bytes of it that go into the file.
 
     Args:
-        config: The run.
         module: The run's module.
         layout: Where x lies in it.
         replica: One at x_0, perhaps in 16 bits or on a grid. It is compared with what comes of the stream before the
             log says that it does.
+        seed: The seed of the run.
+        draws: What drew x_0, "stream" or "libraries"; empty for the weights that the run's user brought.
+        in_file: Whether x_0 is to be in the file, whatever it came from.
     """
     x = replica.x.cpu()
-    if config.log_start:
+    if in_file:
         wide = x if x.dtype == torch.float64 else x.float()  # 16 bits are narrowed to the same ones again
         packed = zlib.compress(wide.numpy().tobytes())
         return {"by": "file", "dtype": str(wide.dtype).removeprefix("torch."), "bytes": len(packed)}, packed
-    drawn = config.tune == "lora" if config.task else not (config.model == OWN or is_own(config.model))
-    if drawn and config.draws == LIBRARIES:
-        return {"by": "libraries"}, b""
-    if drawn:
+    if draws == STREAM:
         starts = zip(layout.shapes, starts_of(module), strict=True)
         tensors = [{"shape": list(shape), **start.to_dict()} for shape, start in starts]
-        start = {"by": "stream", "key": f"{config.seed:016x}", "tensors": tensors}
+        start = {"by": "stream", "key": f"{seed:016x}", "tensors": tensors}
         again = _by_stream(read_as(StreamStart, start, "start of the run"), x.numel())
         if same_bits(replica.rule.begin(again), x):
             return start, b""
-    return {"by": "given"}, b""
+        draws = ""
+    return {"by": draws or "given"}, b""
 
 
 def made_again(start: Struct, packed: bytes, d: int) -> Tensor | None:

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from decomfl_lab.errors import InputError
-from decomfl_lab.runs.memory import ROLES, memory_rows, memory_table, status_bytes
+from decomfl_lab.methods.memory import ROLES, memory_rows, memory_table, status_bytes
 from decomfl_lab.tables import text_beside
 
 D = 1_000_000

@@ -33,7 +33,7 @@ from decomfl_lab.records.seeds import Seeding, draw_seeds, keyed, stream_of
 from decomfl_lab.replicas.registry import make_replica
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, Step, UpdateRule
-from decomfl_lab.runs.beginning import made_again
+from decomfl_lab.replicas.start import made_again
 from decomfl_lab.runs.configuration import config_from_mapping
 from decomfl_lab.tables import table_beside, text_beside
 

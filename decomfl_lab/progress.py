@@ -1,25 +1,35 @@
-"""Progress on stderr: bars on a terminal, a line now and then elsewhere."""
+"""How far work has come, and who shows it on stderr: bars on a terminal, a line now and then elsewhere."""
 
 from __future__ import annotations
 
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Task, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.text import Text
 
-if TYPE_CHECKING:
-    from decomfl_lab.runs.told import Progress
-
 LINE_SECONDS = 15.0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The state of a run after a round, as a progress bar shows it."""
+
+    round: int
+    rounds: int
+    train_loss: float
+    test_accuracy: float  # of the latest evaluation, NaN before the first
+    scalars: float  # communicated scalars a client, bytes / 4, averaged over clients
+    test_loss: float = float("nan")  # of the latest evaluation
+    measures: Mapping[str, float] = field(default_factory=dict)  # the user's own, of the latest evaluation
 
 
 def words(at: Progress) -> str:

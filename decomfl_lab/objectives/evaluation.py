@@ -1,4 +1,4 @@
-"""The evaluation of a run: its examples, and what is measured on them."""
+"""What is measured on held-out examples: loss, accuracy, and measures of the user's own."""
 
 import hashlib
 import math
@@ -10,60 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.errors import THEIRS, InputError, brief, printable, require
 from decomfl_lab.objectives.batch_loss import IGNORED, BatchLoss, LossFunction, logits_of
 from decomfl_lab.objectives.objective import mean_losses
-from decomfl_lab.objectives.trees import Batch, feed, joined, mapped, row_count, rows, tensors
+from decomfl_lab.objectives.trees import feed, joined, mapped, row_count, tensors
 from decomfl_lab.objectives.watch import Classes
-from decomfl_lab.runs.configuration import TrainConfig
 
 Metric = Callable[[Any, Any], Any]
 """metric(outputs, targets), a number, of all held-out examples at once, on the CPU: F1 is no mean over batches."""
-
-
-def fast_layout(images: Any) -> Any:
-    """Channels-last images: the same numbers, in the memory order in which CPU convolutions are fastest.
-
-    Trees of tensors, and what is no batch of images, stay as they are.
-    """
-    is_images = isinstance(images, torch.Tensor) and images.ndim == 4
-    return images.to(memory_format=torch.channels_last) if is_images else images
-
-
-def by_length(ids: torch.Tensor, pad: int) -> torch.Tensor:
-    """The order of prompts (N, T) by length: those that pass together cost what the longest of them does."""
-    return (ids != pad).sum(1).argsort(stable=True).cpu()
-
-
-def held_out(config: TrainConfig, dataset: Dataset) -> Batch:
-    """The held-out images and labels that a run is evaluated on: all, or a fixed random choice of them."""
-    n = dataset.held_out
-    images, labels = dataset.test_images, dataset.test_labels
-    if 0 < config.test_examples < n:
-        images, labels = rows((images, labels), fixed_choice(n, config.test_examples, 5))
-    if dataset.pad is not None:
-        order = by_length(images, dataset.pad)
-        images, labels = images[order], labels[order]
-    return fast_layout(images), labels
-
-
-def calibration_images(config: TrainConfig, dataset: Dataset) -> Any:
-    """Training images, the same for every seed, on which BatchNorm's statistics are made; labels play no part.
-
-    Those of clients that join later are not among them: the losses of the others stay what they were.
-    """
-    there = np.arange(dataset.N)
-    if config.joined and dataset.parts is not None:
-        there = np.concatenate(dataset.parts[: config.present.initial])
-    chosen = torch.from_numpy(there)[fixed_choice(len(there), config.calibration_examples, 6)]
-    return fast_layout(rows(dataset.train_images, chosen))
-
-
-def fixed_choice(n: int, count: int, purpose: int) -> torch.Tensor:
-    """At most ``count`` of 0..n-1, chosen at random but by no run's seed."""
-    order = np.random.default_rng(np.random.SeedSequence(0, spawn_key=(purpose,))).permutation(n)
-    return torch.from_numpy(order[:count])
 
 
 def right_share(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -109,11 +63,12 @@ class _Accuracy:
 def evaluate(
     module: nn.Module,
     loss: BatchLoss,
-    dataset: Dataset,
     inputs: Any,
     targets: Any,
     batch_size: int,
     metrics: Mapping[str, Metric] | None = None,
+    *,
+    content_free: Tensor | None = None,
 ) -> dict[str, float]:
     """Means over the examples: test_accuracy (of classes), test_loss and of a task calibrated_accuracy.
 
@@ -130,9 +85,9 @@ def evaluate(
         accuracy = _Accuracy(loss)
         measures = {"test_accuracy": accuracy.right, "counted": accuracy.counted}
     measures["test_loss"] = loss
-    if dataset.content_free is not None:
+    if content_free is not None:
         with torch.inference_mode():
-            prior = module(dataset.content_free)
+            prior = module(content_free)
         measures["calibrated_accuracy"] = lambda outputs, wanted: right_share(outputs - prior, wanted)
     kept: list[Any] = []
 

@@ -13,12 +13,12 @@ import torch
 
 from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.language import corpus
+from decomfl_lab.language import pretraining as family
 from decomfl_lab.language.corpus import Corpus, Verdicts, load_corpus, train_vocabulary
 from decomfl_lab.language.opt import SIZES, SPECIAL, Size, build_opt
+from decomfl_lab.language.pretraining import PretrainConfig, pretrain
 from decomfl_lab.models.registry import num_parameters
-from decomfl_lab.runs import pretraining as family
-from decomfl_lab.runs.pretraining import PretrainConfig, pretrain
-from decomfl_lab.runs.told import Progress
+from decomfl_lab.progress import Progress
 from tests.refusals import refuses
 from tests.tables import rows_of
 

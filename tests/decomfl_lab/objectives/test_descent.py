@@ -8,7 +8,7 @@ from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.layout import Layout
 from decomfl_lab.models.registry import build_model
-from decomfl_lab.runs.descent import Descent
+from decomfl_lab.objectives.descent import Descent
 
 
 def descended(

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from decomfl_lab.cli.main import main
+from decomfl_lab.language import finetuning
+from decomfl_lab.language.finetuning import FineTuning
 from decomfl_lab.language.tasks import load_task
-from decomfl_lab.runs import evaluation, finetuning
-from decomfl_lab.runs.building import dataset_of
+from decomfl_lab.objectives import evaluation
 from decomfl_lab.runs.configuration import TrainConfig, config_from_mapping, read_config
-from decomfl_lab.runs.finetuning import task_dataset, task_module
-from decomfl_lab.runs.prepared import build_federation
-from decomfl_lab.runs.run import load_run, train
+from decomfl_lab.runs.preparation import Materials, build_federation
+from decomfl_lab.runs.run import load_run, train_run
 from tests.decomfl_lab.language.toy import PAD, ToyTokens, toy_causal, write_sst2
 from tests.refusals import refuses
 from tests.tables import rows_of
@@ -47,7 +47,7 @@ def config(tmp_path: Path) -> TrainConfig:
 
 
 def test_a_task_is_a_data_set_of_prompts_and_classes(config: TrainConfig) -> None:
-    data, examples = task_dataset(config), load_task("sst2", folder=config.task_data)
+    data, examples = FineTuning.of(config).dataset(), load_task("sst2", folder=config.task_data)
     assert data.train_labels.tolist() == [c for _, c in examples.train]
     for ids, (prompt, _) in zip(data.train_images, examples.train, strict=True):
         assert ids[ids != PAD].tolist() == ToyTokens().encode(prompt)
@@ -65,8 +65,8 @@ def test_an_evaluation_is_of_all_examples_in_order_of_length(
     seen: list[tuple[Tensor, Tensor, int | None]] = []
     plain = evaluation.mean_losses
     monkeypatch.setattr(evaluation, "mean_losses", lambda *a, **k: seen.append(a[2:]) or plain(*a, **k))
-    data = task_dataset(config)
-    train(replace(config, rounds=1), dataset=data)
+    data = FineTuning.of(config).dataset()
+    train_run(replace(config, rounds=1), dataset=data)
     for ids, classes, _ in seen:
         lengths = (ids != PAD).sum(1)
         assert torch.equal(lengths, lengths.sort().values)
@@ -76,12 +76,12 @@ def test_an_evaluation_is_of_all_examples_in_order_of_length(
             for part in ((ids, classes), (data.test_images, data.test_labels))
         )
         assert tested == wanted
-    train(replace(config, rounds=1, test_examples=7), dataset=data)
+    train_run(replace(config, rounds=1, test_examples=7), dataset=data)
     assert [len(classes) for _, classes, _ in seen] == [20, 20, 7, 7]
 
 
 def test_the_module_gives_the_logits_of_the_verbalizers(config: TrainConfig) -> None:
-    module, ids = task_module(config), task_dataset(config).train_images[:5]
+    module, ids = FineTuning.of(config).module(), FineTuning.of(config).dataset().train_images[:5]
     causal = toy_causal().module
     words = [ToyTokens().encode(word)[-1] for word in (" bad", " good")]
     expected = causal(ids, attention_mask=(ids != PAD).long()).logits[:, -1, words]
@@ -90,8 +90,8 @@ def test_the_module_gives_the_logits_of_the_verbalizers(config: TrainConfig) -> 
 
 def test_the_first_row_is_the_model_as_it_came(config: TrainConfig) -> None:
     told: list[dict[str, float]] = []
-    rows = train(config, on_start=told.append)
-    data, module = task_dataset(config), task_module(config)
+    rows = train_run(config, on_start=told.append)
+    data, module = FineTuning.of(config).dataset(), FineTuning.of(config).module()
     assert data.content_free is not None
     with torch.no_grad():
         chances = module(data.test_images).softmax(1)
@@ -111,30 +111,30 @@ def test_the_first_row_is_the_model_as_it_came(config: TrainConfig) -> None:
 
 
 def test_decomfl_learns_a_task(config: TrainConfig) -> None:
-    data = dataset_of(config)
+    data = Materials.of(config).dataset()
     longer = replace(config, rounds=100, eval_every=100, server_model=True)
-    rows = train(longer, dataset=data)
+    rows = train_run(longer, dataset=data)
     assert rows["test_accuracy"].iloc[-1] > rows["test_accuracy"].iloc[0] + 0.2
     assert rows["test_loss"].iloc[-1] < rows["test_loss"].iloc[0]
     _, _, layout = build_federation(config, data)
-    assert layout.d == sum(p.numel() for p in task_module(config).parameters())
+    assert layout.d == sum(p.numel() for p in FineTuning.of(config).module().parameters())
 
 
 @pytest.mark.parametrize(
     "flags", [{"method": "fedavg"}, {"method": "fedzo"}, {"lean": True}, {"precision": "bfloat16"}]
 )
 def test_other_methods_and_variants_take_tasks_too(config: TrainConfig, flags: dict[str, object]) -> None:
-    rows = train(replace(config, rounds=2, eval_every=2, **flags))  # type: ignore[arg-type]
+    rows = train_run(replace(config, rounds=2, eval_every=2, **flags))  # type: ignore[arg-type]
     assert rows["round"].tolist() == [0, 2]
     assert rows["test_loss"].nunique() == 2
 
 
 def test_a_run_resumes_and_can_be_loaded(config: TrainConfig, tmp_path: Path) -> None:
-    whole = train(config)
+    whole = train_run(config)
     out = tmp_path / "run"
-    train(replace(config, rounds=10), out=out)
+    train_run(replace(config, rounds=10), out=out)
     told: list[dict[str, float]] = []
-    resumed = train(config, out=out, on_start=told.append)
+    resumed = train_run(config, out=out, on_start=told.append)
     pd.testing.assert_frame_equal(whole.drop(columns="seconds"), resumed.drop(columns="seconds"))
     assert told[0]["test_accuracy"] == whole["test_accuracy"].iloc[0]
     read = load_run(out)

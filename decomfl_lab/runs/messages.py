@@ -1,11 +1,11 @@
-"""What a run tells of itself: its progress, what was sent, which models were rebuilt, its curves, its troubles."""
+"""What a run says of itself: a line that sums it up, what was sent, which models were rebuilt, its curves, its troubles."""
 
 from __future__ import annotations
 
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,19 +24,6 @@ RISEN = 10.0
 """A run whose loss ends above so many times that of its first round is warned of."""
 
 logger = logging.getLogger("decomfl_lab")
-
-
-@dataclass(frozen=True)
-class Progress:
-    """The state of a run after a round, as a progress bar shows it."""
-
-    round: int
-    rounds: int
-    train_loss: float
-    test_accuracy: float  # of the latest evaluation, NaN before the first
-    scalars: float  # communicated scalars a client, bytes / 4, averaged over clients
-    test_loss: float = float("nan")  # of the latest evaluation
-    measures: Mapping[str, float] = field(default_factory=dict)  # the user's own, of the latest evaluation
 
 
 @dataclass(frozen=True)

@@ -182,7 +182,7 @@ def _role(what: str, prepare: str, vectors: int, layers: int = 0, **options: Any
     return Role(what, partial(_PREPARE[prepare], **known), vectors, layers)
 
 
-_HERE = "decomfl_lab.runs.memory"  # also where it is run by itself
+_HERE = "decomfl_lab.methods.memory"  # also where it is run by itself
 ROLES = {name: _role(**row) for name, row in table_beside(_HERE, "memory.toml").items()}
 
 

@@ -1,10 +1,10 @@
-"""Peak memory of a round that fine-tunes a causal model of 15 million parameters, by ``decomfl_lab.runs.memory``."""
+"""Peak memory of a round that fine-tunes a causal model of 15 million parameters, by ``decomfl_lab.methods.memory``."""
 
 from pathlib import Path
 
 import pytest
 
-from decomfl_lab.runs.memory import memory_rows, status_bytes
+from decomfl_lab.methods.memory import memory_rows, status_bytes
 from decomfl_lab.tables import text_beside
 from tests.decomfl_lab.language.tiny import transformers
 

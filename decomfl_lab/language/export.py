@@ -1,4 +1,4 @@
-"""What a run has trained, for other programs: a file of weights, or a language model's folder."""
+"""What was trained, for other programs: a file of weights, or a language model's folder."""
 
 import shutil
 from pathlib import Path
@@ -11,7 +11,6 @@ from decomfl_lab.errors import InputError, require
 from decomfl_lab.files import write_atomically
 from decomfl_lab.language.adapters import merge_
 from decomfl_lab.language.causal_model import Verbalized, load_causal
-from decomfl_lab.runs.run import Run
 
 SUFFIX = ".safetensors"
 
@@ -22,25 +21,29 @@ def save_weights(module: nn.Module, path: Path) -> None:
     write_atomically(path, save(tensors))
 
 
-def export(run: Run, out: Path) -> None:
-    """Write the run's global model to ``out``.
+def export(model: nn.Module, out: Path, source: str) -> None:
+    """Write a model to ``out``.
 
     A path that ends in .safetensors becomes a file of weights by parameter name, which ``load_state_dict`` of the same
-    module takes. Of a run with a task any other path becomes a folder of model, configuration and tokenizer that
-    transformers' ``from_pretrained`` reads. What lora added is merged into the weights of a language model.
+    module takes. Of a language model any other path becomes a folder of model, configuration and tokenizer that
+    transformers' ``from_pretrained`` reads. What lora added is merged into its weights.
+
+    Args:
+        model: The model.
+        out: The path.
+        source: The folder, file or name that a language model was loaded from; empty for another model.
 
     Raises:
         InputError: If ``out`` has another form, is there already as a folder, or cannot be written. Nothing is written
             in part.
     """
-    model = run.model
     if isinstance(model, Verbalized):
         merge_(model.module)
         model = model.module
     if out.suffix == SUFFIX:
         save_weights(model, out)
         return
-    require(bool(run.config.task), "out", f"end in {SUFFIX} for a model that is no language model", str(out))
+    require(bool(source), "out", f"end in {SUFFIX} for a model that is no language model", str(out))
     require(not out.exists(), "out", "be a folder that does not exist yet", str(out))
     try:
         beside = Path(mkdtemp(prefix=f".{out.name}.", dir=out.parent))
@@ -48,7 +51,7 @@ def export(run: Run, out: Path) -> None:
         raise InputError(f"out must be in a folder that can be written, got {out} ({error.strerror})") from None
     try:
         model.save_pretrained(beside)  # type: ignore[operator]
-        load_causal(run.config.model).tokenizer.save(beside)
+        load_causal(source).tokenizer.save(beside)
         beside.chmod(0o755)  # a temporary folder is closed to others
         beside.rename(out)
     finally:
