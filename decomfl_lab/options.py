@@ -17,6 +17,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, Protocol, get_args, get_origin, get_type_hints
 
@@ -135,7 +136,7 @@ class Option:
         if kind is int:  # a range beyond 64 bits is told by the help alone
             limits = {name: int(own) for name, own in limits.items() if own is not None and abs(own) < _LONG}
         elif self.choices:
-            kind = Literal[*self.choices]
+            kind = Literal[*map(str, self.choices)]
         elif kind not in (bool, float, str):
             kind = str
         meta = Meta(**limits if kind in (int, float) else {}, description=self.help, extra={"group": self.group})
@@ -211,5 +212,6 @@ def struct_of(name: str, options: Mapping[str, Option]) -> type[Struct]:
         if each.default is REQUIRED:
             fields.append((own, each.written))
         else:
-            fields.append((own, each.written if each.default is not None else each.written | None, each.default))
+            default = str(each.default) if isinstance(each.default, Path) else each.default
+            fields.append((own, each.written if default is not None else each.written | None, default))
     return defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)

@@ -137,7 +137,7 @@ class Header(Struct, frozen=True, kw_only=True):
     classes: Annotated[int, Meta(ge=0, le=1 << 24)]
     d: Size
     x0: Digest
-    stream: int
+    stream: Whole
     start: StreamStart | StartInFile | GivenStart | LibrariesStart = LibrariesStart()
     """Logs of version 1 do not have it."""
     tensors: Annotated[tuple[NamedTensor, ...], Meta(max_length=MOST_TENSORS)] = ()
@@ -330,6 +330,16 @@ class SavedEstimate(Struct, frozen=True):
     history: list[tuple[Whole, Number, Number, Number, Number]]
     seconds: Annotated[float, Meta(ge=0)]
 
+
+FILES: dict[str, type] = {
+    "log": Header,
+    "checkpoint": SavedRun,
+    "provenance": Provenance,
+    "offer": Offer,
+    "host": SavedHost,
+    "kappa-checkpoint": SavedEstimate,
+}
+"""What is written in JSON, by what a user calls it."""
 
 _SHARES = ("test_accuracy", "calibrated_accuracy")
 _AMOUNTS = ("wire_scalars", "seconds")

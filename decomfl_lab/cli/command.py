@@ -65,10 +65,11 @@ class OptionsCommand(Screened):
 
     def __init__(self, run: Callable[[Any], None], kind: type, **attributes: Any) -> None:
         def call(**values: Any) -> None:
-            run(made_of(kind, values))
+            self.run(made_of(kind, values))
 
         super().__init__(params=flags_of(kind), callback=call, help=inspect.getdoc(run), **attributes)
         self.run = run  # what it does with them
+        self.kind = kind  # the dataclass
 
 
 def command(run: Callable[[Any], None]) -> OptionsCommand:

@@ -11,8 +11,8 @@ from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, models_both_way
 from decomfl_lab.options import option
 from decomfl_lab.protocol.compression import MAGNITUDE, VALUE, top_k
 from decomfl_lab.protocol.ledger import Ledger
-from decomfl_lab.protocol.messages import Sparse
-from decomfl_lab.protocol.wire import INDEX_BYTES, SCALAR_BYTES, Kind, read, vector_of
+from decomfl_lab.protocol.messages import Kind, Sparse
+from decomfl_lab.protocol.wire import read, vector_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,5 +46,4 @@ class FedAvgTopK(FedAvg):
     def traffic(self, cohort: Cohort, d: int) -> ExpectedTraffic:
         """See ``Method.traffic``."""
         k = math.ceil(self.top_k * d)
-        size = Kind.SPARSE.head.size + (INDEX_BYTES + SCALAR_BYTES) * k
-        return models_both_ways(cohort, d, size, k, weighting=self.weighting)
+        return models_both_ways(cohort, d, Kind.SPARSE.bytes(k), k, weighting=self.weighting)

@@ -10,8 +10,8 @@ from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, models_both_way
 from decomfl_lab.options import option
 from decomfl_lab.protocol.compression import quantize
 from decomfl_lab.protocol.ledger import Ledger
-from decomfl_lab.protocol.messages import Quantized
-from decomfl_lab.protocol.wire import Kind, read, vector_of
+from decomfl_lab.protocol.messages import Kind, Quantized
+from decomfl_lab.protocol.wire import read, vector_of
 
 _ROUNDING = 8
 
@@ -42,4 +42,4 @@ class FedCom(FedAvg):
     def traffic(self, cohort: Cohort, d: int) -> ExpectedTraffic:
         """See ``Method.traffic``: an element takes a byte for 5 bits and more, half a byte for less."""
         size = d if self.quantize_bits > 4 else (d + 1) // 2
-        return models_both_ways(cohort, d, Kind.QUANTIZED.head.size + size, weighting=self.weighting)
+        return models_both_ways(cohort, d, Kind.QUANTIZED.bytes(size), weighting=self.weighting)

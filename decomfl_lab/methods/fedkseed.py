@@ -10,8 +10,9 @@ import numpy as np
 from decomfl_lab.methods.decomfl import LaggingDifferences
 from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic
 from decomfl_lab.options import option
+from decomfl_lab.protocol.messages import Kind
 from decomfl_lab.protocol.server import Tracking
-from decomfl_lab.protocol.wire import pool_bytes, record_bytes
+from decomfl_lab.protocol.wire import record_bytes
 from decomfl_lab.records.pool import FINEST
 from decomfl_lab.records.seeds import LARGEST_POOL, POOL, Seeding
 
@@ -70,7 +71,7 @@ class FedKSeed(LaggingDifferences):
     def kept(self) -> int:
         """See ``Lagging``: the most records that may take no more bytes than the sums."""
         shortest = min(map(self._record_bytes, (0, *self.perturbation_schedule)))
-        return max(pool_bytes(self.pool) // shortest, 1)
+        return max(Kind.POOL.bytes(self.pool) // shortest, 1)
 
     def _followed(self, x: Tensor) -> Replica:
         """The sums, and no model."""
@@ -91,7 +92,7 @@ class FedKSeed(LaggingDifferences):
         Source: [DeComFL, Algorithms 3 and 4]; FedKSeed, section 4.
         """
         measured = self.measured_traffic(cohort, reports=self.tracking == Tracking.CLIENTS)
-        R, q, most = cohort.R, cohort.q, pool_bytes(self.pool)
+        R, q, most = cohort.R, cohort.q, Kind.POOL.bytes(self.pool)
         sizes = np.cumsum([0, *map(self._record_bytes, range(R))])
         counts = np.cumsum([0, *(self.K * self.P(j) for j in range(R))])
         down = scalars = 0.0

@@ -22,9 +22,10 @@ from decomfl_lab.noise import Distribution, require_distribution
 from decomfl_lab.options import option
 from decomfl_lab.protocol.aggregation import Aggregation, Mean
 from decomfl_lab.protocol.attacks import ATTACKS, VOTES, Attack
+from decomfl_lab.protocol.messages import Kind
 from decomfl_lab.protocol.server import Server, Tracking
 from decomfl_lab.protocol.weights import Weighting, Weights, require_weighable
-from decomfl_lab.protocol.wire import PLAN_BYTES, Kind, scalar_bytes
+from decomfl_lab.protocol.wire import PLAN_BYTES, scalar_bytes
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import POOL, Seeding
 from decomfl_lab.replicas.rules import UpdateRule
@@ -193,11 +194,11 @@ class Scalars(Perturbing):
         """
         seeding, q, K = Seeding(self.seeds), cohort.q, self.K
         rounds = Counter(map(self.P, range(cohort.R)))  # by their P
-        up = q * sum(n * (Kind.REPLY.least + scalar_bytes(K * P, self.dtype)) for P, n in rounds.items())
-        up += q * cohort.R * Kind.HELD.least * reports + examples_bytes(cohort, self.weighting)
+        up = q * sum(n * (Kind.REPLY.bytes() + scalar_bytes(K * P, self.dtype)) for P, n in rounds.items())
+        up += q * cohort.R * Kind.HELD.bytes() * reports + examples_bytes(cohort, self.weighting)
         down = q * sum(n * (PLAN_BYTES + seeding.bytes(K, P)) for P, n in rounds.items())
         if seeding.needs_run_seed:
-            down += cohort.ever * Kind.SEED.least
+            down += cohort.ever * Kind.SEED.bytes()
         return ExpectedTraffic(up, q * sum(n * K * P for P, n in rounds.items()), down, 0.0)
 
 

@@ -22,10 +22,10 @@ from decomfl_lab.layout import Layout
 from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.noise import Distribution, derive_seed
 from decomfl_lab.protocol.compression import SparseVector, quantize, top_k
-from decomfl_lab.protocol.messages import Quantized, Sparse
+from decomfl_lab.protocol.messages import Kind, Quantized, Sparse
 from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.protocol.server import sample_clients
-from decomfl_lab.protocol.wire import Kind, encode, read
+from decomfl_lab.protocol.wire import encode, read
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import Seeding, StepSeed, draw_seeds, stream_of
 from decomfl_lab.replicas.replica import SyncReplica
@@ -62,7 +62,7 @@ def test_quantisation_errs_by_less_than_a_level_and_survives_the_wire(v: np.ndar
     r, back = found.round, found.update
     assert (r, back.bits, back.scale) == (7, q.bits, q.scale)
     assert (back.levels == q.levels).all()
-    assert len(message) == Kind.QUANTIZED.least + (v.size if bits > 4 else (v.size + 1) // 2)
+    assert len(message) == Kind.QUANTIZED.bytes(v.size if bits > 4 else (v.size + 1) // 2)
 
 
 def test_quantisation_is_unbiased() -> None:
@@ -86,7 +86,7 @@ def test_top_k_keeps_the_k_largest_and_survives_the_wire(v: np.ndarray, fraction
     left_out = np.delete(v, sparse.indices)
     assert not left_out.size or np.abs(left_out).max() <= np.abs(sparse.values).min()
     message = encode(Sparse(2, sparse))
-    assert len(message) == Kind.SPARSE.least + 8 * k
+    assert len(message) == Kind.SPARSE.bytes(k)
     found = read(Sparse, message)
     r, back = found.round, found.update
     assert r == 2
@@ -430,11 +430,11 @@ def test_the_policy_compares_bytes_and_time() -> None:
     assert slow_link.replay_seconds == pytest.approx(slow_link.replay_bytes / 1e3 + 50 * d * 1e-9)
     slow_client = PullPolicy(bandwidth=1e9, replay_ns=1e3).choose(records, d=d, vectors=1, bytes_per_element=4)
     assert slow_client.pull
-    assert slow_client.pull_bytes == Kind.VECTOR.least + 4 * d
+    assert slow_client.pull_bytes == Kind.VECTOR.bytes(d)
     assert str(slow_client).startswith("pull (pull of the model: 4,0")
     assert "replay of 10 rounds" in str(slow_client)
     heavy = PullPolicy(bandwidth=1e9, replay_ns=1e3).choose(records, d=d, vectors=3, bytes_per_element=8)
-    assert heavy.pull_bytes == 3 * (Kind.VECTOR.least + 8 * d)
+    assert heavy.pull_bytes == 3 * (Kind.VECTOR.bytes() + 8 * d)
     assert not PullPolicy().choose([], d=d, vectors=1, bytes_per_element=4).pull  # nothing missed
     with pytest.raises(InputError, match="bandwidth must be a finite number above 0, got 0"):
         PullPolicy(bandwidth=0)

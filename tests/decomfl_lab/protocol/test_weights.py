@@ -115,10 +115,9 @@ def test_a_reply_without_its_clients_own_number_does_not_count(messages: list[An
 
 
 @pytest.mark.parametrize("n", [0, -1, MOST_EXAMPLES + 1, True, 2.0, None])
-def test_a_number_that_is_none_is_refused_by_the_server_and_by_the_wire(n: Any) -> None:
-    for border in (lambda: Weights(Weighting.EXAMPLES).note(3, n), lambda: encode(Examples(3, n))):
-        with pytest.raises(InputError, match=r"examples of client 3 must be an integer in 1\.\.536870911, got"):
-            border()
+def test_a_number_that_is_none_is_refused_by_the_server(n: Any) -> None:
+    with pytest.raises(InputError, match=r"examples of client 3 must be an integer in 1\.\.536870911, got"):
+        Weights(Weighting.EXAMPLES).note(3, n)
 
 
 @pytest.mark.parametrize("kind", [RemoteFederation, CarriedFederation])
