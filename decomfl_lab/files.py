@@ -9,6 +9,7 @@ import re
 import secrets
 import socket
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -51,9 +52,10 @@ def require_writable(argument: str, path: Path | None) -> None:
         return
     try:
         above = next(folder for folder in path.absolute().parents if folder.exists())
-        temporary = _temporary(above / path.name)
-        with open(temporary, "xb"):
-            _remove(temporary)
+        with contextlib.suppress(FileNotFoundError):
+            _temporary(above / path.name).lstat()  # whether there can be such a name
+        with tempfile.TemporaryFile(dir=above):  # one without a name, of which a kill leaves nothing
+            pass
         reason = "a folder" if path.is_dir() else ""
     except (OSError, ValueError) as error:  # a ValueError for a character that no name has
         reason = getattr(error, "strerror", None) or str(error)

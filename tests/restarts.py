@@ -1,9 +1,10 @@
 """Commands that are stopped at every event of their disk, and given again.
 
-    python -m tests.restarts COMMAND FOLDER FATES FAULT
+    python -m tests.restarts FOLDER COMMAND FATES FAULT ...
 
 Each try is a process that is forked, as it ends in a death: that needs one without threads, so this is apart from
-pytest's.
+pytest's. FATES are first letters, of which each event has all, or with a ``*`` behind them one in turn; of a FAULT, ""
+for none, the first thing that shows it is told.
 """
 
 import contextlib
@@ -18,11 +19,13 @@ import math
 import os
 import re
 import shutil
+import subprocess
 import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,63 +35,62 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import decomfl_lab as lab
+from decomfl_lab import checkpoint, files
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.cli.main import main
-from decomfl_lab.files import LOCK_FILE, file_digest, held, read_sealed, write_atomically
-from decomfl_lab.methods.decomfl import DeComFLProjection
+from decomfl_lab.datasets.images import load_dataset
+from decomfl_lab.files import LOCK_FILE, file_digest, held, held_file, read_sealed, write_atomically
 from decomfl_lab.optim import MeZO
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.runs import run as runs
-from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.runs.provenance import provenance
-from hessian import resume
+from hessian import effective_rank, lanczos, resume
 from paper_repro import making
 from paper_repro.parts import projection
 from paper_repro.workflow import manifest
 from paper_repro.workflow.part import Options, made
 from paper_repro.workflow.runs import Job, Report, Result, Work
+from tests.decomfl_lab.runs.variants import OTHERS, SMALL, VARIANTS
 from tests.disk import Disk, Fate
+from tests.hessian.operators.test_products import STEPS, VALUES, WAYS, asked
+from tests.hessian.spectra import Watched, rotated
 
-ENDED: Final = "it ended"
 UNEQUAL: Final = ("seconds", "metrics_sha256", "date", "time", "files", "key", "csv", "means")
 """Names of what two uninterrupted commands differ in: times, what is computed of times, and digests of it."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """What a user gives, once and once more."""
+    """What a user gives, once and once more, in a folder."""
 
-    give: Callable[[Path], object]  # of the folder in which it works; what it prints is a result too, as JSON
-    prepare: Callable[[Path], object] = lambda _: None  # what was done in that folder before, by a command that ended
+    give: Callable[[Path], object]
+    prepare: Callable[[Path], object] = lambda _: None  # what was given there before, and ended
+
+
+def timeless(values: Any) -> Any:
+    """The values without those that two equal commands differ in."""
+    if isinstance(values, Mapping):
+        return {name: timeless(value) for name, value in values.items() if name not in UNEQUAL}
+    return [timeless(value) for value in values] if isinstance(values, list | tuple) else values
 
 
 def plain(path: Path) -> Any:
     """What a file says, as values that can be compared; an error where it is half written."""
-    content = path.read_bytes()
-    if path.suffix == ".gz":
-        content = gzip.decompress(content)
     if path.name == manifest.FILE:
         return manifest.wrong(path.parent)
     if path.suffix == ".dcl":
         with RunLog.open(path, write=False) as log:
-            return log.header, [repr(entry) for entry in log.entries()], len(content)
+            return log.header, [repr(entry) for entry in log.entries()], path.stat().st_size
     if path.suffix == ".safetensors":
         tensors, values = read_checkpoint(path)
-        return {name: tensor.tolist() for name, tensor in tensors.items()}, timeless(values)
+        return {name: repr(tensor.tolist()) for name, tensor in tensors.items()}, timeless(values)
+    content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     if path.suffix in (".csv", ".gz"):
         return pd.read_csv(io.BytesIO(content)).drop(columns="seconds", errors="ignore").to_json(double_precision=15)
     sealed = read_sealed(path)
     if sealed is None and path.suffix in (".json", ".html"):
         sealed = json.loads(content)
     return content.hex() if sealed is None else timeless(sealed)
-
-
-def timeless(values: Any) -> Any:
-    """The values without those that two equal runs differ in."""
-    if isinstance(values, Mapping):
-        return {name: timeless(value) for name, value in values.items() if name not in UNEQUAL}
-    return [timeless(value) for value in values] if isinstance(values, list | tuple) else values
 
 
 def state(root: Path, *, between: bool = False) -> dict[str, Any]:
@@ -100,8 +102,18 @@ def state(root: Path, *, between: bool = False) -> dict[str, Any]:
     for path in sorted(root.rglob("*")):
         hidden = path.name.startswith(".")
         if path.is_file() and path.suffix != ".lock" and not (hidden and (between or path.name == LOCK_FILE)):
-            found[path.relative_to(root).as_posix()] = None if hidden else plain(path)
+            found[path.relative_to(root).as_posix()] = "hidden" if hidden else plain(path)
     return found
+
+
+def left_by(root: Path) -> str:
+    """What a death has left, in short: a temporary file counts by its name alone, and a lock without its process."""
+    found = []
+    for path in sorted(root.rglob("*")):
+        content = path.read_bytes() if path.is_file() and path.suffix != ".tmp" else b""
+        name = re.sub(r"[0-9a-f]{12}\.tmp", "tmp", path.relative_to(root).as_posix())
+        found.append((name, hashlib.sha256(re.sub(rb"process \d+", b"", content)).hexdigest()))
+    return repr(sorted(found))
 
 
 def forked(act: Callable[[], Any]) -> Any:
@@ -122,46 +134,27 @@ def forked(act: Callable[[], Any]) -> Any:
     return json.loads(told) if told else None
 
 
-def given(command: Command, folder: Path, disk: Disk | None = None, fault: str = "") -> dict[str, Any]:
-    """What comes of a command, in this process: how it ended, what it said, its result, and what its disk saw."""
-    said, printed, code = io.StringIO(), io.StringIO(), ENDED
+def given(give: Callable[[Path], object], disk: Disk, fault: str = "") -> dict[str, Any]:
+    """What comes of a command, in this process: how it ended, its result, and what its disk saw."""
+    said, printed = io.StringIO(), io.StringIO()
     logging.basicConfig(stream=said, force=True)
     # Each look at a clock finds it a millisecond later: equal commands write equal bytes.
     ticks = itertools.count()
     time.monotonic = time.perf_counter = lambda: next(ticks) / 1000
     with contextlib.redirect_stderr(said), contextlib.redirect_stdout(printed):
-        if disk is not None:
-            disk.install()
+        disk.install()
         FAULTS[fault]()
         try:
-            command.give(folder)
-        except BaseException as error:
-            code = f"{type(error).__name__}: {error}"
-    result = timeless(json.loads(printed.getvalue() or "{}")) if code == ENDED else {}
-    own = {} if disk is None else {"events": disk.events, "made": sorted(disk.made)}
-    return {"code": code, "said": said.getvalue(), "result": result, **own}
+            give(Path(disk.root))
+            error = ""
+        except BaseException as raised:
+            error = f"{type(raised).__name__}: {raised}; {said.getvalue()}"
+    result = timeless(json.loads(printed.getvalue() or "{}")) if not error else {}
+    return {"error": error, "result": result, "events": disk.events, "made": sorted(disk.made)}
 
 
-def left_by(root: Path) -> str:
-    """What a death has left, in short: a temporary file counts by its name alone, and a lock without its process."""
-    found = []
-    for path in sorted(root.rglob("*")):
-        content = path.read_bytes() if path.is_file() and not path.name.endswith(".tmp") else b""
-        content = re.sub(rb"\d+", b"N", content) if path.name.endswith(".lock") else content
-        name = re.sub(r"[0-9a-f]{12}\.tmp", "tmp", path.relative_to(root).as_posix())
-        found.append((name, hashlib.sha256(content).hexdigest()))
-    return repr(sorted(found))
-
-
-def walk(command: Command, folder: Path, fates: Sequence[Fate], *, rotate: bool, fault: str = "") -> dict[str, Any]:
+def walk(command: Command, folder: Path, fates: Sequence[Fate], *, rotate: bool, fault: str) -> dict[str, Any]:
     """Stop the command at each of its events, and give it again.
-
-    Args:
-        command: The command.
-        folder: A folder to work in, which is not there yet.
-        fates: How it is stopped.
-        rotate: Whether an event has one of the fates, in turn, in place of all.
-        fault: A planted fault, by its name in ``FAULTS``.
 
     Returns:
         The events, the number of deaths and that of different folders that they left, files that came to be past the
@@ -169,77 +162,61 @@ def walk(command: Command, folder: Path, fates: Sequence[Fate], *, rotate: bool,
     """
     begin, at = folder / "begin", folder / "at"
     begin.mkdir(parents=True)
-    forked(lambda: command.prepare(begin))
+    forked(lambda: given(command.prepare, Disk(begin)))
 
     def afresh() -> Path:
         shutil.rmtree(at, ignore_errors=True)
-        shutil.copytree(begin, at)
-        return at
+        return Path(shutil.copytree(begin, at))
 
     # What is imported and compiled is there before the first fork.
     for warm in (afresh(), at):
-        given(command, warm)
+        with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
+            command.give(warm)
     gc.freeze()
     afresh()
-    whole = forked(lambda: given(command, at, Disk(at), fault))
-    if whole["code"] != ENDED:
-        raise RuntimeError(f"{whole['code']} {whole['said']}")
+    whole = forked(lambda: given(command.give, Disk(at), fault))
+    if whole["error"]:
+        raise RuntimeError(whole["error"])
     wanted = forked(lambda: state(at))
     unseen = [name for name in wanted if str(at.resolve() / name) not in whole["made"] and not (begin / name).exists()]
 
     def again() -> str:
         """What is wrong with the folder, and with the command that is given once more."""
         state(at, between=True)
-        found = given(command, at, Disk(at), fault)
-        if found["code"] != ENDED:
-            return f"{found['code']} {found['said']}"
+        found = given(command.give, Disk(at), fault)
         now = json.loads(json.dumps(state(at)))
         others = [name for name in sorted({*wanted} | {*now}) if wanted.get(name) != now.get(name)]
-        return ", ".join(others + ["the result"] * (found["result"] != whole["result"]))
+        return str(found["error"]) or ", ".join(others + ["the result"] * (found["result"] != whole["result"]))
 
     deaths, wrong = 0, []
     seen: dict[str, str] = {}
     for n, event in enumerate(whole["events"], 1):
         for fate in [fates[n % len(fates)]] if rotate else fates:
             afresh()
-            died = forked(lambda n=n, fate=fate: given(command, at, Disk(at, n, fate), fault))
+            forked(lambda n=n, fate=fate: given(command.give, Disk(at, n, fate), fault))
             deaths += 1
             # The same files have the same future.
             left = left_by(at)
             if left not in seen:
                 seen[left] = forked(again)
             if seen[left]:
-                wrong.append(f"{fate.value} at event {n}, {event} ({died['code'] if died else 'it died'}): {seen[left]}")
+                wrong.append(f"{fate.value} at event {n}, {event}: {seen[left]}")
+        if wrong and fault:
+            break
     return {"events": whole["events"], "deaths": deaths, "left": len(seen), "unseen": unseen, "wrong": wrong}
 
 
 # --- the commands -----------------------------------------------------------------------------------------------------
 
-
-def cli(words: str, folder: Path) -> None:
-    """A command of the command line; an error if it does not end well."""
-    if code := main([word.replace("FOLDER", str(folder)) for word in words.split()]):
-        raise RuntimeError(f"exit code {code}")
-
-
-TRAIN: Final = (
-    "train --data digits --model logistic --clients 4 --sampled 2 --rounds 3 --eval-every 2 --perturbations 2 --json "
-    "--out FOLDER/run"
-)
-
-
-def saved_each(seconds: float) -> Callable[[Path], None]:
-    """A training run that is saved so often."""
-
-    def give(folder: Path) -> None:
-        runs.CHECKPOINT_SECONDS = seconds
-        cli(TRAIN, folder)
-
-    return give
-
-
+TINY: Final = SMALL.but(rounds=3, perturbations=4, lr=0.01, batch_size=16, lr_schedule={2: 0.005})
 INPUTS: Final = torch.linspace(-1, 1, 480).view(80, 6).sin()
 CLIENTS: Final = list(zip(INPUTS.split(20), (INPUTS[:, 0] > 0).long().split(20), strict=True))
+
+
+def train(changes: Mapping[str, Any], saved: float, folder: Path) -> None:
+    """A run, which is saved every so many seconds."""
+    runs.CHECKPOINT_SECONDS = saved
+    runs.train(TINY.but(**changes), out=folder / "run")
 
 
 def net() -> nn.Module:
@@ -250,7 +227,9 @@ def net() -> nn.Module:
 
 def three_train(folder: Path) -> None:
     """A run of three clients."""
-    lab.train(net(), clients=CLIENTS[:3], test=CLIENTS[3], out=folder / "run", rounds=2, sampled=2, lr=0.05, batch_size=8)
+    lab.train(
+        net(), clients=CLIENTS[:3], test=CLIENTS[3], out=folder / "run", rounds=2, sampled=2, lr=0.05, batch_size=8
+    )
 
 
 def a_fourth_joins(folder: Path) -> None:
@@ -261,7 +240,7 @@ def a_fourth_joins(folder: Path) -> None:
 
 
 def tune(folder: Path) -> None:
-    """MeZO, with a state and weights that its user keeps after every step."""
+    """MeZO, with a state and weights that its user keeps, before the first step and after each."""
     model, kept = net(), folder / "state.safetensors"
     optimizer = MeZO(model.named_parameters(), 0.05, log=folder / "run.dcl", digest_every=2, trust=True)
     with held(folder):
@@ -276,11 +255,35 @@ def tune(folder: Path) -> None:
         optimizer.seal()
 
 
+def cli(words: str, folder: Path) -> None:
+    """A command of the command line; an error if it does not end well."""
+    if code := main([word.replace("FOLDER", str(folder)) for word in words.split()]):
+        raise RuntimeError(f"exit code {code}")
+
+
 def measure(folder: Path) -> None:
-    """κ, each product of which is kept."""
+    """κ of a network, each product of which is kept."""
     resume._SHARE = math.inf
     words = "kappa --data digits --model logistic --train-steps 1 --examples 20 --products 6 --json"
     cli(f"{words} --checkpoint FOLDER/kappa.safetensors", folder)
+
+
+def rank(settings: Mapping[str, Any], folder: Path) -> None:
+    """κ of a matrix."""
+    resume._SHARE = math.inf
+    with held_file("checkpoint", folder / "kappa.safetensors"):
+        found = effective_rank(**asked(dict(settings))[1], seed=3, checkpoint=folder / "kappa.safetensors")
+    print(json.dumps(found.to_json()))
+
+
+def krylov(settings: Mapping[str, Any], folder: Path) -> None:
+    """Lanczos vectors of a matrix."""
+    resume._SHARE = math.inf
+    with held_file("checkpoint", folder / "lanczos.safetensors"):
+        found = lanczos(Watched(rotated(VALUES)), seed=0, checkpoint=folder / "lanczos.safetensors", **settings)
+    print(
+        json.dumps([found.products, *(repr(own.tolist()) for own in (found.projected, found.coupling, *found.vectors))])
+    )
 
 
 def counted(folder: Path, report: Report, rows: int) -> Result:
@@ -290,48 +293,64 @@ def counted(folder: Path, report: Report, rows: int) -> Result:
     return pd.DataFrame({"round": range(rows)}), {**facts, "files": {"model": file_digest(folder / "model")}}
 
 
-def works(_: Options) -> list[Work | Job]:
-    """A run, and a work that needs another."""
-    need = Work(title="need", function=counted, arguments={"rows": 2})
-    config = TrainConfig(DeComFLProjection(perturbations=2), data="digits", model="logistic", clients=4, sampled=2)
-    job = Job(config.but(batch_size=4, rounds=1, eval_every=1), {"series": "a"}, "run")
-    return [job, replace(need, title="other", arguments={"rows": 3}, needs=(need,))]
+def publish(first: int, folder: Path) -> None:
+    """A part of the paper, of a run and a work that needs another: computed, recorded, and drawn as a table."""
 
+    def works(_: Options) -> list[Work | Job]:
+        need = Work(title="need", function=counted, arguments={"rows": 2})
+        job = Job(TINY.but("decomfl-projection", rounds=1, eval_every=1, lr_schedule={}), {"series": "a"}, "run")
+        return [job, replace(need, title="other", arguments={"rows": 3}, needs=(need,))][:first]
 
-def published(first: int) -> Callable[[Path], None]:
-    """A part of the paper, of the first of these works: computed, added to a record, drawn as a table, and told."""
-
-    def give(folder: Path) -> None:
-        runs.CHECKPOINT_SECONDS = 0.0
-        projection.jobs = lambda options: works(options)[:first]  # type: ignore[assignment, return-value]
-        projection.make = lambda rows, *_: made("projection", [], tables={"projection": rows})  # type: ignore[assignment]
-        # The page has the sections as JSON, which takes no time, behind the title that such a page is known by.
-        making.render_report = lambda sections, **_: json.dumps(["<title>decomfl-lab", *timeless(sections)], default=str)
-        making.answer = list
-        words = "paper --only projection --scale smoke --jobs 1 --live-only --json"
-        cli(f"{words} --runs FOLDER/runs-{first} --record FOLDER/record --out FOLDER/out-{first}", folder)
-
-    return give
+    runs.CHECKPOINT_SECONDS = 0.0
+    projection.jobs = works  # type: ignore[assignment]
+    projection.make = lambda rows, *_: made("projection", [], tables={"projection": rows})  # type: ignore[assignment]
+    # The page has the sections as JSON, which takes no time, behind the title that such a page is known by.
+    making.render_report = lambda sections, **_: json.dumps(["<title>decomfl-lab", *timeless(sections)], default=str)
+    making.answer = list
+    words = f"paper --only projection --scale smoke --jobs 1 --live-only --json --runs FOLDER/runs-{first}"
+    cli(f"{words} --record FOLDER/record --out FOLDER/out-{first}", folder)
 
 
 COMMANDS: Final = {
-    "run": Command(saved_each(0.0)),
-    "run that is saved at its end": Command(saved_each(1e9)),
+    "run": Command(partial(train, {}, 0.0)),
+    "run that is saved at its end": Command(partial(train, {}, 1e9)),
     "run with joiners": Command(a_fourth_joins, three_train),
     "MeZO": Command(tune),
     "kappa": Command(measure),
-    "paper": Command(published(2), published(1)),
+    "paper": Command(partial(publish, 2), partial(publish, 1)),
+    **{f"run of {changes}": Command(partial(train, changes, 1e9)) for changes in (*VARIANTS, *OTHERS)},
+    **{f"kappa by {way.id}": Command(partial(rank, way.values[0])) for way in WAYS},
+    **{f"lanczos by {way}": Command(partial(krylov, way)) for way in STEPS},
 }
 
 
 # --- faults -----------------------------------------------------------------------------------------------------------
 
-FAULTS: Final[dict[str, Callable[[], object]]] = {"": lambda: None}
+
+def _past_the_disk(path: Path, content: bytes) -> None:
+    subprocess.run(["dd", f"of={path}", "status=none"], input=content, check=True)
+
+
+FAULTS: Final[dict[str, Callable[[], object]]] = {
+    "": lambda: None,
+    "nothing is synced": lambda: setattr(os, "fsync", lambda _: None),
+    "a log is behind its checkpoint": lambda: setattr(RunLog, "sync", lambda _: None),
+    "a checkpoint is written in place": lambda: setattr(checkpoint, "write_atomically", Path.write_bytes),
+    "a file is written past the disk": lambda: setattr(checkpoint, "write_atomically", _past_the_disk),
+    "what killed writers left stays": lambda: setattr(files, "_remove_parts", lambda *_: None),
+    "who was killed while it signed has the lock": lambda: setattr(files, "_SIGNED", re.compile(r"process \d+ on .*")),
+    "a digest that is half there is a changed entry": lambda: setattr(RunLog, "_mended", lambda *_: None),
+    "a record is written before it is listed": lambda: setattr(manifest, "_beside", lambda path: path),
+}
+"""What is planted in a process."""
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    name, place, how, fault = sys.argv[1:]
-    fates = [Fate[each] for each in how.strip("*").split(",")]
-    print(json.dumps(walk(COMMANDS[name], Path(place), fates, rotate="*" in how, fault=fault)), flush=True)
+    place, *jobs = sys.argv[1:]
+    results = []
+    for n, (name, letters, fault) in enumerate(zip(jobs[::3], jobs[1::3], jobs[2::3], strict=True)):
+        fates = [fate for fate in Fate if fate.name[0] in letters]
+        results.append(walk(COMMANDS[name], Path(place, str(n)), fates, rotate="*" in letters, fault=fault))
+    print(json.dumps(results), flush=True)
     os._exit(0)  # libraries complain of what is left

@@ -19,7 +19,7 @@ _UNLISTED: Final = (FILE, "README.md")
 def write(root: Path, files: Mapping[str, bytes]) -> None:
     """Write files below ``root``, and list them: whoever is killed on the way leaves all old ones or all new ones.
 
-    What is new stands beside the files until it is listed, as the list changes at once; ``check`` takes it from there.
+    What is new stands beside the files until it is listed, as the list changes at once; who reads takes it from there.
     A folder without a list gets one of these files.
 
     Raises:
@@ -43,15 +43,25 @@ def seal(root: Path) -> None:
         _list(root, {path.relative_to(root).as_posix(): file_digest(path) for path in _files(root)})
 
 
+def is_there(path: Path) -> bool:
+    """Whether there is such a file; one that was listed, and not put in its place, is put there now."""
+    if (root := _root(path)) is not None:
+        _take(root, path.relative_to(root).as_posix(), _read(root))
+    return path.exists()
+
+
 def check(path: Path) -> None:
-    """Raise InputError if a file is not as a folder above it lists it; one that is not there is not listed."""
-    root = next((folder for folder in [*path.parents][:3] if (folder / FILE).exists()), None)
-    if root is None:
+    """Raise InputError if a file is not as a folder above it lists it."""
+    if (root := _root(path)) is None:
         return
-    name, listed = path.relative_to(root).as_posix(), _read(root)
-    _take(root, name, listed)
-    found = file_digest(path)
-    require(listed.get(name, "") == found, name, f"be the file that {root / FILE} lists", found[:12])
+    is_there(path)
+    name, found = path.relative_to(root).as_posix(), file_digest(path)
+    require(_read(root).get(name) == found, name, f"be the file that {root / FILE} lists", found[:12])
+
+
+def _root(path: Path) -> Path | None:
+    """The folder above a file that has a list."""
+    return next((folder for folder in [*path.parents][:3] if (folder / FILE).exists()), None)
 
 
 def _beside(path: Path) -> Path:

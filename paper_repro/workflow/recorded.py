@@ -176,10 +176,10 @@ def load(part: str, scale: str, of: Path | None = None) -> Rows | None:
     """
     of = RESULTS if of is None else of
     path = of / f"{part}-{scale}.csv.gz"
+    if not manifest.is_there(path):
+        return None
     for each in (path, of / f"{part}-{scale}.json"):
         manifest.check(each)
-    if not path.exists():
-        return None
     try:
         facts = json.loads((of / f"{part}-{scale}.json").read_text(encoding="utf-8"))
         rows = pd.read_csv(io.BytesIO(gzip.decompress(path.read_bytes())))
