@@ -42,10 +42,10 @@ from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.files import LOCK_FILE, file_digest, held, held_file, read_sealed, write_atomically
 from decomfl_lab.optim import MeZO
 from decomfl_lab.protocol.log import RunLog
+from decomfl_lab.provenance import provenance
 from decomfl_lab.runs import run as runs
-from decomfl_lab.runs.provenance import provenance
-from hessian import effective_rank, lanczos, resume
-from paper_repro import making
+from hessian import effective_rank, lanczos, resumption
+from paper_repro import pipeline
 from paper_repro.parts import projection
 from paper_repro.workflow import manifest
 from paper_repro.workflow.part import Options, made
@@ -216,7 +216,7 @@ CLIENTS: Final = list(zip(INPUTS.split(20), (INPUTS[:, 0] > 0).long().split(20),
 def train(changes: Mapping[str, Any], saved: float, folder: Path) -> None:
     """A run, which is saved every so many seconds."""
     runs.CHECKPOINT_SECONDS = saved
-    runs.train(TINY.but(**changes), out=folder / "run")
+    runs.train_run(TINY.but(**changes), out=folder / "run")
 
 
 def net() -> nn.Module:
@@ -263,14 +263,14 @@ def cli(words: str, folder: Path) -> None:
 
 def measure(folder: Path) -> None:
     """κ of a network, each product of which is kept."""
-    resume._SHARE = math.inf
+    resumption._SHARE = math.inf
     words = "kappa --data digits --model logistic --train-steps 1 --examples 20 --products 6 --json"
     cli(f"{words} --checkpoint FOLDER/kappa.safetensors", folder)
 
 
 def rank(settings: Mapping[str, Any], folder: Path) -> None:
     """κ of a matrix."""
-    resume._SHARE = math.inf
+    resumption._SHARE = math.inf
     with held_file("checkpoint", folder / "kappa.safetensors"):
         found = effective_rank(**asked(dict(settings))[1], seed=3, checkpoint=folder / "kappa.safetensors")
     print(json.dumps(found.to_json()))
@@ -278,12 +278,11 @@ def rank(settings: Mapping[str, Any], folder: Path) -> None:
 
 def krylov(settings: Mapping[str, Any], folder: Path) -> None:
     """Lanczos vectors of a matrix."""
-    resume._SHARE = math.inf
+    resumption._SHARE = math.inf
     with held_file("checkpoint", folder / "lanczos.safetensors"):
         found = lanczos(Watched(rotated(VALUES)), seed=0, checkpoint=folder / "lanczos.safetensors", **settings)
-    print(
-        json.dumps([found.products, *(repr(own.tolist()) for own in (found.projected, found.coupling, *found.vectors))])
-    )
+    tensors = (found.projected, found.coupling, *found.vectors)
+    print(json.dumps([found.products, *(repr(tensor.tolist()) for tensor in tensors)]))
 
 
 def counted(folder: Path, report: Report, rows: int) -> Result:
@@ -305,8 +304,8 @@ def publish(first: int, folder: Path) -> None:
     projection.jobs = works  # type: ignore[assignment]
     projection.make = lambda rows, *_: made("projection", [], tables={"projection": rows})  # type: ignore[assignment]
     # The page has the sections as JSON, which takes no time, behind the title that such a page is known by.
-    making.render_report = lambda sections, **_: json.dumps(["<title>decomfl-lab", *timeless(sections)], default=str)
-    making.answer = list
+    pipeline.render_report = lambda sections, **_: json.dumps(["<title>decomfl-lab", *timeless(sections)], default=str)
+    pipeline.answer = list
     words = f"paper --only projection --scale smoke --jobs 1 --live-only --json --runs FOLDER/runs-{first}"
     cli(f"{words} --record FOLDER/record --out FOLDER/out-{first}", folder)
 

@@ -25,14 +25,13 @@ from decomfl_lab.objectives.objective import Objective, Perturbable
 from decomfl_lab.protocol.aggregation import Aggregation, ClippedMean, Krum, Majority, Mean, TrimmedMean
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.ledger import Ledger, Traffic
-from decomfl_lab.protocol.messages import Dense, Message, Plan, Reply
+from decomfl_lab.protocol.messages import HEADER_BYTES, Dense, Kind, Message, Plan, Reply
 from decomfl_lab.protocol.server import Server
 from decomfl_lab.protocol.weights import Weights
-from decomfl_lab.protocol.wire import HEADER_BYTES, Kind
 from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import DerivedSeeds, PooledSeeds, pooled
-from decomfl_lab.replicas.pooled import PooledReplica
+from decomfl_lab.replicas.pool_sums import PooledReplica
 from decomfl_lab.replicas.rebuild import rebuild_
 from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica
 from decomfl_lab.replicas.rules import GridSgd, Step

@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from decomfl_lab.errors import is_number, require, require_choice
 from decomfl_lab.federations.averaging import Floats, Uplink
 from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.fedavg import FedAvg
@@ -12,8 +11,8 @@ from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, models_both_way
 from decomfl_lab.options import option
 from decomfl_lab.protocol.compression import MAGNITUDE, VALUE, top_k
 from decomfl_lab.protocol.ledger import Ledger
-from decomfl_lab.protocol.messages import Sparse
-from decomfl_lab.protocol.wire import INDEX_BYTES, SCALAR_BYTES, Kind, read, vector_of
+from decomfl_lab.protocol.messages import Kind, Sparse
+from decomfl_lab.protocol.wire import read, vector_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,17 +26,13 @@ class FedAvgTopK(FedAvg):
 
     name: ClassVar[str] = "fedavg-topk"
 
-    top_k: float = option(0.1, "The share of the elements that is sent up, in (0, 1].")
+    top_k: float = option(0.1, "The share of the elements that is sent up, in (0, 1].", gt=0, le=1)
     top_k_by: str = option(
         MAGNITUDE,
         "What makes an element large: its magnitude; or its value with the sign, which loses what falls, and is here "
         "only to reproduce code that forgets the absolute value.",
+        choices=(MAGNITUDE, VALUE),
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(is_number(self.top_k) and 0 < self.top_k <= 1, "top_k", "be in (0, 1]", self.top_k)
-        require_choice("top_k_by", self.top_k_by, (MAGNITUDE, VALUE))
 
     def uplink(self, setting: TrainingSetting) -> Uplink:  # noqa: ARG002
         """See ``FedAvg.uplink``: the share of the update that is largest; the rest is forgotten (no error feedback)."""
@@ -51,5 +46,4 @@ class FedAvgTopK(FedAvg):
     def traffic(self, cohort: Cohort, d: int) -> ExpectedTraffic:
         """See ``Method.traffic``."""
         k = math.ceil(self.top_k * d)
-        size = Kind.SPARSE.head.size + (INDEX_BYTES + SCALAR_BYTES) * k
-        return models_both_ways(cohort, d, size, k, weighting=self.weighting)
+        return models_both_ways(cohort, d, Kind.SPARSE.bytes(k), k, weighting=self.weighting)

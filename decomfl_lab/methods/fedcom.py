@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from decomfl_lab.errors import require_int
 from decomfl_lab.federations.averaging import Floats, Uplink
 from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.fedavg import FedAvg
@@ -11,8 +10,8 @@ from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, models_both_way
 from decomfl_lab.options import option
 from decomfl_lab.protocol.compression import quantize
 from decomfl_lab.protocol.ledger import Ledger
-from decomfl_lab.protocol.messages import Quantized
-from decomfl_lab.protocol.wire import Kind, read, vector_of
+from decomfl_lab.protocol.messages import Kind, Quantized
+from decomfl_lab.protocol.wire import read, vector_of
 
 _ROUNDING = 8
 
@@ -28,11 +27,7 @@ class FedCom(FedAvg):
 
     name: ClassVar[str] = "fedcom"
 
-    quantize_bits: int = option(8, "The bits an element of the uplink takes, 2 to 8.")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_int("quantize_bits", self.quantize_bits, 2, 8)
+    quantize_bits: int = option(8, "The bits an element of the uplink takes, 2 to 8.", ge=2, le=8)
 
     def uplink(self, setting: TrainingSetting) -> Uplink:
         """See ``FedAvg.uplink``: the update, quantised without bias; of 4 bits and less two elements share a byte."""
@@ -47,4 +42,4 @@ class FedCom(FedAvg):
     def traffic(self, cohort: Cohort, d: int) -> ExpectedTraffic:
         """See ``Method.traffic``: an element takes a byte for 5 bits and more, half a byte for less."""
         size = d if self.quantize_bits > 4 else (d + 1) // 2
-        return models_both_ways(cohort, d, Kind.QUANTIZED.head.size + size, weighting=self.weighting)
+        return models_both_ways(cohort, d, Kind.QUANTIZED.bytes(size), weighting=self.weighting)

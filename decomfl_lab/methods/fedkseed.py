@@ -10,14 +10,16 @@ import numpy as np
 from decomfl_lab.methods.decomfl import LaggingDifferences
 from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic
 from decomfl_lab.options import option
+from decomfl_lab.protocol.messages import Kind
 from decomfl_lab.protocol.server import Tracking
-from decomfl_lab.protocol.wire import pool_bytes, record_bytes
-from decomfl_lab.records.seeds import POOL, Seeding
+from decomfl_lab.protocol.wire import record_bytes
+from decomfl_lab.records.pool import FINEST
+from decomfl_lab.records.seeds import LARGEST_POOL, POOL, Seeding
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from decomfl_lab.replicas.pooled import PooledSgd
+    from decomfl_lab.replicas.pool_sums import PooledSgd
     from decomfl_lab.replicas.replica import Replica
 
 
@@ -40,9 +42,14 @@ class FedKSeed(LaggingDifferences):
 
     name: ClassVar[str] = "fedkseed"
 
-    pool: int = option(POOL, "The number S of directions in the pool, at most 65536.")
+    pool: int = option(
+        POOL, "The number S of directions in the pool, at most 65536.", symbol="S", ge=1, le=LARGEST_POOL
+    )
     pool_exponent: int = option(
-        -30, "The exponent e of the grid 2^e that the sums are on: sums stay below 2^(31+e), steps resolve 2^e."
+        -30,
+        "The exponent e of the grid 2^e that the sums are on: sums stay below 2^(31+e), steps resolve 2^e.",
+        ge=FINEST,
+        le=0,
     )
 
     @property
@@ -53,7 +60,7 @@ class FedKSeed(LaggingDifferences):
     @property
     def rule(self) -> PooledSgd:
         """See ``Scalars``: sums over the pool."""
-        from decomfl_lab.replicas.pooled import PooledSgd
+        from decomfl_lab.replicas.pool_sums import PooledSgd
 
         return PooledSgd(self.pool, self.pool_exponent)
 
@@ -64,11 +71,11 @@ class FedKSeed(LaggingDifferences):
     def kept(self) -> int:
         """See ``Lagging``: the most records that may take no more bytes than the sums."""
         shortest = min(map(self._record_bytes, (0, *self.perturbation_schedule)))
-        return max(pool_bytes(self.pool) // shortest, 1)
+        return max(Kind.POOL.bytes(self.pool) // shortest, 1)
 
     def _followed(self, x: Tensor) -> Replica:
         """The sums, and no model."""
-        from decomfl_lab.replicas.making import make_replica
+        from decomfl_lab.replicas.registry import make_replica
 
         return make_replica(x.to("meta"), self.rule)
 
@@ -85,7 +92,7 @@ class FedKSeed(LaggingDifferences):
         Source: [DeComFL, Algorithms 3 and 4]; FedKSeed, section 4.
         """
         measured = self.measured_traffic(cohort, reports=self.tracking == Tracking.CLIENTS)
-        R, q, most = cohort.R, cohort.q, pool_bytes(self.pool)
+        R, q, most = cohort.R, cohort.q, Kind.POOL.bytes(self.pool)
         sizes = np.cumsum([0, *map(self._record_bytes, range(R))])
         counts = np.cumsum([0, *(self.K * self.P(j) for j in range(R))])
         down = scalars = 0.0

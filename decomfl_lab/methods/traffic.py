@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from decomfl_lab.errors import require_int
+from decomfl_lab.protocol.messages import Kind
 from decomfl_lab.protocol.weights import Weighting
-from decomfl_lab.protocol.wire import HEADER_BYTES, SCALAR_BYTES, Kind
 
 if TYPE_CHECKING:
     from decomfl_lab.federations.federation import Federation
@@ -114,12 +114,12 @@ def mean_traffic(federation: Federation, cohort: Cohort) -> ExpectedTraffic:
 def model_bytes(d: int) -> int:
     """A message with d float32 numbers."""
     require_int("d", d, 1)
-    return Kind.VECTOR.least + SCALAR_BYTES * d
+    return Kind.VECTOR.bytes(d)
 
 
 def examples_bytes(cohort: Cohort, weighting: str) -> float:
     """Bytes up: where clients weigh their examples, each says once how many, with probability 1 − (1 − q)^R."""
-    return cohort.ever * Kind.EXAMPLES.least if weighting == Weighting.EXAMPLES else 0.0
+    return cohort.ever * Kind.EXAMPLES.bytes() if weighting == Weighting.EXAMPLES else 0.0
 
 
 def models_both_ways(
@@ -135,11 +135,11 @@ def models_both_ways(
     Args:
         cohort: How many take part.
         d: Parameters.
-        update_bytes: Bytes of the update's message without its header.
+        update_bytes: Bytes of the update's message.
         elements: Elements of the update.
         weighting: What clients are weighed by.
     """
     times = cohort.R * cohort.q
-    up = times * (model_bytes(d) if update_bytes is None else HEADER_BYTES + update_bytes)
+    up = times * (model_bytes(d) if update_bytes is None else update_bytes)
     up += examples_bytes(cohort, weighting)
     return ExpectedTraffic(up, times * (d if elements is None else elements), times * model_bytes(d), times * d)

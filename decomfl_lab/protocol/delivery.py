@@ -24,10 +24,10 @@ from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.ledger import Ledger
-from decomfl_lab.protocol.messages import Dense, Examples, Held, Plan, Reply, RunSeed
+from decomfl_lab.protocol.messages import Dense, Examples, Held, Kind, Plan, Reply, RunSeed
 from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.protocol.server import Server, Tracking
-from decomfl_lab.protocol.wire import Codec, decode, pool_bytes, read, record_bytes, vector_of
+from decomfl_lab.protocol.wire import Codec, decode, read, record_bytes, vector_of
 from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import StepSeed, pooled
@@ -168,7 +168,8 @@ class Delivery:
         """Whether the sums of a pool take fewer bytes than these records, whose place they can take."""
         if (sums := _sums_of(self.server.replica)) is None:
             return False
-        return pool_bytes(sums.S) < sum(record_bytes(own.seeding, own.K, own.P, own.scalars.dtype) for own in records)
+        sizes = (record_bytes(own.seeding, own.K, own.P, own.scalars.dtype) for own in records)
+        return Kind.POOL.bytes(sums.S) < sum(sizes)
 
     def model(self, i: int, ledger: Ledger) -> Iterator[bytes]:
         """The server's optimizer state and model, x last, a 16-bit number as the equal float32; or sums of a pool."""

@@ -2,19 +2,10 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import astuple, dataclass, field
-from typing import Any, Final, Self
+from typing import Self
 
-from decomfl_lab.protocol.messages import (
-    Dense,
-    Message,
-    Plan,
-    Quantized,
-    Reply,
-    RunSeed,
-    Sparse,
-)
+from decomfl_lab.protocol.messages import FORMS, Message
 from decomfl_lab.protocol.wire import encode
-from decomfl_lab.records.pool import PoolSums
 
 
 @dataclass(slots=True)
@@ -32,25 +23,6 @@ class Traffic:
         self.bytes += bytes_
         self.scalars += scalars
         self.seeds += seeds
-
-
-_CARRIED: Final[Mapping[type, Callable[[Any], tuple[int, int]]]] = {
-    Plan: lambda plan: (
-        sum(record.scalars.size for record in plan.records),
-        sum(head.seeding.sent(head.K, head.P) for head in (plan, *plan.records)),
-    ),
-    tuple: lambda records: (
-        sum(record.scalars.size for record in records),
-        sum(record.seeding.sent(record.K, record.P) for record in records),
-    ),
-    RunSeed: lambda _: (0, 1),
-    Reply: lambda reply: (reply.scalars.size, 0),
-    Dense: lambda model: (model.x.size, 0),
-    PoolSums: lambda sums: (sums.S, 0),
-    Quantized: lambda sent: (sent.update.levels.size, 0),
-    Sparse: lambda sent: (sent.update.values.size, 0),  # its indices are in the bytes, not in the scalars
-}
-"""The scalars and seeds that a message carries; those of other types carry neither."""
 
 
 def _total(traffic: Iterable[Traffic]) -> Traffic:
@@ -80,8 +52,7 @@ class Ledger:
 
     def sent(self, client: int, message: Message, *, upwards: bool) -> bytes:
         """Encode a message to or from ``client`` and count it."""
-        carried = (_CARRIED[kind](message) for kind in type(message).__mro__ if kind in _CARRIED)
-        scalars, seeds = next(carried, (0, 0))
+        scalars, seeds = FORMS[type(message)].carried(message)
         return self._went(client, self.encode(message), scalars, seeds, upwards=upwards)
 
     def again(self, client: int, frame: bytes) -> bytes:

@@ -1,22 +1,185 @@
-"""The messages of the protocol, as values: what the server asks and what a client answers or reports."""
+"""The messages of the protocol, as values: what the server asks and what a client answers or reports.
 
-from collections.abc import Sequence
+Each is declared once, by ``@message``: its kind on the wire, the numbers that it begins with and their bounds, and what
+of it the ledger counts. The wire, the ledger, the closed forms of traffic and the fuzzer read these declarations.
+"""
+
+import math
+import struct
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from decomfl_lab.noise import Distribution
+from decomfl_lab.errors import require
+from decomfl_lab.noise import STREAM_VERSION, Distribution
+from decomfl_lab.noise.spec import LOW_RANK_CODE, NO_LOW_RANK
 from decomfl_lab.protocol.compression import QuantizedVector, SparseVector
-from decomfl_lab.records.pool import PoolSums
+from decomfl_lab.protocol.weights import MOST_EXAMPLES
+from decomfl_lab.records.pool import FINEST, PoolSums
 from decomfl_lab.records.record import RoundRecord, ScalarArray
-from decomfl_lab.records.seeds import Seeding, StepSeed, seeding_of
+from decomfl_lab.records.seeds import LARGEST_POOL, Seeding, StepSeed, seeding_of
+
+Made = TypeVar("Made")
+
+HEADER_BYTES: Final = 12
+"""What every message begins with: magic, version, kind, length and checksum."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """A number, or a few bytes, that a message begins with."""
+
+    name: str
+    form: str  # as ``struct`` has it
+    allowed: range | None = None  # the whole numbers that it may be; None for all that the form can say
+    above_zero: bool = False  # whether a floating-point number must be above 0, and not only 0 or more
+    hints: tuple[tuple[int, str], ...] = ()  # what is said beside the rule of numbers that are not allowed
+
+    @cached_property
+    def whole_numbers(self) -> range:
+        """The whole numbers that it may be."""
+        bits = 8 * struct.calcsize(f"<{self.form}")
+        every = range(2**bits) if self.form.isupper() else range(-(2 ** (bits - 1)), 2 ** (bits - 1))
+        return every if self.allowed is None else self.allowed
+
+    def rule(self, value: Any = None) -> str:
+        """What the number must be, in words; with what is said of this value."""
+        if self.form in "fd":
+            return "be a finite number " + ("above 0" if self.above_zero else "of at least 0")
+        if self.form.endswith("s"):
+            return f"be {self.form[:-1]} bytes"
+        every = self.whole_numbers
+        rule = f"in {every[0]}..{every[-1]}" if len(every[:3]) > 2 else " or ".join(map(str, every))
+        return ", ".join(["be " + rule, *(hint for number, hint in self.hints if number == value)])
+
+    def check(self, value: Any, whose: str) -> None:
+        """InputError, which names the field and ``whose`` it is, unless the value is allowed."""
+        if self.form in "fd":
+            sound = isinstance(value, int | float) and 0 <= value < math.inf and (value > 0 or not self.above_zero)
+        elif self.form.endswith("s"):
+            sound = isinstance(value, bytes) and len(value) == int(self.form[:-1])
+        else:
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            sound = whole and value in self.whole_numbers
+        if not sound:  # nothing is put into words for the many that are
+            require(sound, f"{self.name} of {whose}", self.rule(value), value)
+
+
+class Layout:
+    """Numbers that stand one after the other."""
+
+    def __init__(self, *fields: Field) -> None:
+        self.fields = fields
+        self._struct = struct.Struct("<" + "".join(field.form for field in fields))
+        self.size = self._struct.size  # bytes
+        self.unpack_from = self._struct.unpack_from  # the numbers as they stand there, which nobody has checked
+
+    def check(self, values: Sequence[Any], whose: str) -> None:
+        """InputError, which names the field and whose it is, unless every number is allowed."""
+        for field, value in zip(self.fields, values, strict=True):
+            field.check(value, whose)
+
+    def pack(self, values: Sequence[Any], whose: str) -> bytes:
+        """The numbers as bytes; InputError as ``check``."""
+        self.check(values, whose)
+        return self._struct.pack(*values)
+
+    def place(self, name: str) -> int:
+        """The byte that the field of this name begins at."""
+        names = [field.name for field in self.fields]
+        return struct.calcsize("<" + "".join(field.form for field in self.fields[: names.index(name)]))
+
+
+class Kind(IntEnum):
+    """The kinds of messages, by their numbers on the wire."""
+
+    layout: Layout
+    each: int
+
+    PLAN = 1  # a round's head, then records
+    REPLY = 2  # then scalars
+    VECTOR = 3  # then the elements
+    RECORDS = 4  # each has a round's head
+    QUANTIZED = 5  # then the levels
+    SPARSE = 6  # then the places of the elements that are sent, and these
+    HELD = 7
+    SEED = 8
+    HELLO = 9
+    WELCOME = 10
+    ASK = 11
+    REFUSAL = 12  # then the text
+    SIGNS = 13  # as a reply
+    POOL = 14  # then the sums
+    EXAMPLES = 15
+
+    @property
+    def whose(self) -> str:
+        """The message, as errors call it."""
+        return f"the {self.name.lower()} message"
+
+    def bytes(self, elements: int = 0) -> int:
+        """The bytes of a message of this kind with so many elements."""
+        return HEADER_BYTES + self.layout.size + self.each * elements
+
+
+@dataclass(frozen=True)
+class Form:
+    """How messages of a class travel, and what they carry."""
+
+    kind: Kind
+    carried: Callable[[Any], tuple[int, int]]  # the gradient scalars, or elements of a model, and the seeds
+
+
+FORMS: Final[dict[type, Form]] = {}
+"""Of every class of messages."""
+
+
+def message(
+    kind: Kind, *fields: Field, each: int = 0, carries: Callable[[Any], tuple[int, int]] = lambda _: (0, 0)
+) -> Callable[[type[Made]], type[Made]]:
+    """Declare a class of messages.
+
+    Args:
+        kind: Its kind; a class of two has both, and is first of all of the one that stands last above it.
+        fields: The numbers that its body begins with; a message that is no more than these has them for its fields.
+        each: The bytes of an element, where the last number counts the elements that follow.
+        carries: The scalars and the seeds that a message carries.
+    """
+    kind.layout, kind.each = Layout(*fields), each
+
+    def declared(made: type[Made]) -> type[Made]:
+        FORMS.setdefault(made, Form(kind, carries))
+        return made
+
+    return declared
+
+
+CLIENT, ROUND = Field("client", "I"), Field("round", "I")
+STEPS, DIRECTIONS = Field("K", "H", range(1, 2**16)), Field("P", "H", range(1, 2**16))
+ROUND_HEAD: Final = Layout(
+    ROUND,
+    Field("eta", "d", above_zero=True),
+    STEPS,
+    DIRECTIONS,
+    Field("distribution", "B", range(len(Distribution)), hints=((LOW_RANK_CODE, NO_LOW_RANK),)),
+    Field("stream version", "B", range(STREAM_VERSION, STREAM_VERSION + 1)),
+    Field("seeding", "B", range(len(Seeding))),  # with the bit ``SIGNS`` where the scalars are signs
+)
+"""What a plan and every record begin with; seeds and scalars follow."""
+SIGNS: Final = 0x80
+"""Added to the seeding of a record whose scalars are signs."""
 
 
 class Sent:
     """What one side says to the other."""
 
 
+@message(Kind.HELD, CLIENT, ROUND)
 @dataclass(frozen=True)
 class Held(Sent):
     """Client → server, where clients track their own last round: which round's model the client holds."""
@@ -25,6 +188,7 @@ class Held(Sent):
     round: int  # t_i, the round whose model it holds
 
 
+@message(Kind.EXAMPLES, CLIENT, Field("n", "I", range(1, MOST_EXAMPLES + 1)))
 @dataclass(frozen=True)
 class Examples(Sent):
     """Client → server, with its first reply, where clients are weighed by their examples."""
@@ -33,6 +197,7 @@ class Examples(Sent):
     n: int  # n_i, the number of its examples, which stays the same for a run
 
 
+@message(Kind.PLAN, carries=lambda plan: _carried(plan.records, (plan, *plan.records)))
 @dataclass(frozen=True)
 class Plan(Sent):
     """Server → client: the records it missed, then what to measure in round ``round``."""
@@ -56,6 +221,8 @@ class Plan(Sent):
         return seeding_of(self.seeds, self.P)
 
 
+@message(Kind.SIGNS, CLIENT, ROUND, STEPS, DIRECTIONS, carries=lambda reply: (reply.scalars.size, 0))
+@message(Kind.REPLY, CLIENT, ROUND, STEPS, DIRECTIONS, carries=lambda reply: (reply.scalars.size, 0))
 @dataclass(frozen=True, eq=False)
 class Reply(Sent):
     """Client → server: g_{i,r,p}^k."""
@@ -69,6 +236,7 @@ class Reply(Sent):
     curvature: NDArray[np.float64] | None = None
 
 
+@message(Kind.SEED, Field("seed", "Q"), carries=lambda _: (0, 1))
 @dataclass(frozen=True)
 class RunSeed(Sent):
     """Server → client, once, where no plan carries seeds."""
@@ -76,6 +244,14 @@ class RunSeed(Sent):
     seed: int  # the run's seed, which those of all rounds derive from
 
 
+@message(
+    Kind.VECTOR,
+    ROUND,
+    Field("bytes an element", "B", range(4, 9, 4)),
+    Field("elements", "Q"),
+    each=4,
+    carries=lambda model: (model.x.size, 0),
+)
 @dataclass(frozen=True, eq=False)
 class Dense(Sent):
     """Server → client: a vector of the model of round ``round``, instead of records."""
@@ -85,6 +261,15 @@ class Dense(Sent):
     x: NDArray[np.float32] | NDArray[np.float64]
 
 
+@message(
+    Kind.QUANTIZED,
+    ROUND,
+    Field("bits", "B", range(2, 9)),
+    Field("scale", "f"),
+    Field("elements", "Q"),
+    each=1,
+    carries=lambda sent: (sent.update.levels.size, 0),
+)
 @dataclass(frozen=True, eq=False)
 class Quantized(Sent):
     """Client → server: the update of round ``round``, quantised."""
@@ -93,6 +278,14 @@ class Quantized(Sent):
     update: QuantizedVector
 
 
+@message(  # the places of elements are in the bytes, not in the scalars
+    Kind.SPARSE,
+    ROUND,
+    Field("d", "Q", range(2**32 + 1)),
+    Field("elements", "Q"),
+    each=8,
+    carries=lambda sent: (sent.update.values.size, 0),
+)
 @dataclass(frozen=True, eq=False)
 class Sparse(Sent):
     """Client → server: the largest elements of the update of round ``round``."""
@@ -101,6 +294,7 @@ class Sparse(Sent):
     update: SparseVector
 
 
+@message(Kind.HELLO, CLIENT, Field("run", "16s"), ROUND, Field("digest", "16s"))
 @dataclass(frozen=True)
 class Hello(Sent):
     """Client → server, on a network: who it is, which run it is in, and the model that it holds."""
@@ -111,6 +305,7 @@ class Hello(Sent):
     digest: bytes  # the BLAKE2b-128 of that model, optimizer state included
 
 
+@message(Kind.WELCOME, ROUND, Field("steps", "Q"))
 @dataclass(frozen=True)
 class Welcome(Sent):
     """Server → client, on a network: where the client goes on."""
@@ -119,11 +314,13 @@ class Welcome(Sent):
     steps: int  # the number of local steps that it has measured in the rounds of the record, which picks its next batch
 
 
+@message(Kind.ASK)
 @dataclass(frozen=True)
 class Ask(Sent):
     """Server → client, on a network: say hello."""
 
 
+@message(Kind.REFUSAL, Field("diverged", "B", range(2)))
 @dataclass(frozen=True)
 class Refusal(Sent):
     """Either way, on a network: why a message could not be served."""
@@ -134,3 +331,21 @@ class Refusal(Sent):
 
 Message = Sent | PoolSums | tuple[RoundRecord, ...]
 """All that the wire has a form for; records alone are what a server stores, sums of a pool what may stand for them."""
+
+
+def _carried(records: Sequence[RoundRecord], heads: Sequence[Plan | RoundRecord]) -> tuple[int, int]:
+    """The scalars of some records, and the seeds of these heads."""
+    scalars = sum(record.scalars.size for record in records)
+    return scalars, sum(head.seeding.sent(head.K, head.P) for head in heads)
+
+
+# What is declared elsewhere: sums of a pool, and records alone.
+message(
+    Kind.POOL,
+    ROUND,
+    Field("exponent", "b", range(FINEST, 1)),
+    Field("sums", "Q", range(1, LARGEST_POOL + 1)),
+    each=4,
+    carries=lambda sums: (sums.S, 0),
+)(PoolSums)
+message(Kind.RECORDS, carries=lambda records: _carried(records, records))(tuple)

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from decomfl_lab.errors import require_finite_positive, require_int
-from decomfl_lab.protocol.wire import Kind, encode
+from decomfl_lab.protocol.messages import Kind
+from decomfl_lab.protocol.wire import encode
 from decomfl_lab.records.record import RoundRecord
 
 
@@ -57,7 +58,7 @@ class PullPolicy:
         require_int("vectors", vectors, 1)
         pairs = sum(record.scalars.size for record in records)
         replay_bytes = len(encode(tuple(records))) if records else 0
-        pull_bytes = vectors * (Kind.VECTOR.least + bytes_per_element * d)
+        pull_bytes = vectors * (Kind.VECTOR.bytes() + bytes_per_element * d)
         replay_seconds = replay_bytes / self.bandwidth + pairs * d * self.replay_ns * 1e-9
         pull_seconds = pull_bytes / self.bandwidth
         pull = pull_seconds < replay_seconds

@@ -7,40 +7,38 @@ many seeds a plan or a record carries stands in it (``Seeding``); one that carri
 which has a message of its own.
 """
 
-import math
 import struct
 import zlib
 from collections.abc import Callable, Sequence
-from enum import IntEnum
 from functools import lru_cache
-from typing import Any, Self, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from decomfl_lab.errors import InputError, require, require_int
+from decomfl_lab.errors import InputError, require
 from decomfl_lab.noise import STREAM_VERSION, Distribution
-from decomfl_lab.noise.spec import LOW_RANK_CODE, NO_LOW_RANK
 from decomfl_lab.protocol.compression import QuantizedVector, SparseVector
 from decomfl_lab.protocol.messages import (
-    Ask,
+    DIRECTIONS,
+    FORMS,
+    HEADER_BYTES,
+    ROUND_HEAD,
+    SIGNS,
+    STEPS,
     Dense,
-    Examples,
-    Held,
-    Hello,
+    Kind,
+    Layout,
     Message,
     Plan,
     Quantized,
     Refusal,
     Reply,
-    RunSeed,
     Sparse,
-    Welcome,
 )
-from decomfl_lab.protocol.weights import MOST_EXAMPLES
-from decomfl_lab.records.pool import FINEST, PoolSums
+from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord, ScalarArray, require_sound
-from decomfl_lab.records.seeds import LARGEST_POOL, DerivedSeeds, PooledSeeds, Seeding, StepSeed, draw_seeds, seeding_of
+from decomfl_lab.records.seeds import DerivedSeeds, PooledSeeds, Seeding, StepSeed, draw_seeds, seeding_of
 
 Content = TypeVar("Content")
 Codec = Callable[[bytes, int | None], Message]
@@ -51,68 +49,18 @@ LONGEST_REFUSAL = 300
 """The bytes of a reason at most."""
 
 _HEADER = struct.Struct("<2sBBII")
-_ROUND = struct.Struct("<IdHHBBB")  # round, eta, K, P, distribution, stream version, seeding and whether signs follow
 _COUNT = struct.Struct("<I")
 
-HEADER_BYTES = _HEADER.size
-INDEX_BYTES = 4
 SEED_BYTES = 8
 SCALAR_BYTES = 4
-_MOST_INDEXED = 2 ** (8 * INDEX_BYTES)
 
 _SCALAR, _INDEX, _LEVEL, _SUM = np.dtype("<f4"), np.dtype("<u4"), np.dtype("i1"), np.dtype("<i4")
 _DISTRIBUTIONS = tuple(Distribution)
 _SEEDINGS = tuple(Seeding)
-_SIGNS = 0x80
-"""Added to the seeding of a record whose scalars are signs."""
-
-
-class Kind(IntEnum):
-    """The kinds of messages, each with the numbers that its body begins with."""
-
-    head: struct.Struct
-
-    def __new__(cls, number: int, head: str) -> Self:
-        """A kind by its number on the wire, and the layout of these numbers."""
-        own = int.__new__(cls, number)
-        own._value_, own.head = number, struct.Struct(f"<{head}")
-        return own
-
-    PLAN = 1, ""  # a round's head, then records
-    REPLY = 2, "IIHH"  # client, round, K, P; then scalars
-    VECTOR = 3, "IBQ"  # round, bytes an element, elements; then these
-    RECORDS = 4, ""  # each has a round's head
-    QUANTIZED = 5, "IBfQ"  # round, bits, scale, elements; then their levels
-    SPARSE = 6, "IQQ"  # round, elements, of them sent; then their places, and these
-    HELD = 7, "II"
-    SEED = 8, "Q"
-    HELLO = 9, "I16sI16s"
-    WELCOME = 10, "IQ"
-    ASK = 11, ""
-    REFUSAL = 12, "B"  # diverged; then the text
-    SIGNS = 13, "IIHH"  # as a reply
-    POOL = 14, "IbQ"  # round, exponent, sums; then these
-    EXAMPLES = 15, "II"
-
-    @property
-    def least(self) -> int:
-        """The bytes of a message of this kind, without what follows its first numbers."""
-        return HEADER_BYTES + self.head.size
-
-
 _KINDS = {kind.value: kind for kind in Kind}
-PLAN_BYTES = HEADER_BYTES + _ROUND.size + _COUNT.size
-MAX_SCALARS = (MAX_BODY - Kind.REPLY.head.size) // SCALAR_BYTES
-
-_PLAIN: dict[Kind, Callable[..., Message]] = {
-    Kind.HELD: Held,
-    Kind.SEED: RunSeed,
-    Kind.HELLO: Hello,
-    Kind.WELCOME: Welcome,
-    Kind.ASK: Ask,
-}
-"""The messages that are their fields, one after the other."""
-_KIND_OF: dict[Any, Kind] = {made: kind for kind, made in _PLAIN.items()}
+_CLASSES: dict[Kind, Callable[..., Message]] = {form.kind: made for made, form in FORMS.items()}
+PLAN_BYTES = HEADER_BYTES + ROUND_HEAD.size + _COUNT.size
+MAX_SCALARS = (MAX_BODY - Kind.REPLY.layout.size) // SCALAR_BYTES
 
 
 class _Reader:
@@ -143,16 +91,19 @@ class _Reader:
         self.at += count
         return at
 
-    def unpack(self, layout: struct.Struct) -> tuple[Any, ...]:
+    def unpack(self, layout: struct.Struct | Layout) -> tuple[Any, ...]:
         return layout.unpack_from(self.body, self.take(layout.size))
 
     def seeds(self, count: int) -> tuple[int, ...]:
         return struct.unpack_from(f"<{count}Q", self.body, self.take(SEED_BYTES * count))
 
     def array(self, kind: np.dtype[Any], count: int) -> NDArray[Any]:
-        """The next ``count`` numbers, in an array of their own, in the machine's byte order."""
+        """The next ``count`` numbers, all finite, in an array of their own, in the machine's byte order."""
         at = self.take(kind.itemsize * count)
-        return np.frombuffer(self.body, kind, count, at).astype(kind.newbyteorder("="))
+        numbers = np.frombuffer(self.body, kind, count, at).astype(kind.newbyteorder("="))
+        finite = kind.kind != "f" or bool(np.isfinite(numbers).all())
+        require(finite, f"numbers of {self.kind.whose}", "be finite", numbers)
+        return numbers
 
     def signs(self, K: int, P: int) -> NDArray[np.int8]:
         """The next K·P signs, (K, P), and the zeros that fill up their last byte."""
@@ -173,14 +124,15 @@ class _Reader:
 
 def _message(kind: Kind, *head: Any, rest: bytes = b"") -> bytes:
     """The message of a kind, its body these numbers and what follows them."""
-    body = kind.head.pack(*head) + rest
+    body = kind.layout.pack(head, kind.whose) + rest
     require(len(body) <= MAX_BODY, "message body", f"be at most {MAX_BODY} bytes", len(body))
     return _HEADER.pack(b"DC", WIRE_VERSION, kind, len(body), zlib.crc32(body)) + body
 
 
 def require_sendable(K: int, P: int) -> None:
     """What a plan asks for must be answered in one message."""
-    require(0 < K <= 0xFFFF and 0 < P <= 0xFFFF, "K and P", "be 1 to 65535 on the wire", (K, P))
+    fit = K in STEPS.whole_numbers and P in DIRECTIONS.whole_numbers
+    require(fit, "K and P", f"{STEPS.rule()} on the wire", (K, P))
     require(K * P <= MAX_SCALARS, "K·P", f"be at most {MAX_SCALARS}, which fit into a reply", K * P)
 
 
@@ -202,7 +154,7 @@ def _round_head(
 ) -> bytes:
     K, seeding = len(seeds), seeding_of(seeds, P)
     require_sendable(K, P)
-    places = _DISTRIBUTIONS.index(distribution), STREAM_VERSION, _SEEDINGS.index(seeding) | signs
+    places = _DISTRIBUTIONS.index(distribution), STREAM_VERSION, _SEEDINGS.index(seeding)
     # The seeds, or the places in the pool, as they travel, in the order of (k, p).
     sent: list[Any]
     kind = "Q"
@@ -214,17 +166,16 @@ def _round_head(
         case _:
             each: Any = seeds
             sent = [own for seed in each for own in ((seed,) if isinstance(seed, int) else seed)]
-    return _ROUND.pack(r, eta, K, P, *places) + struct.pack(f"<{len(sent)}{kind}", *sent)
+    head = bytearray(ROUND_HEAD.pack((r, eta, K, P, *places), "the message"))
+    head[-1] |= signs
+    return bytes(head) + struct.pack(f"<{len(sent)}{kind}", *sent)
 
 
 @lru_cache(64)
-def _form(K: int, P: int, which: int, stream: int, seeding: int) -> tuple[Distribution, Seeding, bool]:
+def _form(eta: float, K: int, P: int, which: int, stream: int, seeding: int) -> tuple[Distribution, Seeding, bool]:
     """What a round's head says, checked; the rounds of a run mostly say the same."""
-    require(stream == STREAM_VERSION, "stream version of the message", f"be {STREAM_VERSION}", stream)
-    rule = f"be below {len(_DISTRIBUTIONS)}" + (f", {NO_LOW_RANK}" if which == LOW_RANK_CODE else "")
-    require(which < len(_DISTRIBUTIONS), "distribution of the message", rule, which)
-    signs, seeding = bool(seeding & _SIGNS), seeding & ~_SIGNS
-    require(seeding < len(_SEEDINGS), "seeding of the message", f"be below {len(_SEEDINGS)}", seeding)
+    signs, seeding = bool(seeding & SIGNS), seeding & ~SIGNS
+    ROUND_HEAD.check((0, eta, K, P, which, stream, seeding), "the message")
     require_sendable(K, P)
     return _DISTRIBUTIONS[which], _SEEDINGS[seeding], signs
 
@@ -234,9 +185,8 @@ _Head = tuple[int, float, int, Distribution, Sequence[StepSeed], bool]
 
 
 def _read_round_head(reader: _Reader, run_seed: int | None) -> _Head:
-    r, eta, K, P, *rest = reader.unpack(_ROUND)
-    distribution, seeding, signs = _form(K, P, *rest)
-    require(0 < eta < math.inf, "eta of the message", "be a finite number above 0", eta)
+    r, eta, K, P, *rest = reader.unpack(ROUND_HEAD)
+    distribution, seeding, signs = _form(eta, K, P, *rest)
     if seeding.needs_run_seed and run_seed is None:
         raise InputError(f"run_seed must be given to read round {r}, whose seeds are not sent ({seeding})")
     seeds: Sequence[StepSeed]
@@ -259,7 +209,7 @@ def _read_round_head(reader: _Reader, run_seed: int | None) -> _Head:
 def _records_body(records: tuple[RoundRecord, ...]) -> bytes:
     parts = [_COUNT.pack(len(records))]
     for record in records:
-        signs = _SIGNS if record.scalars.dtype == np.int8 else 0
+        signs = SIGNS if record.scalars.dtype == np.int8 else 0
         parts.append(_round_head(record.round, record.eta, record.P, record.distribution, record.seeds, signs))
         parts.append(_sent_scalars(record.scalars))
     return b"".join(parts)
@@ -299,8 +249,6 @@ def _read_plan(reader: _Reader, run_seed: int | None) -> Plan:
 
 
 def _read_quantized(reader: _Reader, r: int, bits: int, scale: float, size: int) -> Quantized:
-    require(2 <= bits <= 8, "bits of the quantized message", "be 2 to 8", bits)
-    require(bool(np.isfinite(scale)) and scale >= 0, "scale of the quantized message", "be finite, 0 or more", scale)
     if bits > 4:
         levels = reader.array(_LEVEL, size)
     else:
@@ -316,7 +264,6 @@ def _read_quantized(reader: _Reader, r: int, bits: int, scale: float, size: int)
 
 
 def _read_refusal(reader: _Reader, diverged: int) -> Refusal:
-    require(diverged in (0, 1), "diverged in the refusal", "be 0 or 1", diverged)
     require(reader.left <= LONGEST_REFUSAL, "text of the refusal", f"have {LONGEST_REFUSAL} bytes", reader.left)
     try:
         return Refusal(str(reader.body[reader.take(reader.left) :], "utf-8"), bool(diverged))
@@ -325,40 +272,38 @@ def _read_refusal(reader: _Reader, diverged: int) -> Refusal:
 
 
 def encode(message: Message) -> bytes:
-    """A message as bytes; the loss and the second differences of a reply do not travel."""
-    if (kind := _KIND_OF.get(type(message))) is not None:
-        return _message(kind, *vars(message).values())
+    """A message as bytes; the loss and the second differences of a reply do not travel.
+
+    Raises:
+        InputError: If a number of it is none that the wire has, or all of it is too long.
+    """
+    kind = FORMS[type(message)].kind
     match message:
         case Plan(r, eta, P, distribution, seeds, records):
-            return _message(Kind.PLAN, rest=_round_head(r, eta, P, distribution, seeds) + _records_body(records))
+            return _message(kind, rest=_round_head(r, eta, P, distribution, seeds) + _records_body(records))
         case Reply(client, r, scalars):
-            K, P = scalars.shape
-            require_sendable(K, P)
             kind = Kind.SIGNS if scalars.dtype == np.int8 else Kind.REPLY
-            return _message(kind, client, r, K, P, rest=_sent_scalars(scalars))
-        case Examples(client, n):
-            require_int(f"examples of client {client}", n, 1, MOST_EXAMPLES)
-            return _message(Kind.EXAMPLES, client, n)
+            return _message(kind, client, r, *scalars.shape, rest=_sent_scalars(scalars))
         case Dense(r, x):
             little = np.ascontiguousarray(x, dtype=x.dtype.newbyteorder("<"))
-            return _message(Kind.VECTOR, r, x.dtype.itemsize, x.size, rest=little.tobytes())
+            return _message(kind, r, x.dtype.itemsize, x.size, rest=little.tobytes())
         case Quantized(r, QuantizedVector(bits, scale, signed)):
             levels = signed.view(np.uint8)
             if bits <= 4:  # half a byte for an element, else a byte
                 nibbles = np.resize(levels & 0xF, levels.size + levels.size % 2)
                 levels = nibbles[::2] | nibbles[1::2] << 4
-            return _message(Kind.QUANTIZED, r, bits, scale, signed.size, rest=levels.tobytes())
+            return _message(kind, r, bits, scale, signed.size, rest=levels.tobytes())
         case Sparse(r, SparseVector(d, indices, values)):
-            require(d <= _MOST_INDEXED, "d of a sparse message", "be at most 2^32", d)
             pairs = indices.astype("<u4").tobytes() + values.astype("<f4").tobytes()
-            return _message(Kind.SPARSE, r, d, indices.size, rest=pairs)
+            return _message(kind, r, d, indices.size, rest=pairs)
         case PoolSums(r, exponent, sums):
-            return _message(Kind.POOL, r, exponent, sums.size, rest=sums.astype("<i4").tobytes())
+            return _message(kind, r, exponent, sums.size, rest=sums.astype("<i4").tobytes())
         case Refusal(text, diverged):
             short = text.encode()[:LONGEST_REFUSAL].decode(errors="ignore").encode()  # no letter is cut
-            return _message(Kind.REFUSAL, diverged, rest=short)
-        case records:
-            return _message(Kind.RECORDS, rest=_records_body(cast("tuple[RoundRecord, ...]", records)))
+            return _message(kind, int(diverged), rest=short)
+        case tuple():
+            return _message(kind, rest=_records_body(message))
+    return _message(kind, *vars(message).values())
 
 
 def decode(message: bytes, run_seed: int | None = None) -> Message:
@@ -372,58 +317,43 @@ def decode(message: bytes, run_seed: int | None = None) -> Message:
         InputError: If it is truncated, oversized, altered, inconsistent or holds non-finite numbers.
     """
     reader = _Reader(message)
-    head = reader.unpack(reader.kind.head)
+    kind = reader.kind
+    head = reader.unpack(kind.layout)
+    kind.layout.check(head, kind.whose)
     found: Message
-    match reader.kind:
+    match kind:
         case Kind.PLAN:
             found = _read_plan(reader, run_seed)
         case Kind.REPLY | Kind.SIGNS:
             client, r, K, P = head
             require_sendable(K, P)
-            scalars = reader.signs(K, P) if reader.kind is Kind.SIGNS else reader.array(_SCALAR, K * P).reshape(K, P)
-            require_sound(f"scalars of client {client} in round {r}", scalars)
+            scalars = reader.signs(K, P) if kind is Kind.SIGNS else reader.array(_SCALAR, K * P).reshape(K, P)
             found = Reply(client, r, scalars)
-        case Kind.EXAMPLES:
-            client, n = head
-            found = Examples(client, require_int(f"examples of client {client}", n, 1, MOST_EXAMPLES))
         case Kind.VECTOR:
             r, width, count = head
-            require(width in (4, 8), "bytes an element of the model", "be 4 or 8", width)
-            x = reader.array(np.dtype(f"<f{width}"), count)
-            require(bool(np.isfinite(x).all()), f"model of round {r}", "be finite", x)
-            found = Dense(r, x)
+            found = Dense(r, reader.array(np.dtype(f"<f{width}"), count))
         case Kind.RECORDS:
             found = _read_records(reader, run_seed)
         case Kind.QUANTIZED:
             found = _read_quantized(reader, *head)
         case Kind.SPARSE:
             r, d, count = head
-            require(d <= _MOST_INDEXED, "d of a sparse message", "be at most 2^32", d)
             indices = reader.array(_INDEX, count).astype(np.int64)
-            values = reader.array(_SCALAR, count)
-            require(bool(np.isfinite(values).all()), f"update of round {r}", "be finite", values)
-            found = Sparse(r, SparseVector(d, indices, values))
+            found = Sparse(r, SparseVector(d, indices, reader.array(_SCALAR, count)))
         case Kind.POOL:
             r, exponent, size = head
-            require(FINEST <= exponent <= 0, "exponent of the pool message", f"be in {FINEST}..0", exponent)
-            require(1 <= size <= LARGEST_POOL, "sums of the pool message", f"number 1..{LARGEST_POOL}", size)
             found = PoolSums(r, exponent, reader.array(_SUM, size))
         case Kind.REFUSAL:
             found = _read_refusal(reader, *head)
-        case kind:
-            found = _PLAIN[kind](*head)
+        case _:
+            found = _CLASSES[kind](*head)
     reader.end()
     return found
 
 
 def record_bytes(seeding: Seeding, K: int, P: int, dtype: Any = np.float32) -> int:
     """The bytes of a record in a message."""
-    return _ROUND.size + seeding.bytes(K, P) + scalar_bytes(K * P, dtype)
-
-
-def pool_bytes(S: int) -> int:
-    """The bytes of the message with the sums of a pool."""
-    return Kind.POOL.least + SCALAR_BYTES * S
+    return ROUND_HEAD.size + seeding.bytes(K, P) + scalar_bytes(K * P, dtype)
 
 
 def split_frame(frame: bytes) -> list[bytes]:

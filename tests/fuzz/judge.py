@@ -22,11 +22,13 @@ from decomfl_lab.protocol import delivery, wire
 from decomfl_lab.protocol.aggregation import Aggregation
 from decomfl_lab.protocol.compression import SparseVector, quantize
 from decomfl_lab.protocol.messages import (
+    HEADER_BYTES,
     Ask,
     Dense,
     Examples,
     Held,
     Hello,
+    Kind,
     Message,
     Plan,
     Quantized,
@@ -37,13 +39,12 @@ from decomfl_lab.protocol.messages import (
     Welcome,
 )
 from decomfl_lab.protocol.server import Server, Tracking
-from decomfl_lab.protocol.wire import HEADER_BYTES, Kind
 from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding, draw_seeds
-from decomfl_lab.replicas.making import make_replica
-from decomfl_lab.replicas.pooled import PooledSgd
+from decomfl_lab.replicas.pool_sums import PooledSgd
+from decomfl_lab.replicas.registry import make_replica
 from decomfl_lab.replicas.rules import UpdateRule
 
 T = TypeVar("T")
@@ -104,9 +105,6 @@ PLANS, TOLD = SAMPLES[: len(Seeding)], wire.encode(RunSeed(RUN_SEED))
 MODEL, POOLED = wire.encode(Dense(ROUND, X)), wire.encode(PoolSums(ROUND, -30, SUMS))
 STREAMS = [*SAMPLES, MODEL + PLANS[0], TOLD + PLANS[3], 2 * MODEL + PLANS[1], TOLD + POOLED + PLANS[4], _checkpoint()]
 
-_COUNTED = {Kind.VECTOR: (5, 13, 4), Kind.POOL: (5, 13, 4), Kind.QUANTIZED: (9, 17, 1), Kind.SPARSE: (12, 20, 8)}
-"""Where a body says how many elements it has, where they begin, and the bytes of one."""
-
 
 def split(stream: bytes) -> Iterator[bytes]:
     """Messages that stand one after another, each as long as its header says."""
@@ -127,9 +125,9 @@ def mended(message: bytes, *, counts: bool = False) -> bytes:
     kinds = list(Kind)
     kind = kinds[(message[3] - 1) % len(kinds)] if len(message) > 3 else kinds[0]
     body = message[HEADER_BYTES:]
-    if counts and kind in _COUNTED:
-        at, head, size = _COUNTED[kind]
-        body = body[:at] + struct.pack("<Q", max(0, len(body) - head) // size) + body[at + 8 :]
+    if counts and kind.each:  # its last number says how many elements follow
+        head = kind.layout.size
+        body = body[: head - 8] + struct.pack("<Q", max(0, len(body) - head) // kind.each) + body[head:]
     return wire._HEADER.pack(b"DC", wire.WIRE_VERSION, kind, len(body), zlib.crc32(body)) + body
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol import wire
-from decomfl_lab.protocol.wire import HEADER_BYTES, Kind
+from decomfl_lab.protocol.messages import HEADER_BYTES, Kind
 from decomfl_lab.records.seeds import Seeding
 from tests.fuzz.judge import SAMPLES, STREAMS, judge, judge_with_memory, mended, split
 from tests.thorough import sampled
@@ -86,7 +86,7 @@ def _any_size(message: Any, *known: Any) -> Any:
     return message.x if hasattr(message, "x") else message.update.dense()
 
 
-def _any_form(K: int, P: int, which: int, stream: int, seeding: int) -> Any:
+def _any_form(eta: float, K: int, P: int, which: int, stream: int, seeding: int) -> Any:
     return tuple(Distribution)[which % 3], tuple(Seeding)[seeding % len(Seeding)], False
 
 

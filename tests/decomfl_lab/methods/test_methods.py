@@ -17,21 +17,21 @@ from torch.nn.functional import cross_entropy
 
 from decomfl_lab import DeComFL, DivergedError, InputError, Majority, Run, Sgd, TrainConfig, noise
 from decomfl_lab.datasets.images import load_dataset
-from decomfl_lab.federations.in_process import DeComFLFederation
+from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.layout import Layout
 from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.noise import Distribution, derive_seed
 from decomfl_lab.protocol.compression import SparseVector, quantize, top_k
-from decomfl_lab.protocol.messages import Quantized, Sparse
+from decomfl_lab.protocol.messages import Kind, Quantized, Sparse
 from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.protocol.server import sample_clients
-from decomfl_lab.protocol.wire import Kind, encode, read
+from decomfl_lab.protocol.wire import encode, read
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import Seeding, StepSeed, draw_seeds, stream_of
 from decomfl_lab.replicas.replica import SyncReplica
 from decomfl_lab.replicas.rules import Step
-from decomfl_lab.runs.prepared import build_federation
-from decomfl_lab.runs.run import load_run, train
+from decomfl_lab.runs.preparation import build_federation
+from decomfl_lab.runs.run import load_run, train_run
 from tests.refusals import refuses
 from tests.tables import rows_of
 from tests.thorough import sampled
@@ -61,7 +61,7 @@ def test_quantisation_errs_by_less_than_a_level_and_survives_the_wire(v: np.ndar
     r, back = found.round, found.update
     assert (r, back.bits, back.scale) == (7, q.bits, q.scale)
     assert (back.levels == q.levels).all()
-    assert len(message) == Kind.QUANTIZED.least + (v.size if bits > 4 else (v.size + 1) // 2)
+    assert len(message) == Kind.QUANTIZED.bytes(v.size if bits > 4 else (v.size + 1) // 2)
 
 
 def test_quantisation_is_unbiased() -> None:
@@ -85,7 +85,7 @@ def test_top_k_keeps_the_k_largest_and_survives_the_wire(v: np.ndarray, fraction
     left_out = np.delete(v, sparse.indices)
     assert not left_out.size or np.abs(left_out).max() <= np.abs(sparse.values).min()
     message = encode(Sparse(2, sparse))
-    assert len(message) == Kind.SPARSE.least + 8 * k
+    assert len(message) == Kind.SPARSE.bytes(k)
     found = read(Sparse, message)
     r, back = found.round, found.update
     assert r == 2
@@ -381,10 +381,10 @@ def test_every_method_and_variant_trains_and_resumes_bit_for_bit(
     method: str, changes: dict[str, object], tmp_path: Path
 ) -> None:
     config = _config("decomfl", rounds=10, lr=0.01, perturbations=10, batch_size=2000).but(method, **changes)
-    whole = train(config, out=tmp_path / "whole")
+    whole = train_run(config, out=tmp_path / "whole")
     assert whole["train_loss"].iloc[-1] < whole["train_loss"].iloc[0]
-    train(dataclasses.replace(config, rounds=4), out=tmp_path / "parts")
-    resumed = train(config, out=tmp_path / "parts")
+    train_run(dataclasses.replace(config, rounds=4), out=tmp_path / "parts")
+    resumed = train_run(config, out=tmp_path / "parts")
     for column in whole.columns.drop("seconds"):
         assert whole[column].tolist() == resumed[column].tolist(), column
     saved = load_run(tmp_path / "parts")
@@ -395,7 +395,7 @@ def test_every_method_and_variant_trains_and_resumes_bit_for_bit(
 
 def test_sums_that_a_server_sends_are_those_of_before_in_a_resumed_run_too(tmp_path: Path) -> None:
     config = _config("fedkseed", pool=8, sampled=2, rounds=7, perturbations=4)
-    train(config, out=tmp_path)
+    train_run(config, out=tmp_path)
     run = Run(config)
     run.load(tmp_path)
     server = run.federation.server
@@ -429,11 +429,11 @@ def test_the_policy_compares_bytes_and_time() -> None:
     assert slow_link.replay_seconds == pytest.approx(slow_link.replay_bytes / 1e3 + 50 * d * 1e-9)
     slow_client = PullPolicy(bandwidth=1e9, replay_ns=1e3).choose(records, d=d, vectors=1, bytes_per_element=4)
     assert slow_client.pull
-    assert slow_client.pull_bytes == Kind.VECTOR.least + 4 * d
+    assert slow_client.pull_bytes == Kind.VECTOR.bytes(d)
     assert str(slow_client).startswith("pull (pull of the model: 4,0")
     assert "replay of 10 rounds" in str(slow_client)
     heavy = PullPolicy(bandwidth=1e9, replay_ns=1e3).choose(records, d=d, vectors=3, bytes_per_element=8)
-    assert heavy.pull_bytes == 3 * (Kind.VECTOR.least + 8 * d)
+    assert heavy.pull_bytes == 3 * (Kind.VECTOR.bytes() + 8 * d)
     assert not PullPolicy().choose([], d=d, vectors=1, bytes_per_element=4).pull  # nothing missed
     with pytest.raises(InputError, match="bandwidth must be a finite number above 0, got 0"):
         PullPolicy(bandwidth=0)

@@ -253,8 +253,8 @@ def test_a_digest_of_which_a_killed_writer_left_a_part_is_there_or_not(write: bo
         with RunLog.open(path, write=write) as log:
             assert log.entry(2).record == _entry(2).record
             assert log.entry(2).digest == (digest if n > len(after) - 16 else None)
-            assert log.content() in (before, after)
-        assert path.read_bytes() == (log.content() if write else after[:n] + before[n:])
+            assert (content := log.content()) in (before, after)
+        assert path.read_bytes() == (content if write else after[:n] + before[n:])
 
 
 def test_a_log_that_another_process_writes_to_is_read_alone(tmp_path: Path) -> None:
