@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from msgspec import Struct, to_builtins
 from safetensors import SafetensorError
 
 from decomfl_lab.errors import InputError, require, shown
@@ -20,9 +21,6 @@ if TYPE_CHECKING:  # what is said of a run needs no tensors
 
 T = TypeVar("T")
 
-Saved = tuple[dict[str, "Tensor"], dict[str, Any]]
-"""Tensors and JSON-able values: what a checkpoint holds."""
-
 CHECKPOINT_SECONDS = 20.0
 """The time between two checkpoints is this, times the seconds that one takes if more than 1: 5 % of a run at most."""
 _KEY = "decomfl"
@@ -31,15 +29,15 @@ _CHECKSUM = re.compile(rb'"sha256":"([0-9a-f]{64})"')
 _BLANK = "0" * 64
 
 
-def write_checkpoint(path: Path, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
-    """Write named tensors and JSON-able values to ``path`` atomically, with the SHA-256 of the whole file.
+def write_checkpoint(path: Path, tensors: dict[str, Tensor], values: Struct | dict[str, Any]) -> None:
+    """Write named tensors and values, as JSON has them, to ``path`` atomically, with the SHA-256 of the whole file.
 
     The checksum stands in the header and is that of the file with 64 zeros in its place.
     """
     from safetensors.torch import save
 
     contiguous = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
-    blank = save(contiguous, metadata={_KEY: json.dumps(values), "sha256": _BLANK})
+    blank = save(contiguous, metadata={_KEY: json.dumps(to_builtins(values, enc_hook=float)), "sha256": _BLANK})
     found = _CHECKSUM.search(blank)
     assert found is not None
     start, end = found.span(1)

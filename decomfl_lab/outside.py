@@ -10,13 +10,16 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
 
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.noise.starts import MOST_TENSORS, Start
+
+if TYPE_CHECKING:  # what is said of a run needs no tensors
+    from torch import Tensor
 
 T = TypeVar("T")
 
@@ -179,10 +182,10 @@ class Counts(Struct, frozen=True):
     down: list[tuple[Whole, Whole, Whole, Whole]]
 
 
-class SavedFederation(Struct, frozen=True, kw_only=True):
+class SavedFederation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Server and clients, in this process or elsewhere; lists of M have a value for each client.
 
-    One agent alone has a number of steps, and no ledger.
+    One agent alone has a number of steps, and no ledger. What clients elsewhere hold is not known: there is no base.
     """
 
     round: Count
@@ -191,14 +194,14 @@ class SavedFederation(Struct, frozen=True, kw_only=True):
     examples: list[tuple[Count, Annotated[int, Meta(ge=1, le=_MOST)]]] = []
     pulls: Whole = 0
     held: list[Count] = []
-    told: list[bool | int] = []
-    base: Count = 0
+    told: list[bool | int] | None = None
+    base: Count | None = None
     first: Count = 0
     client_rounds: list[Count] = []
     drift: Annotated[float, Meta(ge=0)] | None = None
     taken: dict[str, list[tuple[int | list[int], list[Number], Number, str]]] = {}
     curvature: list[tuple[Number, Number, Number]] | None = None
-    states: dict[str, list[str]] = {}
+    states: dict[str, list[str]] | None = None
 
     def __post_init__(self) -> None:
         M, r, ledger = self.clients, self.round, self.ledger
@@ -206,9 +209,9 @@ class SavedFederation(Struct, frozen=True, kw_only=True):
         rounds = {name: own for name, own in {"held": self.held, "client_rounds": self.client_rounds}.items() if own}
         for name, own in (counts | rounds).items():
             require(len(own) == M, f"length of {name}", f"be {M}, as of steps_taken", len(own))
-        if any(isinstance(each, bool) for each in self.told):
+        if self.told is not None and any(isinstance(each, bool) for each in self.told):
             require(len(self.told) == M, "length of told", f"be {M}, as of steps_taken", len(self.told))
-        for name, at in (rounds | {"base and first": [self.base, self.first]}).items():
+        for name, at in (rounds | {"base and first": [self.base or 0, self.first]}).items():
             require(max(at) <= r, name, f"be at most the round, {r}", at)
         if self.held and self.client_rounds:
             same = self.held == self.client_rounds
@@ -218,9 +221,24 @@ class SavedFederation(Struct, frozen=True, kw_only=True):
         require(all(i < M for i, _ in self.examples), "clients in examples", f"be in 0..{M - 1}", self.examples)
 
     @property
+    def steps(self) -> list[int]:
+        """The steps that each client, or the one agent, has taken."""
+        return self.steps_taken if isinstance(self.steps_taken, list) else [self.steps_taken]
+
+    @property
+    def counts(self) -> Counts:
+        """What the ledger of clients counts."""
+        assert self.ledger is not None
+        return self.ledger
+
+    @property
     def clients(self) -> int:
         """M."""
-        return len(self.steps_taken) if isinstance(self.steps_taken, list) else 1
+        return len(self.steps)
+
+
+Saved = tuple[dict[str, "Tensor"], SavedFederation]
+"""What a federation goes on from."""
 
 
 class SavedRun(Struct, frozen=True, kw_only=True):

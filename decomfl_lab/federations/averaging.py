@@ -14,6 +14,7 @@ from decomfl_lab.errors import DivergedError, require
 from decomfl_lab.estimators.second_differences import CurvatureLog
 from decomfl_lab.federations.newcomers import padded
 from decomfl_lab.federations.server_optimizers import ServerOptimizer
+from decomfl_lab.outside import SavedFederation
 from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.messages import Dense, Examples
 from decomfl_lab.protocol.server import sample_clients
@@ -24,9 +25,9 @@ from decomfl_lab.records.schedules import Schedule
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from decomfl_lab.checkpoint import Saved
     from decomfl_lab.estimators.resolution import Resolution
     from decomfl_lab.federations.setting import TrainingSetting
+    from decomfl_lab.outside import Saved
 
 Floats = Any
 """A float32 or float64 vector (d,)."""
@@ -140,14 +141,14 @@ class FedAvgFederation:
         """See ``Federation``."""
         import torch
 
-        values = {
-            "round": self.round,
-            "steps_taken": [client.steps_taken for client in self.clients],
-            "examples": sorted(self.weights.examples.items()),
-            "ledger": self.ledger.to_json(),
-        }
         kept = {i: client.kept_tensors for i, client in self._keeping()}
-        values["states"] = {str(i): list(state) for i, state in kept.items()}
+        values = SavedFederation(
+            round=self.round,
+            steps_taken=[client.steps_taken for client in self.clients],
+            examples=sorted(self.weights.examples.items()),
+            ledger=self.ledger.save(),
+            states={str(i): list(state) for i, state in kept.items()},
+        )
         tensors = {f"client.{i}.{name}": own for i, state in kept.items() for name, own in state.items()}
         moments = {f"server.{name}": torch.from_numpy(own) for name, own in self._moments.items()}
         return {"x": self.x} | moments | tensors, values
@@ -168,18 +169,18 @@ class FedAvgFederation:
             sound = bool(there.isfinite().all()) and (slot != "v" or bool((there >= 0).all()))
             require(sound, f"{name} of the checkpoint", "be finite numbers, of v none below 0", "others")
             self._moments[slot] = there.cpu().numpy().copy()
-        self.round = values["round"]
-        for steps, client in zip(values["steps_taken"], self.clients, strict=True):
+        self.round = values.round
+        for steps, client in zip(values.steps, self.clients, strict=True):
             client.steps_taken = steps
         for i, keeping in self._keeping():
-            known = str(i) in values.get("states", {})
+            known = str(i) in (states := values.states or {})
             require(known, "checkpoint", f"have what client {i} keeps from round to round", "one without")
             keeping.kept_tensors = {}
-            for name in values["states"][str(i)]:
+            for name in states[str(i)]:
                 own = tensors[f"client.{i}.{name}"]  # where the run computes; numbers stay where optimizers have them
                 keeping.kept_tensors[name] = own.to(self.x.device) if own.dim() else own
-        self.weights.examples = dict(values.get("examples", ()))
-        self.ledger = Ledger.from_json(len(self.clients), values["ledger"])
+        self.weights.examples = dict(values.examples)
+        self.ledger = Ledger.load(values.counts)
 
     def _keeping(self) -> list[tuple[int, Keeping]]:
         """The clients that keep anything, and have taken a step, by their numbers."""

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
 
-from decomfl_lab.checkpoint import Saved
 from decomfl_lab.estimators.resolution import Resolution
 from decomfl_lab.estimators.second_differences import CurvatureLog
+from decomfl_lab.outside import Saved
 from decomfl_lab.protocol.ledger import Ledger
 
 if TYPE_CHECKING:

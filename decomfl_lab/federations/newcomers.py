@@ -5,27 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from decomfl_lab.errors import plural, require
+from decomfl_lab.outside import Counts
 from decomfl_lab.protocol.wire import encode, read
 from decomfl_lab.records.record import RoundRecord
 
 if TYPE_CHECKING:
-    from decomfl_lab.checkpoint import Saved
     from decomfl_lab.federations.simulation import DeComFLFederation
+    from decomfl_lab.outside import Saved
     from decomfl_lab.replicas.replica import Snapshot
 
 
 def padded(saved: Saved, M: int) -> Saved:
     """What was saved of M clients, or of fewer: the others have taken no step, hold round 0 and were told nothing."""
     tensors, values = saved
-    more = M - len(values["steps_taken"])
-    counts = [name for name in ("steps_taken", "client_rounds") if name in values]
-    grown: dict[str, list[Any]] = {name: [*values[name], *[0] * more] for name in counts}
-    if values.get("held"):  # empty where clients track their rounds
-        grown["held"] = [*values["held"], *[0] * more]
-    if "client_rounds" in values:  # clients elsewhere are listed by their numbers once they are told
-        grown["told"] = [*values["told"], *[False] * more]
-    return tensors, values | grown
+    more = M - values.clients
+    nothing = [(0, 0, 0, 0)] * more  # is what they were sent
+    counts = Counts([*values.counts.up, *nothing], [*values.counts.down, *nothing])
+    grown: dict[str, Any] = {"steps_taken": [*values.steps, *[0] * more], "ledger": counts}
+    if values.held:  # empty where clients track their rounds
+        grown["held"] = [*values.held, *[0] * more]
+    if values.client_rounds:  # clients elsewhere are listed by their numbers once they are told
+        grown["client_rounds"] = [*values.client_rounds, *[0] * more]
+        grown["told"] = [*(values.told or ()), *[False] * more]
+    return tensors, replace(values, **grown)
 
 
 def with_newcomers(
@@ -54,10 +59,10 @@ def with_newcomers(
     from decomfl_lab.replicas.replica import Snapshot
 
     tensors, values = padded(saved, federation.server.M)
-    joining = range(len(saved[1]["steps_taken"]), federation.server.M)
+    joining = range(saved[1].clients, federation.server.M)
     # The round of the first record that was saved; the round of the model that rebuilding begins from.
-    first, base, keep = values["first"], values["base"], federation.server.keep
-    too_many = keep > 0 and values["round"] > keep
+    first, base, keep = values.first, values.base, federation.server.keep
+    too_many = keep > 0 and values.round > keep
     if not too_many and (earlier := before(first) if first else ()) is not None:
         kept: tuple[RoundRecord, ...] = read(tuple, tensors["records"].numpy().tobytes(), federation.server.run_seed)
         records = (*earlier, *kept)
@@ -77,10 +82,10 @@ def with_newcomers(
             require(rolling.digest() == (there if x0 is None else x0), "model", rule, "other weights")
             tensors = tensors | {"x": start.x, **{f"state.{slot}": own for slot, own in start.state.items()}}
             base = 0
-        values = values | {"first": 0, "base": base}
+        values = replace(values, first=0, base=base)
         tensors = tensors | {"records": torch.frombuffer(bytearray(encode(records)), dtype=torch.uint8)}
     for i in joining:
         if federation.clients and federation.clients[i].replica.drifts:
             tensors = tensors | {f"client.{i}.x": start.x}
-            values = values | {"taken": {**values["taken"], str(i): []}}
+            values = replace(values, taken={**values.taken, str(i): []})
     return tensors, values

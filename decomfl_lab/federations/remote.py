@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterable
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from msgspec.structs import replace
 
-from decomfl_lab.checkpoint import Saved
 from decomfl_lab.errors import DivergedError, InputError, require, require_finite_positive, require_int
 from decomfl_lab.estimators.differences import ScalarEstimate
 from decomfl_lab.estimators.resolution import Resolution
 from decomfl_lab.federations.carrier import Carrier
 from decomfl_lab.federations.newcomers import padded
 from decomfl_lab.federations.simulation import DeComFLFederation
+from decomfl_lab.outside import Saved, SavedFederation
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.delivery import Delivery
 from decomfl_lab.protocol.ledger import Ledger
@@ -195,30 +196,30 @@ class RemoteFederation(DeComFLFederation):
         """The server's model and what it remembers; what clients hold is rebuilt from records."""
         server = self.server
         tensors = {"x": self.observer.x, **{f"state.{slot}": v for slot, v in self.observer.state.items()}}
-        values = {
-            "round": self.round,
-            "held": server.held,
-            "examples": sorted(server.weights.examples.items()),
-            "steps_taken": self.coordinator.steps,
-            "told": sorted(self.delivery.told),
-            "pulls": self.pulls,
-            "ledger": self.ledger.to_json(),
-        }
-        return tensors, values
+        return tensors, SavedFederation(
+            round=self.round,
+            held=server.held,
+            examples=sorted(server.weights.examples.items()),
+            steps_taken=self.coordinator.steps,
+            told=sorted(self.delivery.told),
+            pulls=self.pulls,
+            ledger=self.ledger.save(),
+        )
 
     def load(self, saved: Saved) -> None:
         """See ``Federation``; the records come from the run's log."""
         tensors, values = padded(saved, self.server.M)
-        require("told" in values and "base" not in values, "saved run", "have had its clients elsewhere", "another")
+        elsewhere = values.told is not None and values.base is None
+        require(elsewhere, "saved run", "have had its clients elsewhere", "another")
         state = {slot: tensors[f"state.{slot}"] for slot in self.observer.state}
-        self.observer.restore(Snapshot(values["round"], tensors["x"], state))
+        self.observer.restore(Snapshot(values.round, tensors["x"], state))
         if self.server.replica is not None:
             self.server.replica.restore(self.observer.snapshot())
-        self.server.held = list(values["held"])
-        self.server.weights.examples = dict(values.get("examples", ()))
-        self.coordinator.steps = list(values["steps_taken"])
-        self.delivery.told, self.delivery.pulls = set(values["told"]), values["pulls"]
-        self.delivery.ledger = Ledger.from_json(self.server.M, values["ledger"])
+        self.server.held = list(values.held)
+        self.server.weights.examples = dict(values.examples)
+        self.coordinator.steps = list(values.steps)
+        self.delivery.told, self.delivery.pulls = set(values.told or ()), values.pulls
+        self.delivery.ledger = Ledger.load(values.counts)
 
 
 class CarriedFederation(RemoteFederation):
@@ -237,12 +238,12 @@ class CarriedFederation(RemoteFederation):
     def save(self) -> Saved:
         """See ``Federation``."""
         tensors, values = DeComFLFederation.save(self)
-        return tensors, values | {"client_rounds": self.server.held, "steps_taken": self.coordinator.steps}
+        return tensors, replace(values, client_rounds=self.server.held, steps_taken=self.coordinator.steps)
 
     def load(self, saved: Saved) -> None:
         """See ``Federation``; InputError if the first records, which a client made at x_0 needs, are gone."""
         tensors, values = saved
-        server, first = self.server, values["first"]
+        server, first = self.server, values.first
         rule = "have its records from round 0 on, as those whose clients were elsewhere, to go on there"
         require(first == 0, "saved run", rule, f"records from round {first} on")
         assert self.base is not None
@@ -250,14 +251,13 @@ class CarriedFederation(RemoteFederation):
         rule = "be the one at x_0, from which clients elsewhere begin, to go on with a saved run there"
         require(same, "model", rule, "another")
         there = self.base.clone()
-        server.weights.examples = dict(values.get("examples", ()))
+        server.weights.examples = dict(values.examples)
         log = RunLog.create(None, {"run_seed": server.run_seed})
         for record in read(tuple, tensors["records"].numpy().tobytes(), server.run_seed):
             there.catch_up([record])
             chosen = server.sampled(record.round)  # of whom all answered
             log.append(LogEntry(record, chosen, chosen, examples=server.weights.of(chosen)))
         state = {f"state.{slot}": vector for slot, vector in there.state.items()}
-        told = [i for i, is_told in enumerate(values.pop("told")) if is_told]
-        del values["base"]
-        super().load(({"x": there.x, **state}, values | {"told": told}))
+        told: list[bool | int] = [i for i, is_told in enumerate(values.told or ()) if is_told]
+        super().load(({"x": there.x, **state}, replace(values, told=told, base=None)))
         self.log_to(log)

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decomfl_lab.checkpoint import Saved
 from decomfl_lab.errors import DivergedError, require
 from decomfl_lab.estimators.differences import central_curved
 from decomfl_lab.estimators.resolution import Resolution
 from decomfl_lab.estimators.second_differences import CurvatureLog
 from decomfl_lab.noise import Distribution
+from decomfl_lab.outside import Saved, SavedFederation
 from decomfl_lab.protocol.attacks import Attack
 from decomfl_lab.protocol.client import Client, handle_all
 from decomfl_lab.protocol.delivery import Delivery, receive
@@ -252,73 +252,75 @@ class DeComFLFederation:
         tensors = {"x": base.x, **{f"state.{slot}": v for slot, v in base.state.items()}}
         records = encode(self.server.history.since(start))
         tensors["records"] = torch.frombuffer(bytearray(records), dtype=torch.uint8)
-        taken: dict[str, list[list[Any]]] = {}
+        taken: dict[str, list[Any]] = {}
         for i, replica in self._drifting():
             tensors[f"client.{i}.x"] = replica.x.clone()
-            taken[str(i)] = [[step.seed, step.scalars.tolist(), step.eta, step.distribution] for step in replica.taken]
-        values = {
-            "base": base.round,
-            "first": start,
-            "round": self.round,
-            "held": self.server.held,
-            "examples": sorted(self.server.weights.examples.items()),
-            "client_rounds": [replica.round for replica in replicas],
-            "steps_taken": [client.steps_taken for client in self.clients],
-            "told": [i in self.delivery.told for i in range(self.server.M)],
-            "taken": taken,
-            "drift": self.drift,
-            "pulls": self.pulls,
-            "ledger": self.ledger.to_json(),
-            "curvature": None if self.curvature is None else self.curvature.steps,
-        }
-        return tensors, values
+            taken[str(i)] = [(step.seed, step.scalars.tolist(), step.eta, step.distribution) for step in replica.taken]
+        return tensors, SavedFederation(
+            base=base.round,
+            first=start,
+            round=self.round,
+            held=self.server.held,
+            examples=sorted(self.server.weights.examples.items()),
+            client_rounds=[replica.round for replica in replicas],
+            steps_taken=[client.steps_taken for client in self.clients],
+            told=[i in self.delivery.told for i in range(self.server.M)],
+            taken=taken,
+            drift=self.drift,
+            pulls=self.pulls,
+            ledger=self.ledger.save(),
+            curvature=None if self.curvature is None else [(a, b, c) for a, b, c in self.curvature.steps],
+        )
 
     def load(self, saved: Saved) -> None:
         """See ``Federation``: one replica rolls from the base to the present and leaves copies on its way."""
         tensors, values = saved
-        require("base" in values, "saved run", "have had its clients in this process", "one with clients elsewhere")
+        base, told = values.base, values.told or []
+        here = "have had its clients in this process"
+        require(base is not None, "saved run", here, "one with clients elsewhere")
+        assert base is not None
         # The base is one replica that starts at the oldest round; all others are copies of it on its way.
         rolling = self.observer.clone()
         state = {slot: tensors[f"state.{slot}"] for slot in rolling.state}
-        rolling.restore(Snapshot(values["base"], tensors["x"], state))
+        rolling.restore(Snapshot(base, tensors["x"], state))
         records = read(tuple, tensors["records"].numpy().tobytes(), self.server.run_seed)
         holders: list[tuple[int, Replica]] = [
-            (r, client.replica) for r, client in zip(values["client_rounds"], self.clients, strict=True)
+            (r, client.replica) for r, client in zip(values.client_rounds, self.clients, strict=True)
         ]
-        holders.append((values["round"], self.observer))
+        holders.append((values.round, self.observer))
         if self.server.replica is not None:
-            holders.append((values["round"], self.server.replica))
+            holders.append((values.round, self.server.replica))
         if self.base is not None:
-            holders.append((values["base"], self.base))
+            holders.append((base, self.base))
         # In the order of their rounds, so that the records are applied once.
         for r, replica in sorted(holders, key=lambda holder: holder[0]):
             if not replica.forgotten or replica is self.server.replica:  # a server of sums has no x and follows
                 rolling.catch_up(record for record in records if record.round < r)
                 replica.restore(rolling.snapshot())
             replica.round = r
-        self.server.history = History(records, start=values["first"])
+        self.server.history = History(records, start=values.first)
         tracks = self.server.tracking is Tracking.SERVER
-        require(bool(values["held"]) == tracks, "held", f"be there{'' if tracks else ' not'}", values["held"])
-        require(len(values["told"]) == self.server.M, "length of told", f"be {self.server.M}", len(values["told"]))
-        self.server.held = list(values["held"])
-        self.server.weights.examples = dict(values.get("examples", ()))
-        self.delivery.pulls = values["pulls"]
-        self.delivery.told = {i for i, told in enumerate(values["told"]) if told}
-        self.drift = values["drift"]
+        require(bool(values.held) == tracks, "held", f"be there{'' if tracks else ' not'}", values.held)
+        require(len(told) == self.server.M, "length of told", f"be {self.server.M}", len(told))
+        self.server.held = list(values.held)
+        self.server.weights.examples = dict(values.examples)
+        self.delivery.pulls = values.pulls
+        self.delivery.told = {i for i, is_told in enumerate(told) if is_told}
+        self.drift = values.drift
         if self.curvature is not None:
-            self.curvature.steps = values["curvature"]
-        for steps, told, client in zip(values["steps_taken"], values["told"], self.clients, strict=True):
+            self.curvature.steps = [[*map(float, each)] for each in values.curvature or ()]
+        for steps, is_told, client in zip(values.steps, told, self.clients, strict=True):
             client.steps_taken = steps
-            client.run_seed = self.server.run_seed if told else None
+            client.run_seed = self.server.run_seed if is_told else None
         # Replicas that drift are no replay of anything: each has its own x, and the steps it has not taken back.
         for i, replica in self._drifting():
             replica.restore(Snapshot(replica.round, tensors[f"client.{i}.x"], {}))
             taken = []
-            for seed, scalars, eta, distribution in values["taken"][str(i)]:
+            for seed, scalars, eta, distribution in values.taken[str(i)]:
                 own = tuple(seed) if isinstance(seed, list) else seed
                 taken.append(Step(own, np.array(scalars, dtype=np.float32), eta, Distribution(distribution)))
             replica.diverge(taken)
-        self.delivery.ledger = Ledger.from_json(self.server.M, values["ledger"])
+        self.delivery.ledger = Ledger.load(values.counts)
 
     def _drifting(self) -> list[tuple[int, Replica]]:
         return [(i, client.replica) for i, client in enumerate(self.clients) if client.replica.drifts]

@@ -8,17 +8,16 @@ place in the data and model: whatever would give a real replica other bits gives
 import hashlib
 import heapq
 import itertools
-import json
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import torch
 
-from decomfl_lab.checkpoint import Saved
 from decomfl_lab.errors import THEIRS, DivergedError, InputError, plural
 from decomfl_lab.estimators.differences import central
 from decomfl_lab.federations.remote import RemoteFederation
@@ -45,6 +44,7 @@ from decomfl_lab.laws.world import (
     rot,
 )
 from decomfl_lab.objectives.objective import Objective
+from decomfl_lab.outside import Saved, SavedFederation
 from decomfl_lab.protocol.aggregation import weighed_mean
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.delivery import Delivery, receive
@@ -295,7 +295,10 @@ class Sessions(World):
             self.dies(f"after round {r}")
             if self.chooses("checkpoint", 2):
                 tensors, values = federation.save()
-                self._saved = {name: x.clone() for name, x in tensors.items()}, json.loads(json.dumps(values))
+                self._saved = (
+                    {name: x.clone() for name, x in tensors.items()},
+                    msgspec.json.decode(msgspec.json.encode(values), type=SavedFederation),
+                )
                 self._say(f"the server has a checkpoint of round {r + 1}")
                 self.dies("after its checkpoint")
         right = dict.fromkeys(self._of, federation.observer.digest())

@@ -9,14 +9,15 @@ from decomfl_lab.estimators.second_differences import CurvatureLog
 from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.fedzo import FedZOClient, WalkingByDifferences
 from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic
+from decomfl_lab.outside import SavedFederation
 from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.records.schedules import Schedule
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from decomfl_lab.checkpoint import Saved
     from decomfl_lab.estimators.resolution import Resolution
+    from decomfl_lab.outside import Saved
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,11 +69,10 @@ class MezoFederation:
 
     def save(self) -> Saved:
         """See ``Federation``."""
-        return {"x": self.x}, {"round": self.round, "steps_taken": self.agent.steps_taken}
+        return {"x": self.x}, SavedFederation(round=self.round, steps_taken=self.agent.steps_taken)
 
     def load(self, saved: Saved) -> None:
         """See ``Federation``."""
         tensors, values = saved
         self.x.copy_(tensors["x"])
-        self.round = values["round"]
-        self.agent.steps_taken = values["steps_taken"]
+        self.round, (self.agent.steps_taken,) = values.round, values.steps

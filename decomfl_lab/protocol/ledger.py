@@ -1,9 +1,10 @@
 """What was sent, message by message: the ledger of a federation."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import astuple, dataclass, field
 from typing import Self
 
+from decomfl_lab.outside import Counts
 from decomfl_lab.protocol.messages import FORMS, Message
 from decomfl_lab.protocol.wire import encode
 
@@ -80,15 +81,11 @@ class Ledger:
         """All gradient scalars and model elements, both ways."""
         return self.total_up.scalars + self.total_down.scalars
 
-    def to_json(self) -> dict[str, list[list[int]]]:
+    def save(self) -> Counts:
         """The counts as a checkpoint keeps them."""
-        return {
-            way: [list(astuple(each)) for each in traffic] for way, traffic in (("up", self.up), ("down", self.down))
-        }
+        return Counts(list(map(astuple, self.up)), list(map(astuple, self.down)))
 
     @classmethod
-    def from_json(cls, M: int, saved: Mapping[str, list[list[int]]]) -> Self:
-        """Inverse of ``to_json``; clients that the counts lack, as they joined later, were sent nothing."""
-        up, down = ([Traffic(*row) for row in saved[way]] for way in ("up", "down"))
-        more = M - len(up)
-        return cls(M, [*up, *(Traffic() for _ in range(more))], [*down, *(Traffic() for _ in range(more))])
+    def load(cls, saved: Counts) -> Self:
+        """Inverse of ``save``."""
+        return cls(len(saved.up), [Traffic(*row) for row in saved.up], [Traffic(*row) for row in saved.down])

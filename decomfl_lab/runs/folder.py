@@ -21,12 +21,12 @@ from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from decomfl_lab.checkpoint import Saved, read_checkpoint, read_values, write_checkpoint
+from decomfl_lab.checkpoint import read_checkpoint, read_values, write_checkpoint
 from decomfl_lab.errors import InputError, brief, require
 from decomfl_lab.federations.newcomers import with_newcomers
 from decomfl_lab.files import LOCK_FILE, is_held, require_plain, write_atomically
 from decomfl_lab.noise import STREAM_VERSION
-from decomfl_lab.outside import Header, SavedRun, read_as, require_rows
+from decomfl_lab.outside import Header, Provenance, Saved, SavedRun, read_as, require_rows
 from decomfl_lab.plugins import OWN, is_own
 from decomfl_lab.progress import Progress
 from decomfl_lab.protocol.log import RunLog
@@ -126,13 +126,11 @@ def looked_at(folder: Path) -> FoundRun:
             remark = "" if table_is_sound(folder) else f"{METRICS_FILE} was changed, and nothing else has its numbers"
             return FoundRun(folder, "running" if running else "no checkpoint", config, rows, done, remark=remark)
         shapes, saved = read_saved_values(folder / CHECKPOINT_FILE)
-        config, done, (d,) = saved["config"], saved["federation"]["round"], shapes["x"]
-        table, remark = compared(folder, saved["rows"])
+        config, done, (d,) = saved.config, saved.federation.round, shapes["x"]
+        table, remark = compared(folder, saved.rows)
         later = [row for row in table if row["round"] > done]
         state = "diverged" if later else "finished" if done >= config["rounds"] else "interrupted"
-        return FoundRun(
-            folder, "running" if running else state, config, [*saved["rows"], *later], done, d, remark=remark
-        )
+        return FoundRun(folder, "running" if running else state, config, [*saved.rows, *later], done, d, remark=remark)
     except (InputError, LookupError, TypeError, ValueError) as error:
         told = str(error) if isinstance(error, InputError) else f"the files of {folder} must be those of a run"
         return FoundRun(folder, "damaged", config, [], 0, trouble=told)
@@ -149,11 +147,10 @@ def open_log(path: Path, *, end: int | None = None, write: bool = True) -> RunLo
     return log
 
 
-def read_saved_values(path: Path) -> tuple[dict[str, list[int]], dict[str, Any]]:
+def read_saved_values(path: Path) -> tuple[dict[str, list[int]], SavedRun]:
     """The shapes of the tensors and the values in the checkpoint of a run; InputError if they are not those of one."""
     shapes, saved = read_values(path)
-    read_as(SavedRun, saved, f"checkpoint {path}")
-    return shapes, saved
+    return shapes, read_as(SavedRun, saved, f"checkpoint {path}")
 
 
 def read_rows(path: Path) -> list[dict[str, float]]:
@@ -233,7 +230,7 @@ def joining(config: TrainConfig, dataset: Dataset, folder: Path, *, follows: boo
     checkpoint, path = folder / CHECKPOINT_FILE, folder / LOG_FILE
     if checkpoint.exists():
         _, saved = read_saved_values(checkpoint)
-        found.append((config_like(config, saved["config"], f"run {folder}"), saved["federation"]["round"]))
+        found.append((config_like(config, saved.config, f"run {folder}"), saved.federation.round))
     rests_on_log = follows or not found
     if rests_on_log and path.exists():
         with open_log(path, write=False) as log:
@@ -286,19 +283,20 @@ def save_run(run: Run, folder: Path) -> None:
     by_records = run.federation.by_records
     if by_records is not None and by_records.log is not None:
         by_records.log.sync()  # no checkpoint is ahead of its log
-    state = {
-        "federation": values,
-        "rows": run.rows,
-        "losses": run.losses,
-        "seconds": run.seconds,
-        "first": run.first,
-        "constants": run.constants(),
-        "probe": run.probe(),
-        "config": run.config.to_dict(),
-        "data": run.dataset.digest,
-        "code": code_version(),
-    }
-    write_checkpoint(folder / CHECKPOINT_FILE, tensors, state | run.hands)
+    saved = SavedRun(
+        federation=values,
+        rows=run.rows,
+        losses=run.losses,
+        seconds=run.seconds,
+        first=run.first,
+        constants=run.constants(),
+        probe=run.probe(),
+        config=run.config.to_dict(),
+        data=run.dataset.digest,
+        code=code_version(),
+        **run.hands,
+    )
+    write_checkpoint(folder / CHECKPOINT_FILE, tensors, saved)
     publish(run, folder)
     run.saved = run.round
 
@@ -313,7 +311,7 @@ def publish(run: Run, folder: Path) -> None:
 
 def read_saved(
     folder: Path, understand: Callable[[Mapping[str, Any], str], TrainConfig]
-) -> tuple[dict[str, Tensor], dict[str, Any]]:
+) -> tuple[dict[str, Tensor], SavedRun]:
     """The checkpoint in a folder; InputError if there is none, or its configuration is not that of config.toml.
 
     Args:
@@ -323,9 +321,9 @@ def read_saved(
     file, written = folder / CHECKPOINT_FILE, folder / CONFIG_FILE
     log = "; the call of lab.train, or the command, that made it goes on from its log" * (folder / LOG_FILE).exists()
     require(file.exists(), "folder", f"be one in which a run was saved{log}", str(folder))
-    tensors, saved = read_checkpoint(file)
-    read_as(SavedRun, saved, f"checkpoint {file}")
-    ours = understand(saved["config"], f"run {folder}")
+    tensors, values = read_checkpoint(file)
+    saved = read_as(SavedRun, values, f"checkpoint {file}")
+    ours = understand(saved.config, f"run {folder}")
     if written.exists():
         theirs = config_like(ours, read_config(written, plain=True), str(written))
         a, b = theirs.to_dict(), ours.to_dict()
@@ -367,12 +365,12 @@ def require_own(config: TrainConfig, call: str, **given: Any) -> None:
 def resume_run(run: Run, folder: Path, *, any_code: bool) -> None:
     """Be at the round of the folder's checkpoint; InputError if it is damaged, or of another run, model or loss."""
     tensors, saved = read_saved(folder, partial(config_like, run.config))
-    done = saved["federation"]["round"]
-    require_same(run, saved, folder, done)
+    done = saved.federation.round
+    require_same(run, saved.config, saved.data, folder, done)
     _take_over(run, folder, saved, done, any_code=any_code)
     then, now = tensors["x"].numel(), run.federation.x.numel()
     require(then == now, "model", f"have d = {then}, as that of the run in {folder}", now)
-    where, steps = f"in the checkpoint of {folder}", saved["federation"]["steps_taken"]
+    where, steps = f"in the checkpoint of {folder}", saved.federation.steps
     by_records = run.federation.by_records
     # Tensors are as those that the run has under these names, and hold numbers.
     slots = {} if by_records is None else by_records.observer.state
@@ -387,20 +385,20 @@ def resume_run(run: Run, folder: Path, *, any_code: bool) -> None:
         most = done * run.config.method.sizes.get("K", 1)
         require(max(steps) <= most, f"steps_taken {where}", f"be at most {most}, after {done} rounds", steps)
     if not run.config.method.drifts:
-        drift = saved["federation"].get("drift")
+        drift = saved.federation.drift
         require(drift is None, f"drift {where}", "not be there without revert sync", drift)
-    if wrong := compared(folder, saved["rows"])[1]:
+    if wrong := compared(folder, saved.rows)[1]:
         logger.warning("%s: %s; it is written anew from the checkpoint", folder, wrong)
-    kept = saved.get("constants", run.constants())  # older checkpoints have none
+    kept = saved.constants or run.constants()  # older checkpoints have none
     rule = f"have the frozen parameters, buffers and padding rows of the run in {folder}"
     require(kept == run.constants(), "model", rule, f"others ({run.constants()} for {kept})")
-    probe = saved.get("probe")
-    state = tensors, saved["federation"]
-    if saved["config"]["clients"] < run.config.clients:
+    probe = saved.probe
+    state = tensors, saved.federation
+    if saved.federation.clients < run.config.clients:
         state = _joined(run, folder, state)
     run.federation.load(state)
-    run.rows[:], run.losses[:], run.seconds = saved["rows"], saved["losses"], saved["seconds"]
-    run.first = saved.get("first")
+    run.rows[:], run.losses[:], run.seconds = saved.rows, saved.losses, saved.seconds
+    run.first = saved.first
     # The loss of the same examples at the loaded x: it can be asked only now that the run is there.
     if probe is not None and (now_ := run.probe()) is not None:
         same = math.isclose(probe, now_, rel_tol=PROBED, abs_tol=1e-6)
@@ -428,31 +426,31 @@ def _joined(run: Run, folder: Path, state: Saved) -> Saved:
     x0 = None
     if path.exists():
         with open_log(path, end=0, write=False) as log:
-            require_same(run, log.header, path, state[1]["round"])
+            require_same(run, log.header["config"], log.header["data"], path, state[1].round)
             x0 = log.header["x0"]
     return with_newcomers(federation, state, run.x0, x0, before)
 
 
-def _take_over(run: Run, folder: Path, facts: Mapping[str, Any], done: int, *, any_code: bool) -> None:
+def _take_over(run: Run, folder: Path, facts: SavedRun | Provenance, done: int, *, any_code: bool) -> None:
     """Have the hands of the run in the folder, at round ``done``; InputError if it may not go on here."""
     run.resolution.over = done > 0  # the first rounds have been looked at then
     for name, own in run.hands.items():
-        earlier = facts.get(name, [facts["code"]] if name == "codes" else [])
+        earlier = getattr(facts, name) or [facts.code] * (name == "codes")
         run.hands[name] = list(dict.fromkeys([*earlier, *own]))
-    if facts["code"] != code_version() and not any_code:
-        raise InputError(f"out must hold a run of this code ({code_version()}), got one of {facts['code']}")
+    if facts.code != code_version() and not any_code:
+        raise InputError(f"out must hold a run of this code ({code_version()}), got one of {facts.code}")
     least = f"be at least the {done} of the run in {folder}"
     require(run.config.rounds >= done, "rounds", least, run.config.rounds)
 
 
-def require_same(run: Run, saved: Mapping[str, Any], folder: Path, done: int) -> None:
+def require_same(run: Run, saved: Mapping[str, Any], data: str, folder: Path, done: int) -> None:
     """InputError that names what differs where a saved run is not this one, in more than its length.
 
     Clients may have joined too, after the rounds that are done.
     """
-    earlier = config_like(run.config, saved["config"], "the saved run").but(rounds=run.config.rounds)
+    earlier = config_like(run.config, saved, "the saved run").but(rounds=run.config.rounds)
     others = differing(earlier, run.config, done)
-    if saved["data"] != data_then(earlier, run.config, run.dataset):
+    if data != data_then(earlier, run.config, run.dataset):
         others.append("the examples, or their order" if run.config.data == OWN else "the examples")
     if others:
         what = f"hold the same run (only rounds may differ), got {folder}, which differs in {', '.join(others)}"
@@ -482,11 +480,10 @@ def repeat(run: Run, folder: Path, on_round: Callable[[Progress], None] | None) 
     federation, path = run.federation.by_records, folder / LOG_FILE
     assert federation is not None
     with open_log(path, write=False) as log:
-        require_same(run, log.header, folder, len(log))
+        require_same(run, log.header["config"], log.header["data"], folder, len(log))
         facts = read_provenance(folder) if (folder / PROVENANCE_FILE).exists() else {}
-        _take_over(
-            run, folder, {"devices": [], "code": log.header.get("code", "unknown")} | facts, len(log), any_code=True
-        )
+        hands = read_as(Provenance, {"code": log.header.get("code", "unknown")} | facts, str(folder))
+        _take_over(run, folder, hands, len(log), any_code=True)
         x0 = federation.observer.digest()
         _require_frame(run, federation, log)
         require(log.header["x0"] == x0, f"x_0 of {path}", f"have the digest {x0}", log.header["x0"])
@@ -542,7 +539,7 @@ def begin(run: Run, folder: Path) -> None:
     read_rows(folder / METRICS_FILE)
     if run.federation.by_records is not None and (path := folder / LOG_FILE).exists():  # it would be begun anew
         with open_log(path, write=False) as log:
-            require_same(run, log.header, path, len(log))
+            require_same(run, log.header["config"], log.header["data"], path, len(log))
     if (folder / PROVENANCE_FILE).exists():
         read_provenance(folder)
     ours = {CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS_FILE, PROVENANCE_FILE}
@@ -596,7 +593,7 @@ def logged(run: Run, out: Path) -> Iterator[None]:
         goes_on = bool(run.round) or (federation.follows and path.exists())
         end = None if federation.follows else run.round
         with open_log(path, end=end) if goes_on else RunLog.create(path, *_identity(run, federation)) as log:
-            require_same(run, log.header, path, len(log))
+            require_same(run, log.header["config"], log.header["data"], path, len(log))
             _require_frame(run, federation, log)
             if log.header["config"].get("clients", run.config.clients) < run.config.clients:
                 config = run.config.but(rounds=log.header["config"]["rounds"])

@@ -520,7 +520,7 @@ class Run:
         with held(folder):
             if (folder / CHECKPOINT_FILE).exists():
                 saved = read_saved(folder, partial(config_like, self.config))[1]
-                require_same(self, saved, folder, saved["federation"]["round"])
+                require_same(self, saved.config, saved.data, folder, saved.federation.round)
             save_run(self, folder)
             write_log(self, folder / LOG_FILE)
 
@@ -561,7 +561,7 @@ def load_run(
     given = [name for name, each in objects.items() if each is not None]
     understand = partial(config_from_mapping, lenient=True, trust_code=trust_code, unused=given)
     _, saved = read_saved(out, understand)
-    config = understand(saved.get("config", {}), f"run {out}")
+    config = understand(saved.config, f"run {out}")
     require_own(config, f"lab.load({str(out)!r}", model=model, loss=loss, clients=dataset, metrics=metrics)
     if not isinstance(dataset, Dataset):
         dataset = Materials.of(config).dataset() if dataset is None else dataset(config)
@@ -570,11 +570,11 @@ def load_run(
     if config.clients < M:
         sampled = M if config.sampled == config.clients else config.sampled
         config = joining(config.but(clients=M, sampled=sampled), dataset, out)
-    if saved["data"] != data_then(config.of_first(saved["config"]["clients"]), config, dataset):
+    if saved.data != data_then(config.of_first(saved.federation.clients), config, dataset):
         words = "; clients, test and their order must be those of then"
         parts = dataset.parts or ()
         fewer = (first_clients(dataset, M) for M in range(1, len(parts) if config.method.alone else 1))
-        if any(first is not None and first.digest == saved["data"] for first in fewer):
+        if any(first is not None and first.digest == saved.data for first in fewer):
             raise InputError(f"clients must be those of then for {config.method.name}, which is one agent, got more")
         more = words if config.data == OWN else ""
         raise InputError(

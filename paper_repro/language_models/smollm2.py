@@ -17,10 +17,11 @@ from typing import Any, Final, cast
 
 import pandas as pd
 
-from decomfl_lab.checkpoint import Saved, read_checkpoint
+from decomfl_lab.checkpoint import read_checkpoint
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.devices import find_device
 from decomfl_lab.federations.simulation import DeComFLFederation
+from decomfl_lab.outside import Saved, SavedRun, read_as
 from decomfl_lab.protocol.wire import encode
 from decomfl_lab.provenance import PROVENANCE_FILE, read_provenance
 from decomfl_lab.runs.configuration import TrainConfig, config_from_mapping
@@ -84,13 +85,14 @@ def _weights() -> Path | None:
 
 def taken(run: Path, dataset: Dataset | None = None) -> tuple[pd.DataFrame, dict[str, Any]]:
     """The evaluations of the run in a folder up to its checkpoint; and its provenance, settings and ``proof``."""
-    tensors, saved = read_checkpoint(run / CHECKPOINT_FILE)
-    config = config_from_mapping(saved["config"], f"run {run}")
+    tensors, values = read_checkpoint(run / CHECKPOINT_FILE)
+    saved = read_as(SavedRun, values, f"run {run}")
+    config = config_from_mapping(saved.config, f"run {run}")
     dataset = Materials.of(config).dataset() if dataset is None else dataset
     settings = {name: value for name, value in config.to_dict().items() if name not in ("model", "task_data")}
     facts = {**read_provenance(run), "settings": settings}
-    facts["rebuilt"], facts["kappa"] = proof(config, dataset, (tensors, saved["federation"]))
-    return pd.DataFrame(saved["rows"], columns=list(COLUMNS)), facts
+    facts["rebuilt"], facts["kappa"] = proof(config, dataset, (tensors, saved.federation))
+    return pd.DataFrame(saved.rows, columns=list(COLUMNS)), facts
 
 
 def proof(config: TrainConfig, dataset: Dataset, saved: Saved) -> tuple[dict[str, Any], list[dict[str, float]]]:

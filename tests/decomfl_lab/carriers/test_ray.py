@@ -50,7 +50,7 @@ def same(elsewhere, here, rounds=8):
     losses = [(elsewhere.advance(), here.advance()) for _ in range(rounds)]
     records = [[*map(repr, each.server.history.since(0))] for each in (elsewhere, here)]
     models = {elsewhere.observer.digest(), here.observer.digest(), *elsewhere.rebuilt().values()}
-    ledgers = elsewhere.ledger.to_json() == here.ledger.to_json() != Ledger(4).to_json()
+    ledgers = elsewhere.ledger.save() == here.ledger.save() != Ledger(4).save()
     return all(a == b for a, b in losses) and records[0] == records[1] and len(models) == 1 and ledgers
 
 

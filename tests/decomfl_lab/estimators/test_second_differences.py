@@ -53,7 +53,7 @@ def test_a_run_is_the_same_to_the_bit_and_the_byte_with_and_without_the_log(vari
     for _ in range(RUN.rounds):
         assert logged.advance() == silent.advance()
         assert logged.observer.digest() == silent.observer.digest()
-    assert logged.ledger.to_json() == silent.ledger.to_json()
+    assert logged.ledger.save() == silent.ledger.save()
     K = VARIANTS[variant].get("local_steps", 1)
     assert logged.curvature is not None
     assert np.array(logged.curvature.steps).shape == (RUN.rounds * K, 3)

@@ -134,7 +134,7 @@ def test_a_saved_server_knows_the_numbers_and_refuses_others(kind: type[RemoteFe
             second.log_to(log)
         for _ in range(3):
             second.advance()
-        assert (second.observer.digest(), second.ledger.to_json()) == (here.observer.digest(), here.ledger.to_json())
+        assert (second.observer.digest(), second.ledger.save()) == (here.observer.digest(), here.ledger.save())
         liar = second.delivery.sample()[0]
         second.carrier.hosts[liar] = host(liar, 7)
         second.advance()

@@ -139,7 +139,7 @@ def test_copied_replicas_are_the_replayed_ones(changes: dict[str, Any], tmp_path
         assert isinstance(federation, DeComFLFederation)
         for _ in range(7):
             federation.advance()
-        digests.append((federation.observer.digest(), federation.rebuilt(), federation.save()[1]["base"]))
+        digests.append((federation.observer.digest(), federation.rebuilt(), federation.save()[1].base))
         assert {c.replica.round for c in federation.clients} > {6}
     pd.testing.assert_frame_equal(*tables)
     assert digests[0] == digests[1]
