@@ -217,7 +217,7 @@ CLIENTS: Final = list(zip(INPUTS.split(20), (INPUTS[:, 0] > 0).long().split(20),
 def train(changes: Mapping[str, Any], saved: float, folder: Path) -> None:
     """A run, which is saved every so many seconds."""
     runs.CHECKPOINT_SECONDS = saved
-    runs.train_run(TINY.but(**changes), out=folder / "run")
+    runs.Run(TINY.but(**changes)).train(out=folder / "run")
 
 
 def net() -> nn.Module:

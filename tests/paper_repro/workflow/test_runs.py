@@ -21,6 +21,7 @@ from decomfl_lab.processes import Processes
 from decomfl_lab.progress import Progress, left_words
 from decomfl_lab.runs import folder as of_run
 from decomfl_lab.runs import run as a_run
+from decomfl_lab.runs.run import Run
 from paper_repro.workflow import runs
 from paper_repro.workflow.runs import RESULT_FILE, SO_FAR, Job, Report, Result, Work, run_all
 
@@ -172,17 +173,17 @@ def test_a_signal_stops_work_and_says_what_is_kept(number: int, n_jobs: int, tmp
 def _stopped_after(rounds: int, root: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
     """What there is when the time is over after so many rounds."""
 
-    def slowly(*args: Any, on_round: Callable[[Progress], None], **kwargs: Any) -> pd.DataFrame:
+    def slowly(run: Run, *, on_round: Callable[[Progress], None], **kwargs: Any) -> pd.DataFrame:
         def told(at: Progress) -> None:
             if at.round == rounds:
                 monkeypatch.setattr(runs.time, "monotonic", lambda: 1e9)
             on_round(at)
 
-        return train(*args, on_round=told, **kwargs)
+        return train(run, on_round=told, **kwargs)
 
-    train = runs.train_run
+    train = Run.train
     with monkeypatch.context() as patch:
-        patch.setattr(runs, "train_run", slowly)
+        patch.setattr(Run, "train", slowly)
         return one(job(), root, until=time.monotonic() + 3600, resume=True)
 
 
