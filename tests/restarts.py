@@ -19,6 +19,7 @@ import math
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -112,7 +113,7 @@ def left_by(root: Path) -> str:
     for path in sorted(root.rglob("*")):
         content = path.read_bytes() if path.is_file() and path.suffix != ".tmp" else b""
         name = re.sub(r"[0-9a-f]{12}\.tmp", "tmp", path.relative_to(root).as_posix())
-        found.append((name, hashlib.sha256(re.sub(rb"process \d+", b"", content)).hexdigest()))
+        found.append((name, hashlib.sha256(re.sub(rb"process \d+", b"process N", content)).hexdigest()))
     return repr(sorted(found))
 
 
@@ -330,6 +331,7 @@ def _past_the_disk(path: Path, content: bytes) -> None:
     subprocess.run(["dd", f"of={path}", "status=none"], input=content, check=True)
 
 
+HOST: Final = re.escape(socket.gethostname())
 FAULTS: Final[dict[str, Callable[[], object]]] = {
     "": lambda: None,
     "nothing is synced": lambda: setattr(os, "fsync", lambda _: None),
@@ -337,7 +339,7 @@ FAULTS: Final[dict[str, Callable[[], object]]] = {
     "a checkpoint is written in place": lambda: setattr(checkpoint, "write_atomically", Path.write_bytes),
     "a file is written past the disk": lambda: setattr(checkpoint, "write_atomically", _past_the_disk),
     "what killed writers left stays": lambda: setattr(files, "_remove_parts", lambda *_: None),
-    "who was killed while it signed has the lock": lambda: setattr(files, "_SIGNED", re.compile(r"process \d+ on .*")),
+    "who was killed while it signed has the lock": lambda: setattr(files, "_SIGNED", re.compile(f".* {HOST}")),
     "a digest that is half there is a changed entry": lambda: setattr(RunLog, "_mended", lambda *_: None),
     "a record is written before it is listed": lambda: setattr(manifest, "_beside", lambda path: path),
 }

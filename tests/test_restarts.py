@@ -16,7 +16,7 @@ from tests.thorough import sampled
 
 ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "NUMBA", "MKL")}
 IN_TURN = "".join(fate.name[0] for fate in Fate) + "*"
-LEAST = {"run": 80, "run that is saved at its end": 40, "run with joiners": 60, "MeZO": 35, "kappa": 25, "paper": 130}
+LEAST = {"run": 80, "run that is saved at its end": 40, "run with joiners": 60, "MeZO": 35, "kappa": 25, "paper": 120}
 """Commands, with the least number of events that each has."""
 PLANTED = [
     ("kappa", "P", "nothing is synced"),

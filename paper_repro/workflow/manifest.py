@@ -3,6 +3,7 @@
 ``python -m paper_repro.workflow.manifest FOLDER`` lists all files of a folder anew, after a record was added by hand.
 """
 
+import contextlib
 import hashlib
 import sys
 from collections.abc import Mapping
@@ -72,7 +73,8 @@ def _take(root: Path, name: str, listed: Mapping[str, str]) -> None:
     """Have the file that is listed in its place, if it stands beside it."""
     new = _beside(root / name)
     if new.exists() and file_digest(new) == listed.get(name):
-        new.replace(root / name)
+        with contextlib.suppress(FileNotFoundError):  # another reader was faster
+            new.replace(root / name)
 
 
 def _list(root: Path, listed: Mapping[str, str]) -> None:

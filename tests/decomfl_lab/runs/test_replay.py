@@ -19,9 +19,7 @@ from decomfl_lab.checkpoint import read_checkpoint
 from decomfl_lab.cli.main import main
 from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.protocol.log import LogEntry, RunLog
-from decomfl_lab.runs import folder as of_run
 from decomfl_lab.runs import replay as module
-from decomfl_lab.runs import run
 from decomfl_lab.runs.configuration import TrainConfig
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE
 from decomfl_lab.runs.run import Run, load_run
@@ -83,16 +81,6 @@ def test_a_log_that_lacks_rounds_or_is_of_another_run_is_refused(changes: dict[s
     )
     with pytest.raises(lab.InputError, match=told):
         Run(replace(TINY, rounds=8)).train(out=tmp_path / "a")
-
-
-def test_no_checkpoint_is_ahead_of_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    synced: list[int] = []
-    monkeypatch.setattr(RunLog, "sync", lambda log: synced.append(len(log)))
-    written = of_run.write_checkpoint
-    monkeypatch.setattr(of_run, "write_checkpoint", lambda *a: (synced.append(-1), written(*a)))
-    monkeypatch.setattr(run, "CHECKPOINT_SECONDS", 0.0)
-    Run(replace(TINY, rounds=2)).train(out=tmp_path)
-    assert synced == [1, -1, 2, -1, 2, -1]
 
 
 @pytest.mark.parametrize("changes", sampled(VARIANTS, 11))
