@@ -21,8 +21,8 @@ from decomfl_lab.noise import STREAM_VERSION, Distribution
 from decomfl_lab.protocol.compression import QuantizedVector, SparseVector
 from decomfl_lab.protocol.messages import (
     DIRECTIONS,
-    FORMS,
     HEADER_BYTES,
+    KINDS,
     ROUND_HEAD,
     SIGNS,
     STEPS,
@@ -58,7 +58,7 @@ _SCALAR, _INDEX, _LEVEL, _SUM = np.dtype("<f4"), np.dtype("<u4"), np.dtype("i1")
 _DISTRIBUTIONS = tuple(Distribution)
 _SEEDINGS = tuple(Seeding)
 _KINDS = {kind.value: kind for kind in Kind}
-_CLASSES: dict[Kind, Callable[..., Message]] = {form.kind: made for made, form in FORMS.items()}
+_CLASSES: dict[Kind, Callable[..., Message]] = {kind: made for made, kind in KINDS.items()}
 PLAN_BYTES = HEADER_BYTES + ROUND_HEAD.size + _COUNT.size
 MAX_SCALARS = (MAX_BODY - Kind.REPLY.layout.size) // SCALAR_BYTES
 
@@ -277,7 +277,7 @@ def encode(message: Message) -> bytes:
     Raises:
         InputError: If a number of it is none that the wire has, or all of it is too long.
     """
-    kind = FORMS[type(message)].kind
+    kind = KINDS[type(message)]
     match message:
         case Plan(r, eta, P, distribution, seeds, records):
             return _message(kind, rest=_round_head(r, eta, P, distribution, seeds) + _records_body(records))
