@@ -45,7 +45,7 @@ def circumstances(meanings: Mapping[str, str]) -> dict[str, Any]:
 
 def provenance() -> dict[str, Any]:
     """The date, the machine, and versions."""
-    from decomfl_lab.runs.provenance import code_version
+    from decomfl_lab.provenance import code_version
 
     # The processor's name, as far as the system tells.
     info = Path("/proc/cpuinfo")

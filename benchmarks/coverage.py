@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.mould import BenchmarkRow, benchmark, column, names
-from decomfl_lab.errors import require_choice, require_int, require_possible
+from decomfl_lab.errors import require_choice, require_possible
 from decomfl_lab.options import option
 
 GROSS = 5
@@ -26,7 +26,7 @@ PROBES = (0, 2, 3, 6, 12, 24, 48)  # ends of the classes of probes that runs are
 class CoverageOptions:
     """The options of ``decomfl bench coverage``."""
 
-    seeds: int = option(100, "The number of estimates of every matrix, each with randomness of its own.")
+    seeds: int = option(100, "The number of estimates of every matrix, each with randomness of its own.", ge=1)
     rtol: float = option(0.05, "The half-width that the estimates are asked for.")
     spectra: str | None = option(
         None, "The matrices, joined by commas; the error for another lists them. [default: all]"
@@ -77,7 +77,7 @@ def coverage(options: CoverageOptions) -> Iterator[CoverageCount]:
     """
     from benchmarks.ways.spectra import SPECTRA
 
-    seeds = require_int("seeds", options.seeds, 1)
+    seeds = options.seeds
     require_possible("seeds", seeds, operations=1e6 * seeds)
     spectra = names("spectra", options.spectra, SPECTRA)
     runs = list(coverage_runs(seeds=range(seeds), spectra=spectra, rtol=options.rtol, max_products=_MOST_PRODUCTS))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.mould import BenchmarkRow, benchmark, column
-from decomfl_lab.errors import require_int, require_possible
+from decomfl_lab.errors import require_possible
 from decomfl_lab.options import option
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 class ComparisonOptions:
     """The options of ``decomfl bench kappa``."""
 
-    seeds: int = option(100, "The number of runs of our two estimates, whose coverage is counted.")
-    library_seeds: int = option(10, "The number of runs of everything else.")
-    products: int = option(20, "The number of Hessian-vector products of those runs.")
+    seeds: int = option(100, "The number of runs of our two estimates, whose coverage is counted.", ge=1)
+    library_seeds: int = option(10, "The number of runs of everything else.", ge=1)
+    products: int = option(20, "The number of Hessian-vector products of those runs.", ge=4)
     rtol: float = option(0.05, "The half-width that the estimate with its own stop is asked for.")
     examples: int = option(1000, "The number of digits in the loss.")
 
@@ -74,8 +74,7 @@ def kappa(options: ComparisonOptions) -> Iterator[ComparisonRow]:
     """
     from benchmarks.ways.libraries import KappaProblem
 
-    counts = require_int("seeds", options.seeds, 1), require_int("library_seeds", options.library_seeds, 1)
-    products = require_int("products", options.products, 4)
+    counts, products = (options.seeds, options.library_seeds), options.products
     require_possible("seeds and products", (*counts, products), operations=1e6 * sum(counts) * products)
     yield from comparison_rows(KappaProblem(options.examples), options)
 

@@ -9,8 +9,9 @@ from typing import Any
 from benchmarks.mould import BenchmarkRow, benchmark, column, names
 from benchmarks.ways import IN_PLACE
 from benchmarks.ways.clock import in_turns
-from decomfl_lab.errors import require_int, require_possible
-from decomfl_lab.options import option
+from decomfl_lab.errors import require_possible
+from decomfl_lab.language.opt import SPECIAL
+from decomfl_lab.options import MOST_THREADS, option
 
 WAYS = {
     IN_PLACE: "MeZO's and the authors' way: torch's randn, x moved in place, all logits of batches in no order",
@@ -29,14 +30,14 @@ class LlmRoundOptions:
     model: str = option(
         "opt-0.3m", "Language model: opt-0.3m to opt-125m or smollm2-135m, with random weights, or a folder or name."
     )
-    vocabulary: int = option(4096, "Number of tokens that an OPT with random weights knows.")
-    batch_size: int = option(32, "Prompts in a client's batch.")
-    clients: int = option(2, "Number m of sampled clients.")
-    perturbations: int = option(5, "Number P of directions.")
+    vocabulary: int = option(4096, "Number of tokens that an OPT with random weights knows.", ge=2 + len(SPECIAL))
+    batch_size: int = option(32, "Prompts in a client's batch.", ge=1)
+    clients: int = option(2, "Number m of sampled clients.", symbol="m", ge=1)
+    perturbations: int = option(5, "Number P of directions.", symbol="P", ge=1)
     way: str | None = option(None, "Ways to measure; a wrong one is answered with their names. [default: all]")
-    threads: int = option(1, "Number of CPU threads that torch uses.")
+    threads: int = option(1, "Number of CPU threads that torch uses.", ge=1, le=MOST_THREADS)
     device: str = option("cpu", "cpu, cuda, cuda:N or auto. [default: cpu]")
-    repeats: int = option(5, "Rounds of each way, in turns; the fastest counts.")
+    repeats: int = option(5, "Rounds of each way, in turns; the fastest counts.", ge=1)
     memory: bool = option(True, "Measure peaks too, of models of 16 MB and more.")
 
 
@@ -96,19 +97,15 @@ def llm_round(options: LlmRoundOptions) -> Iterator[LlmRoundRow]:
     import torch
 
     from benchmarks.ways import language
-    from benchmarks.ways.in_place import scalar_error
+    from benchmarks.ways.mezo import scalar_error
     from decomfl_lab.devices import describe, find_device, use_tf32_, use_threads_
-    from decomfl_lab.language.opt import SPECIAL
     from decomfl_lab.layout import Layout
 
     use_threads_(options.threads)
     m, batch, P = options.clients, options.batch_size, options.perturbations
-    for name, number in {"batch": batch, "clients m": m, "directions P": P, "repeats": options.repeats}.items():
-        require_int(name, number, 1)
     sizes = batch, m, P, options.repeats
     require_possible("batch, clients, P and repeats", sizes, operations=1e6 * math.prod(sizes))
     require_possible("batch and clients", (batch, m), memory=100.0 * batch * m)
-    require_int("vocabulary", options.vocabulary, 2 + len(SPECIAL))
     require_possible("vocabulary", options.vocabulary, memory=100 * options.vocabulary)
     chosen = [IN_PLACE, *(way for way in names("way", options.way, WAYS) if way != IN_PLACE)]
     place = find_device(options.device)

@@ -32,8 +32,8 @@ from benchmarks.circumstances import circumstances
 from decomfl_lab.cli.command import beside, flags_of, integer
 from decomfl_lab.cli.screen import Screened
 from decomfl_lab.errors import InputError, require_choice
+from decomfl_lab.json_values import print_json
 from decomfl_lab.options import option
-from decomfl_lab.plain import print_json
 
 _WIDTH = 160  # characters of a line where stdout is no terminal
 

@@ -136,7 +136,7 @@ def _measured(settings: Sequence[RebuildSetting]) -> Iterator[RebuildRow]:
     """Rows of settings that share d and device, measured in this process, one after another."""
     import torch
 
-    from decomfl_lab.runs.memory import peak_of, resident_bytes
+    from decomfl_lab.methods.memory import peak_of, resident_bytes
 
     d, device = settings[0].d, settings[0].device
     threads = torch.get_num_threads()

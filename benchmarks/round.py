@@ -9,7 +9,7 @@ from benchmarks.mould import BenchmarkRow, benchmark, column, names
 from benchmarks.ways import IN_PLACE
 from benchmarks.ways.clock import in_turns
 from decomfl_lab.engines.registry import ENGINES, make_engine
-from decomfl_lab.errors import require_int, require_possible
+from decomfl_lab.errors import require_possible
 from decomfl_lab.options import option
 
 _ENGINES_ON_GPU = ("plain", "serial", "batched")  # engines that evaluate losses where a GPU has the model
@@ -24,14 +24,14 @@ class RoundOptions:
     """The options of ``decomfl bench round``."""
 
     model: str = option("mnist", "Models to measure: mnist, fashion or both, joined by commas.")
-    batch: int = option(256, "Examples in a client's batch.")
-    clients: int = option(10, "Number m of sampled clients.")
-    perturbations: int = option(20, "Number P of directions.")
+    batch: int = option(256, "Examples in a client's batch.", ge=1)
+    clients: int = option(10, "Number m of sampled clients.", symbol="m", ge=1)
+    perturbations: int = option(20, "Number P of directions.", symbol="P", ge=1)
     engine: str | None = option(
         None, f"Engines to measure: {', '.join(ENGINES)}. [default: all, on a GPU {', '.join(_ENGINES_ON_GPU)}]"
     )
     device: str = option("cpu", "cpu, cuda, cuda:N or auto. [default: cpu]")
-    repeats: int = option(2, "Runs of each engine, in turns; the fastest counts.")
+    repeats: int = option(2, "Runs of each engine, in turns; the fastest counts.", ge=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,7 @@ def round_(options: RoundOptions) -> Iterator[RoundRow]:
     """
     import torch
 
-    from benchmarks.ways.in_place import scalar_error
+    from benchmarks.ways.mezo import scalar_error
     from benchmarks.ways.step import EngineStep
     from decomfl_lab.devices import describe, find_device, use_tf32_
 
@@ -90,11 +90,8 @@ def round_(options: RoundOptions) -> Iterator[RoundRow]:
     models = names("model", options.model, _MODELS)
     able = _ENGINES_ON_GPU if place.type == "cuda" else tuple(ENGINES)
     engines = names("engine", options.engine, ENGINES) if options.engine is not None else able
-    sizes = {"batch": options.batch, "clients": options.clients, "directions P": options.perturbations}
-    sizes["repeats"] = options.repeats
-    for name, number in sizes.items():
-        require_int(name, number, 1)
-    require_possible("batch, clients, P and repeats", tuple(sizes.values()), operations=1e5 * math.prod(sizes.values()))
+    sizes = options.batch, options.clients, options.perturbations, options.repeats
+    require_possible("batch, clients, P and repeats", sizes, operations=1e5 * math.prod(sizes))
     pixels = options.batch * options.clients * 28 * 28
     require_possible("batch and clients", (options.batch, options.clients), memory=4.0 * pixels)
     use_tf32_(False)

@@ -35,13 +35,13 @@ from .replicas.rules import LowPrecision as LowPrecision
 from .replicas.rules import Momentum as Momentum
 from .replicas.rules import Sgd as Sgd
 from .replicas.rules import SignSgd as SignSgd
-from .runs.api import load as load
-from .runs.api import train as train
-from .runs.config import TrainConfig as TrainConfig
+from .runs.configuration import TrainConfig as TrainConfig
 from .runs.hooks import Round as Round
 from .runs.hooks import TensorBoard as TensorBoard
 from .runs.hooks import WandB as WandB
 from .runs.replay import replay as replay
 from .runs.run import Run as Run
+from .runs.run import load as load
+from .runs.run import train as train
 
 __version__: str

@@ -23,6 +23,8 @@ T = TypeVar("T")
 Saved = tuple[dict[str, "Tensor"], dict[str, Any]]
 """Tensors and JSON-able values: what a checkpoint holds."""
 
+CHECKPOINT_SECONDS = 20.0
+"""The time between two checkpoints is this, times the seconds that one takes if more than 1: 5 % of a run at most."""
 _KEY = "decomfl"
 _CHECKSUM = re.compile(rb'"sha256":"([0-9a-f]{64})"')
 """The checksum in the header. Quotes inside of JSON's strings are escaped, so no value can look like it."""

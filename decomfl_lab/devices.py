@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from decomfl_lab.errors import InputError, plural, require, require_choice, require_int
+from decomfl_lab.options import MOST_THREADS
 
 DEVICES = ("cpu", "cuda", "cuda:N", "auto")
 
@@ -58,7 +59,7 @@ def use_tf32_(on: bool) -> None:
 
 def use_threads_(threads: int) -> None:
     """Let torch compute with so many threads of the CPU; InputError unless a system can have so many."""
-    torch.set_num_threads(require_int("threads", threads, 1, 1024))
+    torch.set_num_threads(require_int("threads", threads, 1, MOST_THREADS))
 
 
 def free_memory(device: torch.device) -> int | None:

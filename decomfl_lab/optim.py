@@ -5,7 +5,7 @@
         loss = optimizer.step(lambda: model(**batch).loss)
 
 No parameter is written but by the update: torch's functions are given fl(w + fl(μz)) for a parameter w, a tensor at a
-time (``objectives.perturbed``). MeZO's own code moves x there and back instead, x + μz − 2μz + μz, which rounds x in
+time (``objectives.perturbation``). MeZO's own code moves x there and back instead, x + μz − 2μz + μz, which rounds x in
 every step. Here x is exactly where it was, so a step is its record, and the log is one that every reader knows.
 """
 
@@ -43,22 +43,22 @@ from decomfl_lab.estimators.resolution import Resolution, span
 from decomfl_lab.files import as_path, held_file
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.noise import STREAM_VERSION, Distribution, Format, Program, cpu_backend, derive_seed
-from decomfl_lab.objectives.apart import require_apart
+from decomfl_lab.objectives.aliasing import require_apart
 from decomfl_lab.objectives.function import back, enabled
 from decomfl_lab.objectives.lines import LINES, Line, continuous
 from decomfl_lab.objectives.needs import Needs
-from decomfl_lab.objectives.perturbed import moved, stamp_of
+from decomfl_lab.objectives.perturbation import moved, stamp_of
 from decomfl_lab.objectives.trial import ROUNDING, STILL, refuse, unlike
 from decomfl_lab.objectives.vectors import inner
 from decomfl_lab.plugins import OWN
 from decomfl_lab.protocol.log import LogEntry, RunLog
 from decomfl_lab.protocol.server import DIRECTIONS
+from decomfl_lab.provenance import code_version
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import Seeding, draw_seeds
 from decomfl_lab.replicas.rebuild import axpy_, rebuild_
 from decomfl_lab.replicas.rules import LowPrecision, Sgd, Step, UpdateRule
-from decomfl_lab.runs.config import OWN_LOSS, TrainConfig
-from decomfl_lab.runs.provenance import code_version
+from decomfl_lab.runs.configuration import OWN_LOSS, TrainConfig
 from decomfl_lab.tables import table_beside
 
 __all__ = ["MeZO", "MeZOTraining"]

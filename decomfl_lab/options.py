@@ -3,16 +3,27 @@
     @dataclass(frozen=True, kw_only=True)
     class CheckOptions:
         statement: str = option(REQUIRED, "The name of a bound.", argument=True)
-        seed: int = option(0, "The seed of searches.")
+        seed: int = option(0, "The seed of searches.", ge=0)
 
 ``cli.command`` makes a command of such a class and a function of it. A field that is itself such a class stands for its
 fields, so that options which belong together are written once.
+
+An option says its range itself. Python, files, flags and peers are all held to it by ``Option.require``, and
+``struct_of`` has it for those who read our files, as JSON Schema writes it. What options have to do with each other is
+said by the class that has them.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, get_type_hints
+from functools import cache
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Literal, Protocol, get_args, get_origin, get_type_hints
+
+from msgspec import Meta, Struct, defstruct
+
+from decomfl_lab.errors import InputError, is_number, require, require_choice, require_int, shown
 
 REQUIRED: Final[Any] = dataclasses.MISSING
 """The default of an option that must be given."""
@@ -21,6 +32,9 @@ TRUST_CODE: Final = (
     "what you name yourself is run."
 )
 """The help of --trust-code."""
+MOST_THREADS: Final = 1024
+"""The most threads that a system can have."""
+_LONG = 1 << 63
 
 
 @dataclass(frozen=True)
@@ -35,11 +49,101 @@ class Option:
     metavar: str | None = None  # what the help shows for the value, where that is not its type
     earlier: Any = None  # the value of runs of versions that did not have the option, where that is not the default
     rare: bool = False  # whether files leave it out at its default, as those of versions that did not have it do
+    symbol: str = ""  # the paper's symbol, which errors have beside the name
+    of: Any = None  # the type of the value, or of a schedule's numbers, where the default does not tell it
+    choices: Sequence[str] = ()  # the values that it may have, where they are few
+    ge: float | None = None  # the least number
+    gt: float | None = None  # or the number that it is above
+    le: float | None = None  # the largest number
+    lt: float | None = None  # or the number that it is below
 
     @property
     def is_schedule(self) -> bool:
         """Whether the value is a schedule, {round: value}."""
         return isinstance(self.default, dict)
+
+    @property
+    def kind(self) -> Any:
+        """The type of the value: dict[int, float] for a schedule, tuple[str, ...] for several values."""
+        if self.is_schedule:
+            return dict[int, self.of]  # type: ignore[name-defined]
+        return type(self.default) if isinstance(self.default, bool | int | float | str) else self.of
+
+    def require(self, name: str, value: Any) -> None:
+        """InputError unless the value is of the option's type and in its range.
+
+        Args:
+            name: What the option is called here, perhaps with the file that it stands in.
+            value: The value; None is one where it is the default.
+        """
+        if not (value is None and self.default is None):
+            self._require(name, value, self.kind)
+
+    def _require(self, name: str, value: Any, kind: Any) -> None:
+        if get_origin(kind) is tuple:
+            for each in value:
+                self._require(name, each, get_args(kind)[0])
+        elif get_origin(kind) is dict:
+            require(isinstance(value, Mapping), name, "be {round: value, ...}", value)
+            for r, each in value.items():
+                require_int(f"round in {name}", r, 1)
+                self._require(f"{name} at round {r}", each, get_args(kind)[1])
+        elif self.choices:
+            require_choice(name, value, self.choices)
+        elif kind is bool:
+            require(isinstance(value, bool), name, "be True or False", value)
+        elif kind is int:
+            least = -_LONG if self.ge is None else int(self.ge)
+            require_int(name, value, least, None if self.le is None else int(self.le))
+        elif kind is float:
+            below = next((each for each in (self.le, self.lt) if each is not None), None)
+            above = next((each for each in (self.ge, self.gt) if each is not None), None)
+            if below is not None:
+                rule = f"be in {'(' if self.ge is None else '['}{above:g}, {below:g}{')' if self.le is None else ']'}"
+            elif above is not None:
+                rule = f"be a finite number {'above' if self.ge is None else 'of at least'} {above:g}"
+            else:
+                rule = "be a finite number"
+            require(isinstance(value, int | float) and is_number(value), name, rule, value)
+            high_enough = (self.ge is None or value >= self.ge) and (self.gt is None or value > self.gt)
+            low_enough = (self.le is None or value <= self.le) and (self.lt is None or value < self.lt)
+            require(high_enough and low_enough, name, rule, value)
+        elif kind is str:
+            require(isinstance(value, str), name, "be text", value)
+
+    def read(self, name: str, value: Any) -> Any:
+        """The value, of what JSON or TOML has for it; errors are those of ``require``.
+
+        A whole number stands for a number, and a schedule has text for its rounds.
+        """
+        if self.kind is float and type(value) is int:
+            require(abs(value) < _LONG, name, "be a number of 64 bits", value)
+            value = float(value)
+        elif self.is_schedule:
+            require(isinstance(value, Mapping), name, "be a table of ROUND = VALUE", value)
+            try:
+                value = {int(r): each for r, each in value.items()}
+            except ValueError:
+                raise InputError(f"{name} must have whole rounds as keys, got {shown(list(value))}") from None
+        self.require(name, value)
+        return value
+
+    @property
+    def written(self) -> Any:
+        """The type of the value as files have it, with its range and its help."""
+        kind = get_args(self.kind)[1 if self.is_schedule else 0] if get_args(self.kind) else self.kind
+        limits = {name: getattr(self, name) for name in ("ge", "gt", "le", "lt")}
+        if kind is int:  # a range beyond 64 bits is told by the help alone
+            limits = {name: int(own) for name, own in limits.items() if own is not None and abs(own) < _LONG}
+        elif self.choices:
+            kind = Literal[*map(str, self.choices)]
+        elif kind not in (bool, float, str):
+            kind = str
+        meta = Meta(**limits if kind in (int, float) else {}, description=self.help, extra={"group": self.group})
+        own: Any = Annotated[kind, meta]
+        if self.is_schedule:
+            return dict[str, own]
+        return list[own] if get_args(self.kind) else own
 
 
 class Codec(Protocol):
@@ -70,11 +174,44 @@ def option(default: Any, help_: str = "", group: str = "", *, codec: Codec | Non
     return field(default=default, metadata=metadata)
 
 
-def declared(kind: type) -> Iterator[tuple[str, Any, Option]]:
-    """Name, type and option of every field of a dataclass, and of those of its fields that are such classes."""
-    types = get_type_hints(kind)
-    for own in dataclasses.fields(kind):
-        if "option" in own.metadata:
-            yield own.name, types[own.name], own.metadata["option"]
-        elif dataclasses.is_dataclass(types[own.name]):
-            yield from declared(types[own.name])
+@cache
+def own_options(kind: type[Any]) -> dict[str, Option]:
+    """The options among the fields of a dataclass, by their names."""
+    found = {own.name: own.metadata["option"] for own in dataclasses.fields(kind) if "option" in own.metadata}
+    if any(each.kind is None for each in found.values()):  # what a default does not tell, the field's type does
+        types = get_type_hints(kind)
+        for name, each in found.items():
+            kinds = get_args(types[name]) if isinstance(types[name], UnionType) else (types[name],)  # X | None
+            kinds = tuple(own for own in kinds if own is not NoneType)
+            if each.kind is None:
+                found[name] = dataclasses.replace(each, of=kinds[0] if len(kinds) == 1 else Any)
+    return found
+
+
+def declared(kind: type) -> Iterator[tuple[str, Option]]:
+    """Name and option of every field of a dataclass, and of those of its fields that are such classes."""
+    own, types = own_options(kind), get_type_hints(kind)
+    for each in dataclasses.fields(kind):
+        if each.name in own:
+            yield each.name, own[each.name]
+        elif dataclasses.is_dataclass(types[each.name]):
+            yield from declared(types[each.name])
+
+
+def require_options(given: Any) -> None:
+    """InputError unless every option of a dataclass is of its type and in its range."""
+    kind: Any = type(given)
+    for name, own in own_options(kind).items():
+        own.require(f"{name} {own.symbol}".strip(), getattr(given, name))
+
+
+def struct_of(name: str, options: Mapping[str, Option]) -> type[Struct]:
+    """What files have of options, as a type: ``msgspec.json.schema`` writes it down, and ``msgspec.convert`` reads."""
+    fields: list[Any] = []
+    for own, each in options.items():
+        if each.default is REQUIRED:
+            fields.append((own, each.written))
+        else:
+            default = str(each.default) if isinstance(each.default, Path) else each.default
+            fields.append((own, each.written if default is not None else each.written | None, default))
+    return defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)

@@ -1,8 +1,8 @@
 """What comes from outside, as types: files and peers are read into them, whole, before anything is made of them.
 
 A type says what its values may be, and its ``__post_init__`` what they have to do with each other. Options of a run are
-the exception: they have their rules in ``runs.config``, and are a table of plain values here. Keys that a type does not
-know are left alone, as a later version may have written them.
+the exception: they have their rules in ``runs.configuration``, and are a table of plain values here. Keys that a type
+does not know are left alone, as a later version may have written them.
 """
 
 import math
@@ -137,7 +137,7 @@ class Header(Struct, frozen=True, kw_only=True):
     classes: Annotated[int, Meta(ge=0, le=1 << 24)]
     d: Size
     x0: Digest
-    stream: int
+    stream: Whole
     start: StreamStart | StartInFile | GivenStart | LibrariesStart = LibrariesStart()
     """Logs of version 1 do not have it."""
     tensors: Annotated[tuple[NamedTensor, ...], Meta(max_length=MOST_TENSORS)] = ()
@@ -275,11 +275,11 @@ class Provenance(Struct, frozen=True):
     metrics_sha256: str | None = None
 
 
-# What an estimate of κ goes on from (``hessian.resume``).
+# What an estimate of κ goes on from (``hessian.resumption``).
 
 
 class SavedPoles(Struct, frozen=True):
-    """What the start vector has told once its space is invariant (``hessian.spectrum.hidden.Hidden``)."""
+    """What the start vector has told once its space is invariant (``hessian.spectrum.unseen_eigenvalues.Hidden``)."""
 
     n: Size
     poles: list[Number]
@@ -330,6 +330,16 @@ class SavedEstimate(Struct, frozen=True):
     history: list[tuple[Whole, Number, Number, Number, Number]]
     seconds: Annotated[float, Meta(ge=0)]
 
+
+FILES: dict[str, type] = {
+    "log": Header,
+    "checkpoint": SavedRun,
+    "provenance": Provenance,
+    "offer": Offer,
+    "host": SavedHost,
+    "kappa-checkpoint": SavedEstimate,
+}
+"""What is written in JSON, by what a user calls it."""
 
 _SHARES = ("test_accuracy", "calibrated_accuracy")
 _AMOUNTS = ("wire_scalars", "seconds")

@@ -18,16 +18,16 @@ from decomfl_lab.errors import require
 from decomfl_lab.files import write_atomically
 from figures.comparison import comparison
 from figures.curves import Count
-from paper_repro.drawing import label, rendered
-from paper_repro.making import make_report
 from paper_repro.parts import fig2
+from paper_repro.pipeline import make_report
+from paper_repro.report_folder import label, rendered
 from paper_repro.request import requested
-from paper_repro.workflow import recorded
-from paper_repro.workflow.asked import PaperOptions
+from paper_repro.workflow import recordings
 from paper_repro.workflow.claims import rows
 from paper_repro.workflow.estimators import Curves
+from paper_repro.workflow.options import PaperOptions
 from paper_repro.workflow.part import Options
-from paper_repro.workflow.recorded import Rows
+from paper_repro.workflow.recordings import Rows
 from paper_repro.workflow.reference import fig2_reference
 from paper_repro.workflow.scales import SCALES
 
@@ -54,7 +54,7 @@ def draw(docs: Path, stems: Collection[str] = (*PICTURES, HERO)) -> None:
 
 
 def _recorded() -> Rows:
-    kept = recorded.load("fig2", "full")
+    kept = recordings.load("fig2", "full")
     require(kept is not None, "rows of Figure 2", "be recorded at full scale", "none")
     assert kept is not None
     return kept

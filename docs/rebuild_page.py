@@ -19,7 +19,8 @@ import pandas as pd
 
 from decomfl_lab.files import write_atomically
 from decomfl_lab.protocol.log import RunLog
-from decomfl_lab.runs.folder import LOG_FILE, METRICS_FILE, PROVENANCE_FILE
+from decomfl_lab.provenance import PROVENANCE_FILE
+from decomfl_lab.runs.folder import LOG_FILE, METRICS_FILE
 
 _TEST_IMAGES = 10_000  # those of MNIST's test part
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pandas as pd
 
 from decomfl_lab.language.corpus import load_corpus
-from decomfl_lab.runs.pretraining import pretrain
-from decomfl_lab.runs.told import Progress
+from decomfl_lab.language.pretraining import pretrain
+from decomfl_lab.progress import Progress
 from paper_repro.workflow.scales import SCALES
 
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from paper_repro.language_models import llm, pretrained, sizes
+from paper_repro.language_models import llm, sizes, smollm2
 from paper_repro.parts import audit, fig2, fig3, hessian, memory, projection, table1, theory, topk
 from paper_repro.studies import board, edge
 from paper_repro.workflow.part import Part
@@ -15,7 +15,7 @@ PARTS: dict[str, Part] = {
     "topk": topk,
     "table1": table1,
     "llm": llm,
-    "smollm2": pretrained,
+    "smollm2": smollm2,
     "board": board,
     "memory": memory,
     "hessian": hessian,

@@ -4,26 +4,22 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import cast
 
 from decomfl_lab.devices import find_device
-from decomfl_lab.errors import require, require_choice, require_finite_positive, require_int
+from decomfl_lab.errors import require, require_choice
 from decomfl_lab.files import require_writable
 from decomfl_lab.laws.devices import require_bits
+from decomfl_lab.options import require_options
 from figures.curves import Count
 from paper_repro.contents import PARTS
-from paper_repro.workflow import recorded
-from paper_repro.workflow.asked import PaperOptions
+from paper_repro.workflow import recordings
 from paper_repro.workflow.claims import ON_GPU, named
-from paper_repro.workflow.measures import COUNTS
+from paper_repro.workflow.options import READINGS, PaperOptions
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.reference import curves
 from paper_repro.workflow.report import require_own_page
 from paper_repro.workflow.scales import SCALES, changed
-from paper_repro.workflow.series import READINGS
-
-MOST_JOBS: Final = 4096
-"""Processes at a time; a machine ends long before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,18 +56,13 @@ def requested(asked: PaperOptions, *, problems: Sequence[str] = (), lines: Seque
     """
     started, scale = time.monotonic(), asked.scale or "default"
     require_choice("scale", scale, SCALES)
-    require_choice("count", asked.count, COUNTS)
-    require_choice("reading", asked.reading, (*READINGS, "both"))
+    require_options(asked)
     place = find_device(asked.device)
     on_gpu = place.type == "cuda"
     # Without --only: on a GPU the parts that gain by it, else all.
     chosen = named("only", asked.only, ",", PARTS) or (ON_GPU if on_gpu else tuple(PARTS))
-    require_int("jobs", asked.jobs, 0, MOST_JOBS)
     # The limit of time is given in one of two units, or not.
     require(asked.hours is None or asked.minutes is None, "minutes", "be left out where hours are given", asked.minutes)
-    for limit, value in (("hours", asked.hours), ("minutes", asked.minutes)):
-        if value is not None:
-            require_finite_positive(limit, value)
     sizes, told = changed(SCALES[scale], asked.changes)
     for name, other in (("--from-recorded", asked.from_recorded), ("--record", asked.record)):
         alone = f"be left out with {name}, as records are of settings as they are"
@@ -84,7 +75,7 @@ def requested(asked: PaperOptions, *, problems: Sequence[str] = (), lines: Seque
         if folder is not None:
             require_writable(name, folder / "any")
     names = [name for name in PARTS if name in chosen]
-    there = not asked.from_recorded or any(recorded.is_there(name, "" if asked.largest else scale) for name in names)
+    there = not asked.from_recorded or any(recordings.is_there(name, "" if asked.largest else scale) for name in names)
     wanted = "name a part that is recorded" + ("" if asked.largest else f" at scale {scale}")
     require(there, "--only", wanted, ",".join(names))
     require_own_page(asked.out / "report.html")

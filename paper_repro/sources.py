@@ -9,11 +9,11 @@ import pandas as pd
 
 from paper_repro.contents import PARTIAL, PARTS
 from paper_repro.request import Request
-from paper_repro.workflow import recorded
+from paper_repro.workflow import recordings
 from paper_repro.workflow.claims import ON_GPU, SCALE_NAMES
 from paper_repro.workflow.measures import CHECKED
 from paper_repro.workflow.part import Options
-from paper_repro.workflow.recorded import Rows
+from paper_repro.workflow.recordings import Rows
 from paper_repro.workflow.runs import SO_FAR, Job, Result, Work, is_whole
 
 Compute = Callable[[Sequence[Work | Job]], list[Result | None]]
@@ -46,7 +46,7 @@ def drawable(name: str, rows: Rows) -> bool:
 
 def kept_beside(name: str, options: Options) -> Rows | None:
     """What is kept with the code of a part at its scale, whose settings are not changed."""
-    return None if name in options.changes else recorded.load(name, options.scale.name)
+    return None if name in options.changes else recordings.load(name, options.scale.name)
 
 
 def recorded_parts(request: Request) -> Found:
@@ -54,7 +54,7 @@ def recorded_parts(request: Request) -> Found:
     found = Found()
     for name in request.names:
         at = request.options.scale.name
-        kept = recorded.largest(name) if request.asked.largest else recorded.load(name, at)
+        kept = recordings.largest(name) if request.asked.largest else recordings.load(name, at)
         if kept is None:
             found.missing[name] = f"decomfl paper --only {name} --record paper_repro/results records it"
         else:
@@ -87,7 +87,7 @@ def computed_parts(request: Request, compute: Compute) -> Found:
     works = {name: [] if name in spared else works_of(name, options) for name in request.names}
     # At the paper's own sizes alone: rows do not say all settings, and those of smaller scales change.
     adds = into is not None and request.resume and options.scale.name == SCALE_NAMES[-1]
-    records = [*filter(None, (recorded.load(part, options.scale.name, into) for part in PARTS))] if adds else []
+    records = [*filter(None, (recordings.load(part, options.scale.name, into) for part in PARTS))] if adds else []
     known = {name: [_whole(work, records) for work in own] for name, own in works.items()}
     left = [work for name, own in works.items() for work, whole in zip(own, known[name], strict=True) if whole is None]
     computed = iter(compute(left))
@@ -120,7 +120,7 @@ def _keep(name: str, pieces: Sequence[Piece], options: Options, into: Path) -> N
     """Record the rows of a part: of each work what came furthest, here or in an earlier command."""
     # The board may have been asked for some of its races: those that were not may be recorded.
     everything = PARTS[name].jobs(replace(options, problems=(), lines=()))
-    earlier = recorded.load(name, options.scale.name, into)
+    earlier = recordings.load(name, options.scale.name, into)
     here = {work.key(): (rows, facts) for work, rows, facts in pieces}
     reached: dict[str, tuple[pd.DataFrame, Sequence[Mapping[str, Any]]]] = {}
 
@@ -137,7 +137,7 @@ def _keep(name: str, pieces: Sequence[Piece], options: Options, into: Path) -> N
     facts = [each for _, own in reached.values() for each in own]
     counts = sum(is_whole(rows) for rows, _ in reached.values()), len({work.key() for work in everything})
     rows = pd.concat([own for own, _ in reached.values()], ignore_index=True)
-    recorded.save(name, options.scale.name, rows, facts, into, counts)
+    recordings.save(name, options.scale.name, rows, facts, into, counts)
 
 
 def _whole(work: Work | Job, records: Iterable[Rows]) -> tuple[pd.DataFrame, Sequence[Mapping[str, Any]]] | None:

@@ -30,7 +30,7 @@ def _embedded_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.fixture(scope="session")
 def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of test vectors for other languages, which tests read alone."""
-    from decomfl_lab.runs.conformance import write_conformance  # which not every process of tests needs
+    from decomfl_lab.laws.conformance import write_conformance  # which not every process of tests needs
 
     folder = tmp_path_factory.mktemp("vectors")
     write_conformance(folder)

@@ -9,7 +9,7 @@ import sympy as sp
 from decomfl_lab.errors import require_int
 from decomfl_lab.methods.traffic import ExpectedTraffic as ExpectedTraffic
 from decomfl_lab.records.seeds import Seeding
-from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.configuration import TrainConfig
 from theory.notation.formula import value_of
 from theory.notation.symbols import K, M, P, beta, d, epsilon, kappa, m
 

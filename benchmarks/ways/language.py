@@ -16,14 +16,15 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.ways import IN_PLACE
 from benchmarks.ways.clock import apart
-from benchmarks.ways.in_place import WideLine, in_place_scalars, move_
+from benchmarks.ways.mezo import WideLine, in_place_scalars, move_
 from decomfl_lab.engines.base import Plain
 from decomfl_lab.engines.registry import make_engine
 from decomfl_lab.estimators.differences import central
-from decomfl_lab.language.causal import Verbalized, load_causal
+from decomfl_lab.language.causal_model import Verbalized, load_causal
 from decomfl_lab.language.extra import llm_library
 from decomfl_lab.language.opt import SIZES, SPECIAL, build_opt
 from decomfl_lab.layout import Layout
+from decomfl_lab.methods.memory import ENVIRONMENT, peak_of, resident_bytes
 from decomfl_lab.models.registry import initialising
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective, Objective, RoundedObjective
 from decomfl_lab.protocol.client import Client, handle_all
@@ -31,7 +32,6 @@ from decomfl_lab.protocol.server import Server
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import Sgd
-from decomfl_lab.runs.memory import ENVIRONMENT, peak_of, resident_bytes
 from decomfl_lab.tables import table_beside
 
 LENGTHS = (4, 6, 7, 8, 9, 11, 14, 17, 21, 28, 31)

@@ -23,11 +23,11 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from decomfl_lab.datasets.images import load_dataset
+from decomfl_lab.datasets.splits import fixed_choice
 from decomfl_lab.errors import require_int
-from decomfl_lab.runs.evaluation import fixed_choice
 from hessian.kappa.effective_rank import effective_rank
 from hessian.operators.curvature import GaussNewtonOperator, HessianOperator
-from hessian.operators.exact import gauss_newton_trace
+from hessian.operators.gauss_newton_trace import gauss_newton_trace
 from hessian.operators.mean_loss import MeanLoss
 from hessian.spectrum.lanczos import lanczos
 

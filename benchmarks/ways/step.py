@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from benchmarks.ways.in_place import WideLine, in_place_scalars
+from benchmarks.ways.mezo import WideLine, in_place_scalars
 from decomfl_lab.devices import on_host
 from decomfl_lab.engines.base import Engine, Line, Plain, SampleLoss
 from decomfl_lab.estimators.differences import central, projection

@@ -25,13 +25,12 @@ from typing import Any
 
 from decomfl_lab.errors import InputError, quoted, require, require_finite_positive, require_int
 from decomfl_lab.federations.carrier import Take
-from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.federations.remote import RemoteFederation, host_of
+from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.files import write_atomically
 from decomfl_lab.protocol.session import Frames, Host
-from decomfl_lab.runs.building import dataset_of
-from decomfl_lab.runs.config import TrainConfig, config_from_mapping
-from decomfl_lab.runs.prepared import movable
+from decomfl_lab.runs.configuration import TrainConfig, config_from_mapping
+from decomfl_lab.runs.preparation import Materials, movable
 from decomfl_lab.runs.run import Run
 
 try:
@@ -159,7 +158,7 @@ def _run(text: str) -> tuple[Run, DeComFLFederation, bytes]:
     # Whether jobs may name code to import is said on this machine, and not by whoever submits them.
     trusted = os.environ.get(TRUST) == "1"
     config = config_from_mapping(tomllib.loads(text), f"the job, without {TRUST}=1,", trust_code=trusted)
-    dataset = dataset_of(config)
+    dataset = Materials.of(config).dataset()
     if dataset.parts is not None and len(dataset.parts) == 1:  # one's own; those of the others are with them
         dataset = dataclasses.replace(dataset, parts=list(dataset.parts) * config.clients)
     own = Run(config, dataset=dataset)

@@ -4,13 +4,12 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import NoneType, UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import click
 
 from decomfl_lab.cli.screen import Screened
-from decomfl_lab.options import REQUIRED, declared
+from decomfl_lab.options import REQUIRED, declared, require_options
 
 T = TypeVar("T")
 
@@ -66,10 +65,11 @@ class OptionsCommand(Screened):
 
     def __init__(self, run: Callable[[Any], None], kind: type, **attributes: Any) -> None:
         def call(**values: Any) -> None:
-            run(made_of(kind, values))
+            self.run(made_of(kind, values))
 
         super().__init__(params=flags_of(kind), callback=call, help=inspect.getdoc(run), **attributes)
         self.run = run  # what it does with them
+        self.kind = kind  # the dataclass
 
 
 def command(run: Callable[[Any], None]) -> OptionsCommand:
@@ -84,7 +84,7 @@ def command(run: Callable[[Any], None]) -> OptionsCommand:
 
 def beside(run: Callable[[Any, dict[str, Any]], None], own: type) -> Callable[..., None]:
     """A callback ``run(options, given)`` of all flags: the dataclass ``own``, and the other flags that were given."""
-    names = {name for name, _, _ in declared(own)}
+    names = {name for name, _ in declared(own)}
 
     def call(**values: Any) -> None:
         given = {name: value for name, value in values.items() if name not in names and value is not None}
@@ -96,13 +96,12 @@ def beside(run: Callable[[Any, dict[str, Any]], None], own: type) -> Callable[..
 def flags_of(kind: type, *, unset: bool = False) -> list[click.Parameter]:
     """The flags and arguments of a dataclass of options; where they are left ``unset``, None is for not given."""
     params: list[click.Parameter] = []
-    for name, type_, option in declared(kind):
-        if isinstance(type_, UnionType):  # X | None
-            type_ = next(each for each in get_args(type_) if each is not NoneType)
+    for name, option in declared(kind):
+        type_ = option.kind
         many = get_origin(type_) is tuple
         type_ = get_args(type_)[0] if many else type_
         attributes: dict[str, Any] = {
-            "type": {Path: click.Path(path_type=Path), int: WHOLE}.get(type_, type_),
+            "type": {Path: click.Path(path_type=Path), int: WHOLE, Any: str}.get(type_, type_),
             "metavar": option.metavar,
             "required": option.default is REQUIRED and not unset,
         }
@@ -131,4 +130,6 @@ def made_of(kind: type[T], values: Mapping[str, Any]) -> T:
             found[own.name] = values[own.name]
         elif dataclasses.is_dataclass(types[own.name]):
             found[own.name] = made_of(types[own.name], values)
-    return kind(**found)
+    made = kind(**found)
+    require_options(made)
+    return made

@@ -40,7 +40,7 @@ def export(options: ExportOptions) -> None:
     """
     if options.conformance is not None:
         require(options.run is None, "run", "be left out with --conformance", str(options.run))
-        from decomfl_lab.runs.conformance import write_conformance
+        from decomfl_lab.laws.conformance import write_conformance
 
         write_conformance(options.conformance)
         print(f"written to {options.conformance}; README.md there says what each file is")
@@ -49,8 +49,8 @@ def export(options: ExportOptions) -> None:
         raise InputError("RUN and OUT must be given, unless --conformance is")
     require(options.out.parent.is_dir(), "out", "be in a folder that exists", str(options.out))
     require(not options.out.is_dir(), "out", "be a file, or a folder that does not exist yet", str(options.out))
-    from decomfl_lab.runs.export import export as write
-    from decomfl_lab.runs.kept import NotGivenError
+    from decomfl_lab.language.export import export as write
+    from decomfl_lab.runs.folder import NotGivenError
     from decomfl_lab.runs.run import load_run
 
     try:
@@ -60,5 +60,5 @@ def export(options: ExportOptions) -> None:
             f"run {options.run} must be exported from Python, as it was trained there and its {error.lacking} have no "
             f"name: run = {error.call}; safetensors.torch.save_model(run.model, {str(options.out)!r})"
         ) from None
-    write(loaded, options.out)
+    write(loaded.model, options.out, loaded.config.model if loaded.config.task else "")
     print(f"written to {options.out}: the model after {loaded.round} of {loaded.config.rounds} rounds")

@@ -6,10 +6,10 @@ from functools import partial
 
 from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require, require_int, require_possible
+from decomfl_lab.json_values import print_json
 from decomfl_lab.noise import BACKENDS, STREAM_VERSION, Distribution, cpu_backend, direction, require_distribution
 from decomfl_lab.noise.vectors import stream_vectors
 from decomfl_lab.options import option
-from decomfl_lab.plain import print_json
 
 _CHUNK = 1 << 16
 
@@ -19,9 +19,9 @@ class NoiseOptions:
     """The options of ``decomfl noise``."""
 
     key: str = option("0", "64-bit seed of the local step, in hexadecimal. [default: 0]")
-    p: int = option(0, "Number p of the direction, 0-based.", flag="--direction")
-    first: int = option(0, "Number j of the first element.")
-    count: int = option(8, "How many elements to print.")
+    p: int = option(0, "Number p of the direction, 0-based.", flag="--direction", ge=0, le=2**32 - 1)
+    first: int = option(0, "Number j of the first element.", ge=0)
+    count: int = option(8, "How many elements to print.", ge=1)
     distribution: str = option("gaussian", f"Distribution of z: {', '.join(Distribution)}.")
     d: int | None = option(None, "Dimension of the direction; a sphere's radius is √d. [default: first + count]")
     backend: str | None = option(
@@ -52,11 +52,9 @@ def noise(options: NoiseOptions) -> None:
     except ValueError:
         seed = -1
     require(0 <= seed < 2**64, "key", "be a hexadecimal number of at most 16 digits", options.key)
-    require_int("direction", options.p, 0, 2**32 - 1)
-    require_int("first", options.first, 0)
     require_possible(
         "count",
-        require_int("count", options.count, 1),
+        options.count,
         operations=100 * options.count,
         memory=100 * options.count * options.as_json,
     )

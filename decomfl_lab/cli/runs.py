@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from decomfl_lab.cli.command import command
-from decomfl_lab.errors import brief, printable, require_choice
+from decomfl_lab.errors import brief, printable
+from decomfl_lab.json_values import print_json
 from decomfl_lab.options import option
-from decomfl_lab.plain import print_json
 from decomfl_lab.runs.folder import COLUMNS, FoundRun, found_runs
 
 SHOWN = ("folder", "method", "data", "model", "d", "K", "P", "η", "rounds", "accuracy", "loss", "kB/client", "state")
@@ -21,7 +21,7 @@ class RunsOptions:
     """The options of ``decomfl runs``."""
 
     folders: tuple[Path, ...] = option((), "", argument=True)
-    sort: str = option("folder", f"The column to sort by: {', '.join(SHOWN)}.")
+    sort: str = option("folder", f"The column to sort by: {', '.join(SHOWN)}.", choices=tuple(SHOWN))
     columns: bool = option(False, "Say what the columns of metrics.csv are.")
     as_json: bool = option(False, "Print one JSON list on stdout.", flag="--json")
 
@@ -40,7 +40,6 @@ def runs(options: RunsOptions) -> None:
     K are local steps, P directions, η the learning rate, d parameters; kB/client is what a client sent and
     received, mean over all.
     """
-    require_choice("sort", options.sort, SHOWN)
     if options.columns:
         width = max(map(len, COLUMNS))
         if options.as_json:

@@ -19,21 +19,21 @@ from decomfl_lab.cli.command import WHOLE, Flag, beside, flags_of
 from decomfl_lab.cli.screen import Screened
 from decomfl_lab.errors import DivergedError, require, require_choice
 from decomfl_lab.federations.carrier import FEDERATIONS
+from decomfl_lab.json_values import print_json
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.registry import METHODS, find_method
-from decomfl_lab.options import TRUST_CODE, option
-from decomfl_lab.plain import print_json
+from decomfl_lab.options import MOST_THREADS, TRUST_CODE, option
 from decomfl_lab.plugins import code_in, require_trusted
-from decomfl_lab.runs.config import config_from_mapping, parse_schedule, read_config, run_options
+from decomfl_lab.runs.configuration import config_from_mapping, parse_schedule, read_config, run_options
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, further
 from decomfl_lab.runs.tuning import AUTO, CHOSEN, tuned, without_auto
 from decomfl_lab.words import WORDS
 
 if TYPE_CHECKING:
     from decomfl_lab.federations.carrier import Elsewhere
+    from decomfl_lab.runs.messages import Rebuilt
     from decomfl_lab.runs.run import Run
-    from decomfl_lab.runs.told import Rebuilt
 
 FIRST = {
     "--data": "digits",
@@ -189,7 +189,7 @@ class RunPlace:
         "cpu",
         "Where models, data and losses are: cpu, cuda (a GPU), cuda:N or auto. Records give the same bits on each.",
     )
-    threads: int = option(1, "CPU threads of torch.", "engine")
+    threads: int = option(1, "CPU threads of torch.", "engine", ge=1, le=MOST_THREADS)
     config: Path | None = option(
         None, "A TOML file with any of these flags as keys, with underscores: local_steps = 4. Flags win over it."
     )
@@ -241,18 +241,17 @@ def prepared(
 ) -> Run:
     """The run at round 0 of a file and of the flags that were given, which win over it.
 
-    Clients that a run in ``place.out`` does not have join in its next round; see ``runs.joining`` for ``follows``.
+    Clients that a run in ``place.out`` does not have join in its next round; see ``runs.folder`` for ``follows``.
     """
     from decomfl_lab.devices import use_threads_
-    from decomfl_lab.runs.building import dataset_of, fitted
-    from decomfl_lab.runs.joining import joining
-    from decomfl_lab.runs.prepared import Prepared
+    from decomfl_lab.runs.folder import joining
+    from decomfl_lab.runs.preparation import Materials, Prepared, fitted, tried
     from decomfl_lab.runs.run import Run
-    from decomfl_lab.runs.trial import tried
 
     values = read_config(place.config) if place.config is not None else {}
+    known = run_options() | find_method(method).options()
     for name, text in flags.items():
-        values[name] = parse_schedule(name, text) if name.endswith("_schedule") or name == "joined" else text
+        values[name] = parse_schedule(name, text, known[name].of) if known[name].is_schedule else text
     values["method"] = method
     values, wanted = without_auto(values)
     origin = f"config {place.config}" if place.config else "the flags"
@@ -268,7 +267,7 @@ def prepared(
         rule = f"be left out with {other} {found}, which has no use for it (--{other} {' or '.join(those)})"
         require(flags.get(name) is None or found in those, name, rule, flags.get(name))
     use_threads_(place.threads)
-    dataset = dataset_of(run_config, place.device)
+    dataset = Materials.of(run_config).dataset(place.device)
     run_config = run_config if "clients" in values else fitted(run_config, dataset, values.get("sampled"))
     if place.out is not None:
         run_config = joining(run_config, dataset, place.out, follows=follows)
@@ -279,9 +278,9 @@ def prepared(
 
 
 def _train(method: str, options: TrainOptions, flags: dict[str, Any]) -> None:
+    from decomfl_lab.progress import run_bar
     from decomfl_lab.runs.hooks import logger_of
-    from decomfl_lab.runs.progress import run_bar
-    from decomfl_lab.runs.told import Rebuilt
+    from decomfl_lab.runs.messages import Rebuilt
 
     out, hooks = options.place.out, [logger_of(text) for text in options.log_to]
     run = prepared(method, options.place, flags, _elsewhere(options.federation, options.workers))
@@ -319,7 +318,7 @@ def title(run: Run) -> str:
 
 def report(run: Run, rebuilt: Rebuilt, out: Path | None, *, as_json: bool, **more: str) -> None:
     """Print what came of a run; JSON has ``more`` beside it."""
-    from decomfl_lab.runs.provenance import provenance
+    from decomfl_lab.provenance import provenance
 
     facts, rows = provenance(run.dataset), run.metrics
     if as_json:

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from decomfl_lab.cli.command import command
-from decomfl_lab.errors import InputError, require, require_int
+from decomfl_lab.errors import InputError, require
 from decomfl_lab.files import require_writable, write_atomically
 from decomfl_lab.interrupts import telling
+from decomfl_lab.json_values import print_json
 from decomfl_lab.options import option
-from decomfl_lab.plain import print_json
 from decomfl_lab.plugins import named
 
 if TYPE_CHECKING:
-    from decomfl_lab.laws.breadth import Explored
+    from decomfl_lab.laws.breadth_first_search import Explored
     from decomfl_lab.laws.contract import Implementation
     from decomfl_lab.laws.outcomes import Outcome, Outcomes
 
@@ -87,6 +87,7 @@ class VerifyOptions:
         "Instead of random cases, play this number of runs of small federations in simulated time, from --seed "
         "on, while frames are lost, late and doubled, processes die, disks are full and models rot; one that ends "
         "wrongly is printed, made short.",
+        ge=1,
     )
     as_json: bool = option(False, "Print rows of law, cases, passed as JSON.", flag="--json")
     junit: Path | None = option(None, "Write the outcomes to this file too, as JUnit's XML: a test case a law.")
@@ -154,7 +155,6 @@ def verify(options: VerifyOptions) -> None:
         require(given == ((), None), "law and cases", "be left out with --states", given)
         raise click.exceptions.Exit(_search(implementation, options.as_json))
     if options.histories is not None:
-        require_int("histories", options.histories, 1)
         others = options.law, options.cases, options.junit
         require(not any(others), "law, cases and junit", "be left out with --histories", others)
         own = options.target is None and options.plant is None and options.device is None
@@ -240,8 +240,8 @@ def _tell_planted(
     theirs: Implementation | None, table: dict[str, dict[str, Outcome]], options: VerifyOptions, started: float
 ) -> int:
     """What each law said of each fault; 1 if the law that is meant to catch one does not."""
-    from decomfl_lab.laws.around import AROUND, around
     from decomfl_lab.laws.faults import FAULTS, NOT_SHOWN
+    from decomfl_lab.laws.wrapper_faults import AROUND, around
 
     faults: Mapping[str, Any] = FAULTS if theirs is None else AROUND
     left = {name: f"as {reason}" for name, reason in NOT_SHOWN.items() if name.partition(", ")[0] in table}
@@ -277,7 +277,7 @@ def _tell_planted(
 
 def _search(implementation: Implementation, as_json: bool) -> int:
     """A line for each scope; 1 if a history ends wrongly in one of them, 3 if none could be searched."""
-    from decomfl_lab.laws.breadth import SCOPES, explore
+    from decomfl_lab.laws.breadth_first_search import SCOPES, explore
 
     found: list[Explored] = []
     with telling(lambda: f"interrupted; {len(found)} of {len(SCOPES)} searches were finished"):
@@ -299,7 +299,7 @@ def _search(implementation: Implementation, as_json: bool) -> int:
 
 def _simulate(implementation: Implementation | None, options: VerifyOptions) -> int:
     """How many histories were played, or the one that is wrong; 1 then, 3 if there are none of the implementation."""
-    from decomfl_lab.laws.drawn import Search
+    from decomfl_lab.laws.random_search import Search
 
     began, count = time.process_time(), options.histories or 0
     try:

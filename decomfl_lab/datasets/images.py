@@ -68,9 +68,9 @@ TEXT: dict[str, str] = WRITTEN["text"]["files"]
 
 @dataclass(frozen=True, kw_only=True)
 class Dataset:
-    """A labelled data set: normalised images, sequences of tokens, or prompts of a task (see ``runs.finetuning``).
+    """A labelled data set: normalised images, sequences of tokens, or prompts of a task (see ``language.finetuning``).
 
-    Of a user's own data, images and labels may be trees of tensors (``datasets.given``), and labels None.
+    Of a user's own data, images and labels may be trees of tensors (``datasets.batches``), and labels None.
 
     Attributes:
         name: The name that ``load_dataset`` was given.
@@ -86,7 +86,7 @@ class Dataset:
         pad: The token that fills a task's prompts up on the left, where they are shorter than the longest.
         content_free: A task's prompt that says nothing, (1, T) int64, by which its classes are calibrated.
         models: The language model that a task's prompts were read with, by name, until the first run takes it
-            (``runs.finetuning.task_module``): so it is loaded once.
+            (``language.finetuning.FineTuning.module``): so it is loaded once.
     """
 
     name: str

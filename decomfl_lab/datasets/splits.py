@@ -18,7 +18,9 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
 from decomfl_lab.errors import InputError, require, require_choice, require_finite_positive, require_int
 from decomfl_lab.noise.draws import STREAM, Draws, draws_of
@@ -189,3 +191,9 @@ def _cycle(start: int, in_row: list[dict[int, None]], in_column: list[dict[int, 
 def _other(keys: dict[int, Any], excluded: int) -> int:
     """The first key that is not ``excluded``."""
     return next(key for key in keys if key != excluded)
+
+
+def fixed_choice(n: int, count: int, purpose: int) -> Tensor:
+    """At most ``count`` of 0..n-1, chosen at random but by no run's seed."""
+    order = np.random.default_rng(np.random.SeedSequence(0, spawn_key=(purpose,))).permutation(n)
+    return torch.from_numpy(order[:count])

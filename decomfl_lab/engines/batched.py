@@ -28,7 +28,7 @@ from decomfl_lab.devices import free_memory
 from decomfl_lab.engines.base import Line, SampleLoss, Serial, fits, wide_dtype
 from decomfl_lab.errors import InputError
 from decomfl_lab.estimators.differences import Point, Values
-from decomfl_lab.language.causal import Verbalized
+from decomfl_lab.language.causal_model import Verbalized
 from decomfl_lab.layout import Layout
 from decomfl_lab.objectives.batch_loss import BatchLoss
 from decomfl_lab.objectives.objective import ModuleObjective, RoundedObjective

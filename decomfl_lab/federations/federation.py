@@ -12,7 +12,7 @@ from decomfl_lab.estimators.second_differences import CurvatureLog
 from decomfl_lab.protocol.ledger import Ledger
 
 if TYPE_CHECKING:
-    from decomfl_lab.federations.in_process import DeComFLFederation
+    from decomfl_lab.federations.simulation import DeComFLFederation
 
 
 class Federation(Protocol):

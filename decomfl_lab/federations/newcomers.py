@@ -11,7 +11,7 @@ from decomfl_lab.records.record import RoundRecord
 
 if TYPE_CHECKING:
     from decomfl_lab.checkpoint import Saved
-    from decomfl_lab.federations.in_process import DeComFLFederation
+    from decomfl_lab.federations.simulation import DeComFLFederation
     from decomfl_lab.replicas.replica import Snapshot
 
 

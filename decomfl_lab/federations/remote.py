@@ -12,8 +12,8 @@ from decomfl_lab.errors import DivergedError, InputError, require, require_finit
 from decomfl_lab.estimators.differences import ScalarEstimate
 from decomfl_lab.estimators.resolution import Resolution
 from decomfl_lab.federations.carrier import Carrier
-from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.federations.newcomers import padded
+from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.delivery import Delivery
 from decomfl_lab.protocol.ledger import Ledger

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from decomfl_lab.errors import is_number, require, require_choice, require_finite_positive
-
 SERVER_OPTIMIZERS = ("sgd", "adagrad", "adam", "yogi")
 
 _F64 = NDArray[np.float64]
@@ -22,9 +20,6 @@ class ServerOptimizer:
         adam:     v_r = β₂ v_{r−1} + (1 − β₂) Δ_r²
         yogi:     v_r = v_{r−1} − (1 − β₂) Δ_r² sign(v_{r−1} − Δ_r²)
 
-    Raises:
-        InputError: If a value is out of range.
-
     Source: Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar and McMahan, "Adaptive federated optimization", ICLR
     2021, Algorithm 2 (FedAdagrad, FedYogi, FedAdam), where v_{−1} ≥ τ².
     """
@@ -34,13 +29,6 @@ class ServerOptimizer:
     beta1: float = 0.9  # β₁ in [0, 1)
     beta2: float = 0.99  # β₂ in [0, 1)
     tau: float = 1e-3  # the adaptivity τ, in the unit of x: updates far below it are taken in proportion
-
-    def __post_init__(self) -> None:
-        require_choice("server_optimizer", self.name, SERVER_OPTIMIZERS)
-        require_finite_positive("server_lr", self.lr)
-        require_finite_positive("server_tau", self.tau)
-        for name, beta in (("server_beta1", self.beta1), ("server_beta2", self.beta2)):
-            require(is_number(beta) and 0 <= beta < 1, name, "be in [0, 1)", beta)
 
     def start(self, d: int) -> dict[str, _F64]:
         """M and v before the first round, shape (d,) each; empty where nothing is kept from round to round."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from decomfl_lab.errors import require, require_choice, require_finite_positive, require_int
-from decomfl_lab.models.initial import begin_, constant, draw_, uniform
+from decomfl_lab.models.initialisers import begin_, constant, draw_, uniform
 from decomfl_lab.noise.draws import DRAWS, LIBRARIES, STREAM
 
 

@@ -67,3 +67,8 @@ def verbalizer_ids(task: Task, tokenizer: Tokens) -> tuple[int, ...]:
     rule = f"end with different tokens for {', '.join(map(repr, task.verbalizers))}"
     require(len(set(ids)) == len(ids), f"verbalizers of task {task.name}", rule, ids)
     return ids
+
+
+def by_length(ids: Tensor, pad: int) -> Tensor:
+    """The order of prompts (N, T) by length: those that pass together cost what the longest of them does."""
+    return (ids != pad).sum(1).argsort(stable=True).cpu()

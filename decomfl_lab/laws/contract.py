@@ -30,7 +30,7 @@ from decomfl_lab.protocol.weights import Weighting, Weights
 from decomfl_lab.records.record import History, RoundRecord, ScalarArray
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import POOL, Seeding, StepSeed, keyed, stream_of
-from decomfl_lab.replicas.making import kind_of, make_replica
+from decomfl_lab.replicas.registry import kind_of, make_replica
 from decomfl_lab.replicas.replica import Snapshot, SyncReplica
 from decomfl_lab.replicas.rules import Sgd, UpdateRule
 

@@ -18,12 +18,12 @@ from decomfl_lab import noise
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.devices import describe, on_host
 from decomfl_lab.errors import InputError
-from decomfl_lab.federations.in_process import DeComFLFederation
+from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.noise import Distribution
 from decomfl_lab.replicas.rebuild import axpy_, form_points_, project
 from decomfl_lab.replicas.replica import Replica
-from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.prepared import build_federation
+from decomfl_lab.runs.configuration import TrainConfig
+from decomfl_lab.runs.preparation import build_federation
 from decomfl_lab.tables import table_beside
 
 SIZES = (1, 127, 128, 129, 4097, 1_000_003)

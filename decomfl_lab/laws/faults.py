@@ -31,7 +31,7 @@ from decomfl_lab.protocol.weights import Weights
 from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import DerivedSeeds, PooledSeeds, pooled
-from decomfl_lab.replicas.pooled import PooledReplica
+from decomfl_lab.replicas.pool_sums import PooledReplica
 from decomfl_lab.replicas.rebuild import rebuild_
 from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica
 from decomfl_lab.replicas.rules import GridSgd, Step

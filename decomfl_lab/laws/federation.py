@@ -25,8 +25,8 @@ from decomfl_lab.laws.contract import (
     variant,
 )
 from decomfl_lab.laws.measurement import MeasurementWatch
+from decomfl_lab.laws.recursion import WrittenOut
 from decomfl_lab.laws.register import LawBrokenError, Model, bits, law, refused, same
-from decomfl_lab.laws.written_out import WrittenOut
 from decomfl_lab.protocol.delivery import Delivery
 from decomfl_lab.protocol.messages import Message, Plan, Reply, RunSeed
 from decomfl_lab.protocol.server import Tracking

@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from decomfl_lab.estimators.differences import ESTIMATORS, Estimator, Point
 from decomfl_lab.laws import strategies as draw_from
 from decomfl_lab.laws.contract import AnyClient, Case, Heard, Implementation, RoundWatch, Wavy, play
+from decomfl_lab.laws.recursion import WrittenOut
 from decomfl_lab.laws.register import LawBrokenError, bits, law, same
-from decomfl_lab.laws.written_out import WrittenOut
 from decomfl_lab.methods.hiso import Whitened
 from decomfl_lab.protocol.messages import Plan, Reply
 from decomfl_lab.protocol.policy import PullPolicy

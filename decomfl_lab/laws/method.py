@@ -10,8 +10,8 @@ import torch
 from decomfl_lab.engines.base import Serial
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.estimators.differences import Estimator
-from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.federations.setting import TrainingSetting
+from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.laws.contract import Case, Implementation, RefusedError, Wavy
 from decomfl_lab.laws.register import LAWS
 from decomfl_lab.laws.strategies import RULES
@@ -19,7 +19,7 @@ from decomfl_lab.methods.decomfl import Lagging
 from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.registry import name_of
 from decomfl_lab.objectives.objective import Objective, Perturbable
-from decomfl_lab.replicas.pooled import PooledSgd
+from decomfl_lab.replicas.pool_sums import PooledSgd
 
 _CHOICES = ("rule", "estimator", "distribution", "seeds", "tracking", "pool", "pool_exponent")
 """Options that stay as they are where they are not the class's defaults; else the cases draw them too."""

@@ -21,7 +21,7 @@ from decomfl_lab.protocol.weights import MOST_EXAMPLES
 from decomfl_lab.records.record import ScalarArray
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding
-from decomfl_lab.replicas.pooled import PooledSgd
+from decomfl_lab.replicas.pool_sums import PooledSgd
 from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, UpdateRule
 
 seeds = st.integers(0, 2**64 - 1)

@@ -2,8 +2,8 @@
 
 A *history* is a run from its first round to its end, in one process and without a clock. What happens wherever
 something may happen is a *decision*, a number: 0 is that nothing does. So the numbers are the whole history, and two
-searches look for one that ends wrongly: all of them, those with the fewest things that go wrong first (``breadth``),
-and many that a seed draws (``drawn``). Both decide on the same things.
+searches look for one that ends wrongly: all of them, those with the fewest things that go wrong first
+(``breadth_first_search``), and many that a seed draws (``random_search``). Both decide on the same things.
 
 *Nodes.* A client's process is the number of its host's state, of which everything is known (``Parts``). Hosts are
 deterministic, so what one does is looked up where another history has had one in the same state get the same frame.

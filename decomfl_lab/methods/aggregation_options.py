@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from decomfl_lab.errors import InputError, require_choice
+from decomfl_lab.errors import InputError
 from decomfl_lab.options import Codec, Option, option
 from decomfl_lab.protocol.aggregation import Aggregation, ClippedMean, Krum, Mean, Median, TrimmedMean
 from decomfl_lab.protocol.weights import Weighting
@@ -16,12 +16,8 @@ def weighting_option() -> Any:
         Weighting.CLIENTS.value,
         "What a client weighs in a round's mean: clients (as much as every other) or examples (its number of examples, "
         "which it says once, as FedAvg is defined elsewhere).",
+        choices=tuple(Weighting),
     )
-
-
-def require_weighting(value: str) -> Weighting:
-    """What clients are weighed by; InputError if it is neither."""
-    return Weighting(require_choice("weighting", value, tuple(Weighting)))
 
 
 _KINDS: dict[str, Any] = {"mean": Mean, "clipped": ClippedMean, "median": Median, "trimmed": TrimmedMean, "krum": Krum}
@@ -36,14 +32,17 @@ class _Aggregation:
             "mean",
             "The rule that makes a round's scalars of the clients': mean, or one that liars cannot move far: clipped "
             "(mean of replies of bounded norm), median, trimmed (mean without the extremes) or krum.",
+            choices=tuple(_KINDS),
         ),
-        "tolerated": Option(1, "The number f of liars among the sampled clients that trimmed and krum tolerate."),
-        "clip": Option(0.0, "The norm c to which clipped clips a client's scalars; 0 for the median of the norms."),
+        "tolerated": Option(1, "The number f of liars among the sampled clients that trimmed and krum tolerate.", ge=0),
+        "clip": Option(
+            0.0, "The norm c to which clipped clips a client's scalars; 0 for the median of the norms.", ge=0
+        ),
     }
 
     def join(self, values: Mapping[str, Any]) -> Aggregation:
         """See ``Codec``."""
-        kind = _KINDS[require_choice("aggregation", values["aggregation"], _KINDS)]
+        kind = _KINDS[values["aggregation"]]
         made: Aggregation = kind(**{own.name: values[own.name] for own in fields(kind)})
         return made
 

@@ -11,7 +11,7 @@ from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, model_bytes
 from decomfl_lab.protocol.server import Tracking
 
 if TYPE_CHECKING:
-    from decomfl_lab.federations.in_process import DeComFLFederation
+    from decomfl_lab.federations.simulation import DeComFLFederation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class Baffle(LoggingDifferences, Updating):
 
     def federation(self, setting: TrainingSetting) -> DeComFLFederation:
         """See ``Method.federation``."""
-        from decomfl_lab.federations.in_process import DeComFLFederation
+        from decomfl_lab.federations.simulation import DeComFLFederation
         from decomfl_lab.protocol.delivery import ModelsDown
         from decomfl_lab.replicas.replica import Replica
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from decomfl_lab.errors import require, require_choice, require_finite_positive, require_int
+from decomfl_lab.errors import require
 from decomfl_lab.estimators.differences import Estimator, projection
 from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.scalars import LoggingDifferences, Scalars, Updating
@@ -22,7 +22,7 @@ from decomfl_lab.records.seeds import Seeding
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from decomfl_lab.federations.in_process import DeComFLFederation
+    from decomfl_lab.federations.simulation import DeComFLFederation
     from decomfl_lab.replicas.replica import Replica
 
 _PRIVATE_KEY = 11
@@ -39,9 +39,11 @@ _BARE = {**_CARRIED, "rebuild": "copy", "server_model": False, "pull": "never"}
 class Lagging(Scalars):
     """Options of methods whose clients keep their model between rounds, and so lag and catch up by records."""
 
-    local_steps: int = option(1, "The number K of local steps a round.")
+    local_steps: int = option(1, "The number K of local steps a round.", symbol="K", ge=1)
     tracking: str = option(
-        "server", "Who tracks each client's round: server, or clients, each of which then reports it."
+        "server",
+        "Who tracks each client's round: server, or clients, each of which then reports it.",
+        choices=tuple(Tracking),
     )
     private_seeds: bool = option(
         False, "Clients share a key that the server does not know: it averages and records, but cannot form z."
@@ -52,14 +54,12 @@ class Lagging(Scalars):
         "would give (the same run to the bit, in less time and memory; every message is encoded and counted all the "
         "same).",
         "engine",
+        choices=("replay", "copy"),
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_int("local_steps K", self.local_steps, 1)
         require_sendable(self.local_steps, self.P.largest)
-        require_choice("tracking", self.tracking, tuple(Tracking))
-        require_choice("rebuild", self.rebuild, ("replay", "copy"))
 
     @property
     def replays(self) -> bool:
@@ -101,9 +101,9 @@ class Lagging(Scalars):
     def _federation(
         self, setting: TrainingSetting, estimator: Estimator, mu: float = 1.0, *, lean: bool = False
     ) -> DeComFLFederation:
-        from decomfl_lab.federations.in_process import DeComFLFederation
+        from decomfl_lab.federations.simulation import DeComFLFederation
         from decomfl_lab.protocol.delivery import Delivery
-        from decomfl_lab.replicas.making import make_replica
+        from decomfl_lab.replicas.registry import make_replica
 
         x = self.start(setting.x)
         key = derive_seed(setting.seed, _PRIVATE_KEY) if self.private_seeds else None
@@ -136,32 +136,34 @@ class _ByRecords(Updating, Lagging):
     """What both kinds of DeComFL share: a client that missed rounds gets their records, or the model."""
 
     history: int = option(
-        0, "Most records kept. A client further behind downloads the model. 0 keeps all that a client still needs."
+        0,
+        "Most records kept. A client further behind downloads the model. 0 keeps all that a client still needs.",
+        ge=0,
     )
     server_model: bool = option(
         False, "Let the server keep a model too; the algorithm needs none, pull auto and a bounded history do."
     )
     pull: str = option(
-        "never", "With auto the model is sent when that is faster than the missed records; with never, always records."
+        "never",
+        "With auto the model is sent when that is faster than the missed records; with never, always records.",
+        choices=("never", "auto"),
     )
-    bandwidth: float = option(12.5e6, "Bytes a second to a client, for pull auto.")
-    replay_ns: float = option(1.0, "Nanoseconds a client needs for an element and missed direction, for pull auto.")
+    bandwidth: float = option(12.5e6, "Bytes a second to a client, for pull auto.", gt=0)
+    replay_ns: float = option(
+        1.0, "Nanoseconds a client needs for an element and missed direction, for pull auto.", gt=0
+    )
     revert: str = option(
         "snapshot",
         "After local steps snapshot brings x back to the bit; sync corrects x when the round's record comes, without "
         "a snapshot and up to rounding (plain SGD; column drift).",
+        choices=("snapshot", "sync"),
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_int("history", self.history, 0)
-        require_choice("pull", self.pull, ("never", "auto"))
-        require_finite_positive("bandwidth", self.bandwidth)
-        require_finite_positive("replay_ns", self.replay_ns)
         blind = not (self.private_seeds and self.keeps_model)
         needs_z = "be off where the server keeps a model (server_model, pull auto, history): it cannot form z"
         require(blind, "private_seeds", needs_z, self.private_seeds)
-        require_choice("revert", self.revert, ("snapshot", "sync"))
         corrected = "be snapshot unless the rule is plain SGD in 32 bits (momentum 0, weight_decay 0, no grid)"
         require(self.rule.correctable or self.revert == "snapshot", "revert", corrected, self.revert)
         exact = self.rebuild == "replay" or self.revert == "snapshot"
@@ -183,7 +185,7 @@ class _ByRecords(Updating, Lagging):
         return self.server_model or self.pull == "auto" or self.history > 0
 
     def _followed(self, x: Tensor) -> Replica | None:
-        from decomfl_lab.replicas.making import make_replica
+        from decomfl_lab.replicas.registry import make_replica
 
         return make_replica(x, self.rule) if self.keeps_model else None
 

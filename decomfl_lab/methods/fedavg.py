@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from decomfl_lab.errors import is_number, require, require_choice, require_int
+from decomfl_lab.errors import require
 from decomfl_lab.federations.averaging import FedAvgFederation, Uplink, whole_model
 from decomfl_lab.federations.server_optimizers import SERVER_OPTIMIZERS, ServerOptimizer
 from decomfl_lab.federations.setting import TrainingSetting
-from decomfl_lab.methods.aggregation_options import require_weighting, weighting_option
+from decomfl_lab.methods.aggregation_options import weighting_option
 from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, models_both_ways
 from decomfl_lab.options import option
@@ -48,16 +48,17 @@ class FedAvg(Method):
     name: ClassVar[str] = "fedavg"
     gradients: ClassVar[bool] = True
 
-    local_steps: int = option(1, "The number K of local steps a round.")
-    optimizer: str = option("sgd", "The local optimizer: sgd or adam.", "optimizer")
-    momentum: float = option(0.9, "The momentum β of sgd in [0, 1).", "optimizer")
-    weight_decay: float = option(1e-5, "The weight decay λ.", "optimizer")
+    local_steps: int = option(1, "The number K of local steps a round.", symbol="K", ge=1)
+    optimizer: str = option("sgd", "The local optimizer: sgd or adam.", "optimizer", choices=LOCAL_OPTIMIZERS)
+    momentum: float = option(0.9, "The momentum β of sgd in [0, 1).", "optimizer", symbol="β", ge=0, lt=1)
+    weight_decay: float = option(1e-5, "The weight decay λ.", "optimizer", symbol="λ", ge=0)
     optimizer_state: str = option(
         KEPT,
         "The state of a client's optimizer (momentum, Adam's moments): kept from round to round, or fresh in each; "
         "fresh Adam's first steps have length η in every coordinate.",
         "optimizer",
         earlier=FRESH,
+        choices=(KEPT, FRESH),
     )
     weighting: str = weighting_option()
     server_optimizer: str = option(
@@ -66,24 +67,18 @@ class FedAvg(Method):
         "the models.",
         "optimizer",
         rare=True,
+        choices=SERVER_OPTIMIZERS,
     )
     server_lr: float = option(
-        1.0, "The server's learning rate η_s; 0.01 to 0.1 for all but sgd.", "optimizer", rare=True
+        1.0, "The server's learning rate η_s; 0.01 to 0.1 for all but sgd.", "optimizer", rare=True, gt=0
     )
-    server_beta1: float = option(0.9, "The β₁ of adagrad, adam and yogi in [0, 1).", "optimizer", rare=True)
-    server_beta2: float = option(0.99, "The β₂ of adam and yogi in [0, 1).", "optimizer", rare=True)
-    server_tau: float = option(1e-3, "The adaptivity τ of adagrad, adam and yogi.", "optimizer", rare=True)
+    server_beta1: float = option(0.9, "The β₁ of adagrad, adam and yogi in [0, 1).", "optimizer", rare=True, ge=0, lt=1)
+    server_beta2: float = option(0.99, "The β₂ of adam and yogi in [0, 1).", "optimizer", rare=True, ge=0, lt=1)
+    server_tau: float = option(1e-3, "The adaptivity τ of adagrad, adam and yogi.", "optimizer", rare=True, gt=0)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_int("local_steps K", self.local_steps, 1)
-        require_choice("optimizer", self.optimizer, LOCAL_OPTIMIZERS)
-        require_choice("optimizer_state", self.optimizer_state, (KEPT, FRESH))
-        require(is_number(self.momentum) and 0.0 <= self.momentum < 1.0, "momentum β", "be in [0, 1)", self.momentum)
-        decays = is_number(self.weight_decay) and 0.0 <= self.weight_decay < float("inf")
-        require(decays, "weight_decay λ", "be a finite number of at least 0", self.weight_decay)
-        require_weighting(self.weighting)
-        # The server's options are in range, and none is given that its optimizer has no use for.
+        # None of the server's options is given that its optimizer has no use for.
         kind, known = self.server().name, self.options()
         unused = {"sgd": ("beta1", "beta2", "tau"), "adagrad": ("beta2",)}.get(kind, ())
         for name in (f"server_{each}" for each in unused):

@@ -4,7 +4,6 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from decomfl_lab.errors import is_number, require, require_choice
 from decomfl_lab.federations.averaging import Floats, Uplink
 from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.fedavg import FedAvg
@@ -27,17 +26,13 @@ class FedAvgTopK(FedAvg):
 
     name: ClassVar[str] = "fedavg-topk"
 
-    top_k: float = option(0.1, "The share of the elements that is sent up, in (0, 1].")
+    top_k: float = option(0.1, "The share of the elements that is sent up, in (0, 1].", gt=0, le=1)
     top_k_by: str = option(
         MAGNITUDE,
         "What makes an element large: its magnitude; or its value with the sign, which loses what falls, and is here "
         "only to reproduce code that forgets the absolute value.",
+        choices=(MAGNITUDE, VALUE),
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(is_number(self.top_k) and 0 < self.top_k <= 1, "top_k", "be in (0, 1]", self.top_k)
-        require_choice("top_k_by", self.top_k_by, (MAGNITUDE, VALUE))
 
     def uplink(self, setting: TrainingSetting) -> Uplink:  # noqa: ARG002
         """See ``FedAvg.uplink``: the share of the update that is largest; the rest is forgotten (no error feedback)."""

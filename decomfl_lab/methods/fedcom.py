@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from decomfl_lab.errors import require_int
 from decomfl_lab.federations.averaging import Floats, Uplink
 from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.fedavg import FedAvg
@@ -28,11 +27,7 @@ class FedCom(FedAvg):
 
     name: ClassVar[str] = "fedcom"
 
-    quantize_bits: int = option(8, "The bits an element of the uplink takes, 2 to 8.")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_int("quantize_bits", self.quantize_bits, 2, 8)
+    quantize_bits: int = option(8, "The bits an element of the uplink takes, 2 to 8.", ge=2, le=8)
 
     def uplink(self, setting: TrainingSetting) -> Uplink:
         """See ``FedAvg.uplink``: the update, quantised without bias; of 4 bits and less two elements share a byte."""

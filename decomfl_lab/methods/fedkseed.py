@@ -13,12 +13,13 @@ from decomfl_lab.options import option
 from decomfl_lab.protocol.messages import Kind
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.protocol.wire import record_bytes
-from decomfl_lab.records.seeds import POOL, Seeding
+from decomfl_lab.records.pool import FINEST
+from decomfl_lab.records.seeds import LARGEST_POOL, POOL, Seeding
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from decomfl_lab.replicas.pooled import PooledSgd
+    from decomfl_lab.replicas.pool_sums import PooledSgd
     from decomfl_lab.replicas.replica import Replica
 
 
@@ -41,9 +42,14 @@ class FedKSeed(LaggingDifferences):
 
     name: ClassVar[str] = "fedkseed"
 
-    pool: int = option(POOL, "The number S of directions in the pool, at most 65536.")
+    pool: int = option(
+        POOL, "The number S of directions in the pool, at most 65536.", symbol="S", ge=1, le=LARGEST_POOL
+    )
     pool_exponent: int = option(
-        -30, "The exponent e of the grid 2^e that the sums are on: sums stay below 2^(31+e), steps resolve 2^e."
+        -30,
+        "The exponent e of the grid 2^e that the sums are on: sums stay below 2^(31+e), steps resolve 2^e.",
+        ge=FINEST,
+        le=0,
     )
 
     @property
@@ -54,7 +60,7 @@ class FedKSeed(LaggingDifferences):
     @property
     def rule(self) -> PooledSgd:
         """See ``Scalars``: sums over the pool."""
-        from decomfl_lab.replicas.pooled import PooledSgd
+        from decomfl_lab.replicas.pool_sums import PooledSgd
 
         return PooledSgd(self.pool, self.pool_exponent)
 
@@ -69,7 +75,7 @@ class FedKSeed(LaggingDifferences):
 
     def _followed(self, x: Tensor) -> Replica:
         """The sums, and no model."""
-        from decomfl_lab.replicas.making import make_replica
+        from decomfl_lab.replicas.registry import make_replica
 
         return make_replica(x.to("meta"), self.rule)
 

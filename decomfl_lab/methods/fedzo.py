@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from decomfl_lab.errors import DivergedError, require_int
+from decomfl_lab.errors import DivergedError
 from decomfl_lab.estimators.differences import Estimator, projection
 from decomfl_lab.federations.averaging import FedAvgFederation
 from decomfl_lab.federations.setting import TrainingSetting
-from decomfl_lab.methods.aggregation_options import require_weighting, weighting_option
+from decomfl_lab.methods.aggregation_options import weighting_option
 from decomfl_lab.methods.rule_options import DEFAULT_RULE, RULE, require_rule
 from decomfl_lab.methods.scalars import Differences, Perturbing
 from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, models_both_ways
@@ -34,12 +34,11 @@ _OWN_DIRECTIONS = 7
 class Walking(Perturbing):
     """Options of methods whose clients walk along directions of their own."""
 
-    local_steps: int = option(1, "The number K of local steps a round.")
+    local_steps: int = option(1, "The number K of local steps a round.", symbol="K", ge=1)
     rule: UpdateRule = option(DEFAULT_RULE, codec=RULE)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_int("local_steps K", self.local_steps, 1)
         require_rule(self.rule)
 
     def measure(self) -> tuple[Estimator, float]:
@@ -65,10 +64,6 @@ class _Averaged(Walking):
     """Options of methods that average the models at the ends of the walks."""
 
     weighting: str = weighting_option()
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_weighting(self.weighting)
 
     def federation(self, setting: TrainingSetting) -> FedAvgFederation:
         """See ``Method.federation``."""

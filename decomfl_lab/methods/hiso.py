@@ -69,6 +69,13 @@ class HiSo(DeComFL):
 
     name: ClassVar[str] = "hiso"
 
-    nu: float = option(0.95, "The share ν of the past in the running mean h of squared steps, in [0, 1).", "optimizer")
+    nu: float = option(
+        0.95,
+        "The share ν of the past in the running mean h of squared steps, in [0, 1).",
+        "optimizer",
+        symbol="ν",
+        ge=0,
+        lt=1,
+    )
     lean: ClassVar[bool] = False  # type: ignore[misc]
     rule: ClassVar[Any] = property(lambda self: Whitened(self.nu))  # type: ignore[misc]

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from decomfl_lab.errors import InputError, require, require_choice, require_finite_positive, require_int
+from decomfl_lab.errors import InputError, require, require_choice
 from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic
-from decomfl_lab.options import Option, option
+from decomfl_lab.options import Option, option, require_options
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.words import require_option
 
@@ -39,9 +39,9 @@ class Method:
     alone: ClassVar[bool] = False
     tunable: ClassVar[bool] = False
 
-    lr: float = option(0.001, "The learning rate η.", "optimizer")
+    lr: float = option(0.001, "The learning rate η.", "optimizer", symbol="η", gt=0)
     lr_schedule: Mapping[int, float] = option(
-        {}, "The learning rate η from a round on, as ROUND=VALUE,...: e.g. 500=0.0005.", "optimizer"
+        {}, "The learning rate η from a round on, as ROUND=VALUE,...: e.g. 500=0.0005.", "optimizer", of=float, gt=0
     )
 
     def __new__(cls, **options: Any) -> Self:
@@ -51,16 +51,7 @@ class Method:
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        for own in dataclasses.fields(self):
-            value = getattr(self, own.name)
-            if own.default_factory is dict:
-                require(isinstance(value, Mapping), own.name, "be {round: value, ...}", value)
-            elif isinstance(own.default, bool):
-                require(isinstance(value, bool), own.name, "be True or False", value)
-        require_finite_positive("lr η", self.lr)
-        for r, value in self.lr_schedule.items():
-            require_int("round in lr_schedule", r, 1)
-            require_finite_positive(f"lr_schedule at round {r}", value)
+        require_options(self)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -151,6 +142,9 @@ class Method:
             if own.name in values and (not codec or not isinstance(values[own.name], str)):
                 changes[own.name] = values[own.name]
             elif codec and given:
+                for name in given:
+                    option = codec.options[name]
+                    option.require(f"{name} {option.symbol}".strip(), values[name])
                 plain = codec.split(getattr(self, own.name))
                 made = codec.join(plain | {name: values[name] for name in given})
                 kept = codec.split(made)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from decomfl_lab.errors import InputError, require, require_choice, require_int
+from decomfl_lab.errors import InputError, require
 from decomfl_lab.noise import Format
 from decomfl_lab.options import Codec, Option
 from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, UpdateRule
@@ -12,7 +12,6 @@ DEFAULT_RULE = Momentum(0.9, "torch", 1e-5)
 """The authors', as their logs have it."""
 
 _GROUP = "optimizer"
-_FORMS = ("torch", "paper")
 
 
 class _Rule:
@@ -23,26 +22,26 @@ class _Rule:
             "sgd",
             "The update rule of replicas: sgd (momentum β), sign (ZO-SignSGD, no β) or adamm (ZO-AdaMM, β₁ = β).",
             _GROUP,
+            choices=("sgd", "sign", "adamm"),
         ),
-        "momentum": Option(0.9, "The momentum β in [0, 1); 0 is plain SGD.", _GROUP),
-        "momentum_form": Option("torch", "torch: m = βm + g; paper: m = βm + (1-β)g.", _GROUP),
-        "weight_decay": Option(1e-5, "The weight decay λ.", _GROUP),
-        "beta2": Option(0.999, "The β₂ of adamm.", _GROUP),
-        "epsilon": Option(1e-8, "The ε of adamm.", _GROUP),
+        "momentum": Option(0.9, "The momentum β in [0, 1); 0 is plain SGD.", _GROUP, symbol="β", ge=0, lt=1),
+        "momentum_form": Option(
+            "torch", "torch: m = βm + g; paper: m = βm + (1-β)g.", _GROUP, choices=("torch", "paper")
+        ),
+        "weight_decay": Option(1e-5, "The weight decay λ.", _GROUP, ge=0),
+        "beta2": Option(0.999, "The β₂ of adamm.", _GROUP, ge=0, lt=1),
+        "epsilon": Option(1e-8, "The ε of adamm.", _GROUP, gt=0),
     }
 
     def join(self, values: Mapping[str, Any]) -> UpdateRule:
         """See ``Codec``."""
-        kind = require_choice("rule", values["rule"], ("sgd", "sign", "adamm"))
+        kind, form = values["rule"], values["momentum_form"]
         beta, decay = values["momentum"], values["weight_decay"]
-        form = require_choice("momentum_form", values["momentum_form"], _FORMS)
-        is_number = isinstance(beta, int | float) and 0.0 <= beta < 1.0
-        require(is_number, "momentum β", "be in [0, 1)", beta)
         if kind == "sign":
             return SignSgd(decay)
         if kind == "adamm":
             return AdaMM(beta, values["beta2"], values["epsilon"], decay)
-        return Momentum(beta, form, decay) if beta else Sgd(decay)  # type: ignore[arg-type]
+        return Momentum(beta, form, decay) if beta else Sgd(decay)
 
     def split(self, value: UpdateRule) -> dict[str, Any]:
         """See ``Codec``; InputError for a rule of one's own."""
@@ -66,25 +65,30 @@ class _ReplicaRule(_Rule):
 
     options: Mapping[str, Option] = {
         **_Rule.options,
-        "precision": Option("float32", "What replicas are kept in: float32, bfloat16 or float16.", _GROUP),
+        "precision": Option(
+            "float32",
+            "What replicas are kept in: float32, bfloat16 or float16.",
+            _GROUP,
+            choices=("float32", *Format),
+        ),
         "rounding": Option(
             "stochastic",
             "How 16-bit replicas are rounded after every step: stochastic (seeded), compensated or nearest.",
             _GROUP,
+            choices=("stochastic", "compensated", "nearest"),
         ),
         "grid": Option(
             0,
             "Below 0 the model is kept on multiples of 2^GRID by plain SGD, so that local steps are undone by "
             "arithmetic; 0 is off.",
             _GROUP,
+            ge=-100,
+            le=0,
         ),
     }
 
     def join(self, values: Mapping[str, Any]) -> UpdateRule:
         """See ``Codec``."""
-        require_int("grid", values["grid"], -100, 0)
-        require_choice("precision", values["precision"], ("float32", *Format))
-        require_choice("rounding", values["rounding"], ("stochastic", "compensated", "nearest"))
         rule = super().join(values)
         if values["grid"]:
             require(values["rule"] == "sgd", "rule", "be sgd on the grid", values["rule"])

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 
-from decomfl_lab.errors import require, require_choice, require_finite_positive, require_int
+from decomfl_lab.errors import require, require_choice, require_int
 from decomfl_lab.estimators.differences import ESTIMATORS, Estimator, central_curved
 from decomfl_lab.estimators.second_differences import require_moment_distribution
 from decomfl_lab.federations.setting import TrainingSetting
-from decomfl_lab.methods.aggregation_options import AGGREGATION, require_weighting, weighting_option
+from decomfl_lab.methods.aggregation_options import AGGREGATION, weighting_option
 from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.rule_options import DEFAULT_RULE, REPLICA_RULE, require_rule
 from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, examples_bytes
@@ -44,12 +44,11 @@ NOBODY = "none"
 class Perturbing(Method):
     """Options of methods that measure along random directions."""
 
-    perturbations: int = option(20, "The number P of directions a local step.")
+    perturbations: int = option(20, "The number P of directions a local step.", symbol="P", ge=1)
     distribution: str = option("gaussian", f"The distribution of the directions z: {', '.join(Distribution)}.")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_int("perturbations P", self.perturbations, 1)
         require_distribution(self.distribution)
 
 
@@ -57,13 +56,12 @@ class Perturbing(Method):
 class Differences(Perturbing):
     """Options of methods whose scalars are finite differences."""
 
-    mu: float = option(1e-4, "The smoothing radius μ of the finite difference.")
-    estimator: str = option("central", "How a scalar is made of losses: forward or central differences.")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_finite_positive("mu μ", self.mu)
-        require_choice("estimator", self.estimator, ("forward", "central"))
+    mu: float = option(1e-4, "The smoothing radius μ of the finite difference.", symbol="μ", gt=0)
+    estimator: str = option(
+        "central",
+        "How a scalar is made of losses: forward or central differences.",
+        choices=("forward", "central"),
+    )
 
     def measured_by(self) -> Estimator:
         """The estimator."""
@@ -92,7 +90,7 @@ class Scalars(Perturbing):
         """The estimator, which makes the scalars that a client sends, and steps by, of its losses or slopes."""
 
     perturbation_schedule: Mapping[int, int] = option(
-        {}, "The number P from a round on, as ROUND=VALUE,...: e.g. 500=50."
+        {}, "The number P from a round on, as ROUND=VALUE,...: e.g. 500=50.", of=int, ge=1
     )
     aggregation: Aggregation = option(Mean(), codec=AGGREGATION)
     weighting: str = weighting_option()
@@ -101,21 +99,18 @@ class Scalars(Perturbing):
         f"What lying clients send in place of their scalars, to try an aggregation: {NOBODY}, {', '.join(ATTACKS)}. "
         "They know what the honest ones send (docs/robust.md).",
         rare=True,
+        choices=(NOBODY, *ATTACKS),
     )
     attackers: int = option(0, "The number f of the sampled clients that lie, others in every round.", rare=True)
     attack_scale: float = option(0.0, "The scale c of the attack; 0 for the one that is usual of its kind.", rare=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for r, number in self.perturbation_schedule.items():
-            require_int("round in perturbation_schedule", r, 1)
-            require_int(f"perturbation_schedule at round {r}", number, 1)
         is_one = isinstance(self.aggregation, Aggregation) and not isinstance(self.aggregation, type)
         require(is_one, "aggregation", "be a rule, as lab.Median() or lab.TrimmedMean(1)", self.aggregation)
         rule = f"be one of {np.dtype(self.dtype)} scalars for {self.name}"
         require(self.aggregation.dtype is self.dtype, "aggregation", rule, self.aggregation)
-        require_weighable(require_weighting(self.weighting), self.aggregation)
-        require_choice("attack", self.attack, (NOBODY, *ATTACKS))
+        require_weighable(Weighting(self.weighting), self.aggregation)
         if self.attack == NOBODY:
             for name, default in (("attackers", 0), ("attack_scale", 0.0)):
                 rule = f"be left out with attack {NOBODY}"
@@ -216,11 +211,11 @@ class Updating(Scalars):
         "per-step",
         f"How many seeds a plan or a record carries: {', '.join(Seeding)}. With per-run and pool each client is told "
         f"the run's seed once; pool takes all directions from {POOL}, which two bytes tell apart.",
+        choices=tuple(Seeding),
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_choice("seeds", self.seeds, tuple(Seeding))
         require_rule(self.rule)
 
 
@@ -235,11 +230,15 @@ class LoggingDifferences(Differences, Scalars):
         "The learning rate η. With auto the run measures the loss's curvature before its first round, and takes the "
         "largest η that 100 rehearsed rounds find well inside the edge of stability (docs/tuning.md).",
         "optimizer",
+        symbol="η",
+        gt=0,
     )
     perturbations: int = option(
         20,
         "The number P of directions a local step. With auto (which lr must be too) the largest whose forward passes, "
         "in all, are within 10 % of the fewest.",
+        symbol="P",
+        ge=1,
     )
     lean: bool = option(
         False,

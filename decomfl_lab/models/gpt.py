@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from decomfl_lab.errors import require, require_int
-from decomfl_lab.models.initial import begin_, constant, normal
+from decomfl_lab.models.initialisers import begin_, constant, normal
 
 _STD = 0.02
 

@@ -16,7 +16,7 @@ from torch import nn
 from decomfl_lab.errors import require, require_choice, require_int, require_possible
 from decomfl_lab.models import WRITTEN
 from decomfl_lab.models.gpt import gpt
-from decomfl_lab.models.initial import draw_
+from decomfl_lab.models.initialisers import draw_
 from decomfl_lab.models.resnet import resnet
 from decomfl_lab.noise.draws import DRAWS, STREAM
 
@@ -87,8 +87,9 @@ def build_model(name: str, *, seed: int, in_shape: Shape, classes: int, draws: s
         seed: 0..2**64-1; torch's CPU generator is given its 32 bits by numpy's SeedSequence.
         in_shape: Shape of one image, (C, H, W), or of a sequence, (T,).
         classes: Number of outputs.
-        draws: "stream" for the lab's own stream (``models.initial``), with the same bits on any machine; "libraries"
-            for torch's initialisers, by which earlier versions drew, and whose bits depend on the processor.
+        draws: "stream" for the lab's own stream (``models.initialisers``), with the same bits on any machine;
+            "libraries" for torch's initialisers, by which earlier versions drew, and whose bits depend on the
+            processor.
 
     Raises:
         InputError: If the name is unknown or the images do not fit the model.

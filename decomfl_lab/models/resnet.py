@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
 from decomfl_lab.errors import require, require_int
-from decomfl_lab.models.initial import begin_, constant, fans, kaiming_normal
+from decomfl_lab.models.initialisers import begin_, constant, fans, kaiming_normal
 
 _WIDTHS = (16, 32, 64)
 

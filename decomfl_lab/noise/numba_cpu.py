@@ -21,7 +21,7 @@ from numba.core import cgutils
 from numpy.typing import NDArray
 
 from decomfl_lab.noise import spec
-from decomfl_lab.noise.caching import njit
+from decomfl_lab.noise.kernel_cache import njit
 from decomfl_lab.noise.lanes import F32, F64, I32, I64, Lanes, align_spills
 from decomfl_lab.noise.program import DISTRIBUTIONS, FORMATS, Code, Format, Op, directions_by
 from decomfl_lab.noise.spec import TAGS, TILE, Distribution

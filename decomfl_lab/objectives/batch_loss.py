@@ -46,7 +46,7 @@ class BatchLoss:
     loss: LossFunction | None  # what the user gave; None for the module's own loss
     form: Form  # what it is a function of
     additive: bool = True  # whether the loss of a batch is the mean of its examples' losses, so that a batch may be cut
-    tried: bool = False  # whether it is a user's own, which was tried before a run (``runs.trial``)
+    tried: bool = False  # whether it is a user's own, which was tried before a run (``runs.preparation``)
     # what it needs of its surroundings, which it shares with those that are made from it
     needs: Needs = field(default_factory=Needs, repr=False)
 

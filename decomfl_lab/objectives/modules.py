@@ -13,7 +13,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 
 from decomfl_lab.errors import THEIRS, InputError, require
 from decomfl_lab.layout import MODULE
-from decomfl_lab.objectives.apart import require_apart
+from decomfl_lab.objectives.aliasing import require_apart
 from decomfl_lab.objectives.trees import feed
 
 

@@ -19,7 +19,7 @@ from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction, cal
 from decomfl_lab.objectives.function import Function, Piece, enabled
 from decomfl_lab.objectives.needs import Needs
 from decomfl_lab.objectives.normalisation import drifting, uses_batch_statistics
-from decomfl_lab.objectives.perturbed import virtual
+from decomfl_lab.objectives.perturbation import virtual
 from decomfl_lab.objectives.trees import row_count, rows, tensors
 
 

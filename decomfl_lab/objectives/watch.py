@@ -10,7 +10,7 @@ from torch.autograd.graph import Node
 from torch.nn.functional import cross_entropy, multi_margin_loss, nll_loss
 
 from decomfl_lab.objectives.needs import Calls
-from decomfl_lab.objectives.perturbed import memory_of, reads_no_element
+from decomfl_lab.objectives.perturbation import memory_of, reads_no_element
 from decomfl_lab.objectives.trees import tensors
 from decomfl_lab.tables import table_beside
 

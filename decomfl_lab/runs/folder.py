@@ -1,34 +1,62 @@
-"""The folder of a run: its files, the columns of its table, and what can be said of it without torch."""
+"""The folder of a run: its files, what is saved in them, and how a run is found there again, gone on with or refused.
+
+A checkpoint has everything. Where it is gone, a log of scalars has it too (``repeat``): rounds are not measured again.
+What is said of a folder alone needs no torch.
+"""
+
+from __future__ import annotations
 
 import csv
 import hashlib
 import json
+import logging
 import math
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
+from os.path import realpath
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from decomfl_lab.checkpoint import read_values
-from decomfl_lab.errors import InputError, require
-from decomfl_lab.files import LOCK_FILE, is_held, require_plain
+from decomfl_lab.checkpoint import Saved, read_checkpoint, read_values, write_checkpoint
+from decomfl_lab.errors import InputError, brief, require
+from decomfl_lab.federations.newcomers import with_newcomers
+from decomfl_lab.files import LOCK_FILE, is_held, require_plain, write_atomically
+from decomfl_lab.noise import STREAM_VERSION
 from decomfl_lab.outside import Header, SavedRun, read_as, require_rows
+from decomfl_lab.plugins import OWN, is_own
+from decomfl_lab.progress import Progress
 from decomfl_lab.protocol.log import RunLog
-from decomfl_lab.runs.config import TrainConfig, read_config
+from decomfl_lab.provenance import PROVENANCE_FILE, code_version, read_provenance, write_provenance
+from decomfl_lab.records.record import RoundRecord
+from decomfl_lab.runs.configuration import TrainConfig, config_like, read_config
 from decomfl_lab.tables import table_beside
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from decomfl_lab.datasets.images import Dataset
+    from decomfl_lab.federations.simulation import DeComFLFederation
+    from decomfl_lab.runs.run import Run
 
 METRICS_FILE = "metrics.csv"
 CHECKPOINT_FILE = "checkpoint.safetensors"
 CONFIG_FILE = "config.toml"
 LOG_FILE = "run.dcl"
-PROVENANCE_FILE = "provenance.json"
+PROBED = 1e-3
+"""By how much a loss may differ, relative to it, where it is computed by other kernels or on another device."""
+
+logger = logging.getLogger("decomfl_lab")
 
 Row = Mapping[str, float]
 
 _WRITTEN = table_beside(__name__, "columns.toml")
 METRICS = tuple(_WRITTEN["every"])
 """The columns that every run's table has."""
+
 COLUMNS: Mapping[str, str] = _WRITTEN["every"] | _WRITTEN["some"]
 """What the columns of metrics.csv mean; "whitened_" before a name says that it is of DHD, with scaled directions."""
 
@@ -173,17 +201,461 @@ def compared(folder: Path, rows: Sequence[Row], *, rel_tol: float = 0.0) -> tupl
         table = read_rows(folder / METRICS_FILE)
     except InputError as error:
         return (), str(error)
-    known = {row["round"]: row for row in rows}
-    found = [
-        f"{name} = {own[name]:.6g} for {right:.6g} in round {own['round']}"
-        for own in table
-        for name, right in known.get(own["round"], {}).items()
-        if name in own and not _alike(own[name], right, rel_tol)
-    ]
+    known, found = {row["round"]: row for row in rows}, []
+    for own in table:
+        for name, right in known.get(own["round"], {}).items():
+            cell = own.get(name, right)
+            # Accuracies near 0 may differ by an example or two where ``rel_tol`` is not 0.
+            alike = math.isclose(cell, right, rel_tol=rel_tol, abs_tol=5 * rel_tol)
+            if not alike and not (math.isnan(cell) and math.isnan(right)):
+                found.append(f"{name} = {cell:.6g} for {right:.6g} in round {own['round']}")
     more = f" and {len(found) - 1} more" * (len(found) > 1)
     return table, f"{METRICS_FILE} says {found[0]}{more}" if found else ""
 
 
-def _alike(a: float, b: float, rel_tol: float) -> bool:
-    """Whether two cells agree; accuracies near 0 may differ by an example or two where ``rel_tol`` is not 0."""
-    return math.isclose(a, b, rel_tol=rel_tol, abs_tol=5 * rel_tol) or (math.isnan(a) and math.isnan(b))
+def joining(config: TrainConfig, dataset: Dataset, folder: Path, *, follows: bool = False) -> TrainConfig:
+    """``config`` as it goes on in the folder: clients that the run there does not have join in its next round.
+
+    Clients that joined there before are noted where ``config`` does not say so. Everything else that differs is left
+    for ``differing`` to find.
+
+    Args:
+        config: The run with all its clients.
+        dataset: Their data.
+        folder: The folder, which may be empty or not be there.
+        follows: Whether the run goes on after its log, as a server does, and not after its checkpoint.
+
+    Raises:
+        InputError: If more clients than before are to have parts of the same examples.
+    """
+    # The configuration of the run in the folder, as far as it is known, and the round in which it goes on.
+    found: list[tuple[TrainConfig, int]] = []
+    checkpoint, path = folder / CHECKPOINT_FILE, folder / LOG_FILE
+    if checkpoint.exists():
+        _, saved = read_saved_values(checkpoint)
+        found.append((config_like(config, saved["config"], f"run {folder}"), saved["federation"]["round"]))
+    rests_on_log = follows or not found
+    if rests_on_log and path.exists():
+        with open_log(path, write=False) as log:
+            found.append((config_like(config, log.header["config"], f"run {folder}"), len(log)))
+    if not found:
+        return config
+    # Who joined stands in the log first, and the rounds of a log are those of its checkpoint and perhaps some more.
+    then, r = max(found, key=lambda each: (each[0].clients, each[1]))
+    if config.joined not in ({}, then.joined):
+        return config
+    more = config.clients - then.clients
+    if more <= 0:
+        return config.but(joined=then.joined) if more == 0 else config
+    require(r > 0, f"clients M of the run in {folder}", f"be {then.clients} until a round is done", config.clients)
+    dealt = "as its examples are dealt by split, and one more would change everybody's part"
+    rule = f"be {then.clients}, {dealt} (clients with data of their own, a list, can join)"
+    require(dataset.parts is not None, f"clients M of the run in {folder}", rule, config.clients)
+    return config.but(joined={**then.joined, r: then.joined.get(r, 0) + more})
+
+
+def differing(then: TrainConfig, now: TrainConfig, done: int = 0) -> list[str]:
+    """The names of the options in which a run differs from one that it goes on from, but for clients that join.
+
+    Args:
+        then: The earlier run.
+        now: The run that goes on.
+        done: The rounds of the earlier one, in none of which another client may have been there.
+    """
+    sizes = {now.present(r) for r in (0, *now.joined)}
+    later = [r for r in now.joined if now.present(r) > then.clients]
+    if then.clients in sizes and min(later, default=done) >= done:
+        now = now.of_first(then.clients)
+    a, b = then.to_dict(), now.to_dict()
+    return [name for name in {**a, **b} if a.get(name) != b.get(name)]
+
+
+def data_then(then: TrainConfig, now: TrainConfig, dataset: Dataset) -> str:
+    """The digest of the examples of those clients that a run had then; empty where that cannot be told."""
+    if then.clients >= now.clients or dataset.parts is None or then.method.alone:
+        return dataset.digest
+    from decomfl_lab.datasets.user_data import first_clients
+
+    first = first_clients(dataset, then.clients)
+    return "" if first is None else first.digest
+
+
+def save_run(run: Run, folder: Path) -> None:
+    """Write all that the run goes on from, and what people read of it; each file whole or not at all."""
+    tensors, values = run.federation.save()
+    by_records = run.federation.by_records
+    if by_records is not None and by_records.log is not None:
+        by_records.log.sync()  # no checkpoint is ahead of its log
+    state = {
+        "federation": values,
+        "rows": run.rows,
+        "losses": run.losses,
+        "seconds": run.seconds,
+        "first": run.first,
+        "constants": run.constants(),
+        "probe": run.probe(),
+        "config": run.config.to_dict(),
+        "data": run.dataset.digest,
+        "code": code_version(),
+    }
+    write_checkpoint(folder / CHECKPOINT_FILE, tensors, state | run.hands)
+    publish(run, folder)
+    run.saved = run.round
+
+
+def publish(run: Run, folder: Path) -> None:
+    """Write what people read of the run: configuration, provenance, table."""
+    write_atomically(folder / CONFIG_FILE, run.config.to_toml())
+    table = run.metrics.to_csv(index=False)
+    write_provenance(folder, run.dataset, table, **run.hands)
+    write_atomically(folder / METRICS_FILE, table)
+
+
+def read_saved(
+    folder: Path, understand: Callable[[Mapping[str, Any], str], TrainConfig]
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The checkpoint in a folder; InputError if there is none, or its configuration is not that of config.toml.
+
+    Args:
+        folder: The folder.
+        understand: The configuration of plain values and their origin; it says which code these may name.
+    """
+    file, written = folder / CHECKPOINT_FILE, folder / CONFIG_FILE
+    log = "; the call of lab.train, or the command, that made it goes on from its log" * (folder / LOG_FILE).exists()
+    require(file.exists(), "folder", f"be one in which a run was saved{log}", str(folder))
+    tensors, saved = read_checkpoint(file)
+    read_as(SavedRun, saved, f"checkpoint {file}")
+    ours = understand(saved["config"], f"run {folder}")
+    if written.exists():
+        theirs = config_like(ours, read_config(written, plain=True), str(written))
+        a, b = theirs.to_dict(), ours.to_dict()
+        others = [name for name in differing(theirs, ours) if name != "rounds"]
+        if others:
+            found = ", ".join(f"{name} = {a.get(name)!r} for {b.get(name)!r}" for name in others)
+            raise InputError(
+                f"{written} must be as the run left it (only rounds may differ), got {found}: put that back, or remove "
+                "the file, which the checkpoint does not need; another run needs another folder"
+            )
+    return tensors, saved
+
+
+class NotGivenError(InputError):
+    """What the run's user brought is not given again."""
+
+    def __init__(self, lacking: str, call: str) -> None:
+        super().__init__(f"{lacking} must be given again, as {call}: the run trained its user's own, got None")
+        self.lacking = lacking  # what is not given
+        self.call = call  # the call that gives it, in Python
+
+
+def require_own(config: TrainConfig, call: str, **given: Any) -> None:
+    """NotGivenError that shows the call to write where what is given lacks something that the run's user brought.
+
+    Args:
+        config: The run.
+        call: The call up to the arguments in question, as ``lab.load('runs/a'``.
+        given: The arguments in question, of model, loss, clients and metrics; None for what is not given.
+    """
+    kept = {"model": config.model, "loss": config.loss, "clients": config.data}
+    kept["metrics"] = next((target for target in config.measures.values() if target.startswith(f"{OWN} ")), "")
+    wanted = [name for name in kept if name in given and kept[name].split(" ")[0] == OWN]
+    if lacking := [name for name in wanted if given[name] is None]:
+        again = "".join(f", {name}={name}" for name in wanted) + ", test=test" * ("clients" in wanted)
+        raise NotGivenError(" and ".join(lacking), f"{call}{again})")
+
+
+def resume_run(run: Run, folder: Path, *, any_code: bool) -> None:
+    """Be at the round of the folder's checkpoint; InputError if it is damaged, or of another run, model or loss."""
+    tensors, saved = read_saved(folder, partial(config_like, run.config))
+    done = saved["federation"]["round"]
+    require_same(run, saved, folder, done)
+    _take_over(run, folder, saved, done, any_code=any_code)
+    then, now = tensors["x"].numel(), run.federation.x.numel()
+    require(then == now, "model", f"have d = {then}, as that of the run in {folder}", now)
+    where, steps = f"in the checkpoint of {folder}", saved["federation"]["steps_taken"]
+    by_records = run.federation.by_records
+    # Tensors are as those that the run has under these names, and hold numbers.
+    slots = {} if by_records is None else by_records.observer.state
+    own = {"x": run.federation.x} | {f"state.{slot}": each for slot, each in slots.items()}
+    own |= {name: run.federation.x for name in tensors if re.fullmatch(r"client\.\d+\.x", name)}
+    for name, like in own.items():
+        right, got = ((tuple(each.shape), each.dtype) for each in (like, tensors[name]))
+        require(got == right, f"{name} {where}", f"be {right[1]} of shape {right[0]}", got)
+    for name, there in tensors.items():
+        require(not there.isnan().any(), f"{name} {where}", "be of numbers", "NaN")
+    if by_records is not None:
+        most = done * run.config.method.sizes.get("K", 1)
+        require(max(steps) <= most, f"steps_taken {where}", f"be at most {most}, after {done} rounds", steps)
+    if not run.config.method.drifts:
+        drift = saved["federation"].get("drift")
+        require(drift is None, f"drift {where}", "not be there without revert sync", drift)
+    if wrong := compared(folder, saved["rows"])[1]:
+        logger.warning("%s: %s; it is written anew from the checkpoint", folder, wrong)
+    kept = saved.get("constants", run.constants())  # older checkpoints have none
+    rule = f"have the frozen parameters, buffers and padding rows of the run in {folder}"
+    require(kept == run.constants(), "model", rule, f"others ({run.constants()} for {kept})")
+    probe = saved.get("probe")
+    state = tensors, saved["federation"]
+    if saved["config"]["clients"] < run.config.clients:
+        state = _joined(run, folder, state)
+    run.federation.load(state)
+    run.rows[:], run.losses[:], run.seconds = saved["rows"], saved["losses"], saved["seconds"]
+    run.first = saved.get("first")
+    # The loss of the same examples at the loaded x: it can be asked only now that the run is there.
+    if probe is not None and (now_ := run.probe()) is not None:
+        same = math.isclose(probe, now_, rel_tol=PROBED, abs_tol=1e-6)
+        require(same, "model and loss", f"give the loss {probe:.6g} that they gave in {folder}", now_)
+
+
+def _joined(run: Run, folder: Path, state: Saved) -> Saved:
+    """A saved state of fewer clients, with all that those need who join."""
+    federation, path = run.federation.by_records, folder / LOG_FILE
+    if federation is None or federation.follows:
+        return state  # they are sent a model, or the records of the log that is gone on with
+    if run.x0 is None:
+        require(run.round == 0, "run", f"be at round 0 to take clients more than {folder} has", run.round)
+        run.x0 = federation.observer.snapshot()
+
+    def before(r: int) -> tuple[RoundRecord, ...] | None:
+        if not path.exists():
+            rule = f"be there, or the server keep a model: clients that join need the records before round {r}"
+            require(federation.server.replica is not None, f"log {path}", rule, "none")
+            return None
+        with open_log(path, write=False) as log:
+            require(len(log) >= r, f"log {path}", f"have the rounds before {r}", len(log))
+            return log.records(0, r)
+
+    x0 = None
+    if path.exists():
+        with open_log(path, end=0, write=False) as log:
+            require_same(run, log.header, path, state[1]["round"])
+            x0 = log.header["x0"]
+    return with_newcomers(federation, state, run.x0, x0, before)
+
+
+def _take_over(run: Run, folder: Path, facts: Mapping[str, Any], done: int, *, any_code: bool) -> None:
+    """Have the hands of the run in the folder, at round ``done``; InputError if it may not go on here."""
+    run.resolution.over = done > 0  # the first rounds have been looked at then
+    for name, own in run.hands.items():
+        earlier = facts.get(name, [facts["code"]] if name == "codes" else [])
+        run.hands[name] = list(dict.fromkeys([*earlier, *own]))
+    if facts["code"] != code_version() and not any_code:
+        raise InputError(f"out must hold a run of this code ({code_version()}), got one of {facts['code']}")
+    least = f"be at least the {done} of the run in {folder}"
+    require(run.config.rounds >= done, "rounds", least, run.config.rounds)
+
+
+def require_same(run: Run, saved: Mapping[str, Any], folder: Path, done: int) -> None:
+    """InputError that names what differs where a saved run is not this one, in more than its length.
+
+    Clients may have joined too, after the rounds that are done.
+    """
+    earlier = config_like(run.config, saved["config"], "the saved run").but(rounds=run.config.rounds)
+    others = differing(earlier, run.config, done)
+    if saved["data"] != data_then(earlier, run.config, run.dataset):
+        others.append("the examples, or their order" if run.config.data == OWN else "the examples")
+    if others:
+        what = f"hold the same run (only rounds may differ), got {folder}, which differs in {', '.join(others)}"
+        join = "; clients more join by lab.load(folder, ..., clients=...)"
+        hint = join * (run.config.clients > earlier.clients and run.config.joined == earlier.joined)
+        if earlier.joined != run.config.joined and earlier.joined:
+            came = ",".join(f"{r}={number}" for r, number in earlier.joined.items())
+            hint = f"; its {earlier.clients} clients came by joined={dict(earlier.joined)} (--joined {came})"
+        raise InputError(f"out must be empty or {what}{hint}")
+
+
+def rests_on_log(run: Run, folder: Path) -> bool:
+    """Whether the folder has all of a run but its checkpoint, and records from which that can be had again."""
+    federation = run.federation.by_records
+    records_say_all = federation is not None and not federation.follows
+    return (folder / LOG_FILE).exists() and records_say_all and not run.config.method.drifts
+
+
+def repeat(run: Run, folder: Path, on_round: Callable[[Progress], None] | None) -> None:
+    """Be at the last evaluation in the folder, whose checkpoint is gone, by its log.
+
+    The model is evaluated anew on its way. Nothing but the table has train_loss, the seconds and what was measured of
+    the Hessian: they are taken from there if its digest is right, and are not known otherwise. The rounds after the
+    table's last evaluation are computed again, as train_loss is the mean of all losses between two of them. Any version
+    of the code may go on, as it is compared with the digests that it has the bits of then.
+    """
+    federation, path = run.federation.by_records, folder / LOG_FILE
+    assert federation is not None
+    with open_log(path, write=False) as log:
+        require_same(run, log.header, folder, len(log))
+        facts = read_provenance(folder) if (folder / PROVENANCE_FILE).exists() else {}
+        _take_over(
+            run, folder, {"devices": [], "code": log.header.get("code", "unknown")} | facts, len(log), any_code=True
+        )
+        x0 = federation.observer.digest()
+        _require_frame(run, federation, log)
+        require(log.header["x0"] == x0, f"x_0 of {path}", f"have the digest {x0}", log.header["x0"])
+        sound = table_is_sound(folder)
+        table = {row["round"]: row for row in read_rows(folder / METRICS_FILE)} if sound else {}
+        ends = (r for r in (table if sound else range(len(log) + 1)) if run.config.evaluates(int(r)))
+        end = int(max((r for r in ends if r <= len(log)), default=0))
+        if not end:
+            run.resolution.over = False  # all rounds are played again
+            return
+        logger.info(f"no {folder / CHECKPOINT_FILE}: rounds up to {end} are those of {path}, and not measured again")
+        if run.config.task:
+            run.evaluate()
+        for entry in log.entries(0, end):
+            federation.repeat(entry)
+            found = federation.observer.digest() if entry.digest else entry.digest
+            what = f"model after round {entry.record.round} of {path}"
+            require(found == entry.digest, what, f"have the digest {entry.digest}", found)
+            if run.config.evaluates(run.round):
+                run.evaluate()
+                # What only the table has; it must count the same messages.
+                row, then = run.rows[-1], table.get(run.round, {})
+                for name in ("wire_bytes", "up_bytes", "gradient_scalars", "model_pulls"):
+                    same = then.get(name, row[name]) == row[name]
+                    messages = f"{name} of round {row['round']} in {folder / METRICS_FILE}"
+                    require(same, messages, f"be {row[name]}, as in {folder / LOG_FILE}", then.get(name))
+                unknown = {"train_loss": math.nan, "seconds": math.nan}
+                row.update(
+                    unknown | {name: value for name, value in then.items() if name in unknown or name not in row}
+                )
+            if on_round is not None:
+                accuracy = run.rows[-1]["test_accuracy"] if run.rows else math.nan
+                on_round(Progress(run.round, run.config.rounds, math.nan, accuracy, run.wire_scalars))
+    run.seconds = run.rows[-1]["seconds"] if sound else 0.0
+    # The mean of the first rounds, where the first one has no row; never the loss of one that is played later.
+    run.first = run.rows[bool(run.config.task)]["train_loss"]
+    if not sound:
+        state = "is not as the run left it, and" if (folder / METRICS_FILE).exists() else "is not there, and"
+        what = f"{METRICS_FILE} {state} is made anew from the log"
+        logger.warning("%s: %s; train_loss and seconds, which nothing else has, are not known", folder, what)
+    elif wrong := compared(folder, run.rows, rel_tol=PROBED)[1]:
+        logger.warning("%s: the model was evaluated anew, and %s", folder, wrong)
+
+
+def begin(run: Run, folder: Path) -> None:
+    """Take a folder that holds no run; InputError where files that are no run's would be replaced; others are told of.
+
+    There is a table from now on. A run that is killed before its first checkpoint plays the rounds again that the table
+    lacks, as the log has no losses.
+    """
+    if (path := folder / CONFIG_FILE).exists():
+        config_like(run.config, read_config(path, plain=True), str(path))
+    read_rows(folder / METRICS_FILE)
+    if run.federation.by_records is not None and (path := folder / LOG_FILE).exists():  # it would be begun anew
+        with open_log(path, write=False) as log:
+            require_same(run, log.header, path, len(log))
+    if (folder / PROVENANCE_FILE).exists():
+        read_provenance(folder)
+    ours = {CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS_FILE, PROVENANCE_FILE}
+    others = sorted(path.name for path in folder.iterdir() if not path.name.startswith(".") and path.name not in ours)
+    if others:
+        logger.warning("%s has other things in it, which are left alone: %s", folder, brief(", ".join(others)))
+    if run.federation.by_records is None or not run.federation.by_records.follows:
+        publish(run, folder)  # who follows a log plays no round again, and may have a table
+
+
+@contextmanager
+def remembered(run: Run) -> Iterator[None]:
+    """Keep the log of a run without a folder inside, from round 0 on, for the case that it is saved at last."""
+    federation = run.federation.by_records
+    if federation is None or federation.remote or (run.log is None and run.round):
+        yield
+        return
+    if run.log is None:
+        with suppress(InputError):  # what has no name in a file is not saved at last either
+            run.log = RunLog.create(None, *_identity(run, federation))
+    federation.log_to(run.log)
+    try:
+        yield
+    finally:
+        federation.log_to(None)
+
+
+def write_log(run: Run, path: Path) -> None:
+    """Write the log of the run's rounds to ``path``, from memory or from the folder where it is, if it is anywhere."""
+    there = run.folder / LOG_FILE if run.folder is not None else None
+    if run.log is None and there is not None and there.exists() and realpath(there) != realpath(path):
+        with open_log(there, end=run.round, write=False) as log:
+            if len(log) == run.round:
+                write_atomically(path, log.content())
+    elif run.log is not None and len(run.log) == run.round:
+        write_atomically(path, run.log.content())
+
+
+@contextmanager
+def logged(run: Run, out: Path) -> Iterator[None]:
+    """Write the folder's log inside, where records say all; later rounds than the present are cut from it."""
+    federation, path = run.federation.by_records, out / LOG_FILE
+    if run.round and not path.exists():
+        write_log(run, path)
+    if federation is None:
+        yield
+    elif run.round and not path.exists() and not federation.follows:
+        logger.info(f"no {path}: it would have to begin at round 0, so the run goes on without one")
+        yield
+    else:
+        goes_on = bool(run.round) or (federation.follows and path.exists())
+        end = None if federation.follows else run.round
+        with open_log(path, end=end) if goes_on else RunLog.create(path, *_identity(run, federation)) as log:
+            require_same(run, log.header, path, len(log))
+            _require_frame(run, federation, log)
+            if log.header["config"].get("clients", run.config.clients) < run.config.clients:
+                config = run.config.but(rounds=log.header["config"]["rounds"])
+                data = {"data": run.dataset.digest, "source": run.dataset.source, "classes": run.dataset.classes}
+                log.rewrite(path, {**log.header, "config": config.to_dict(), **data})
+            if len(log) < run.round:
+                remedy = "" if federation.follows else ", or remove it to go on without one"
+                raise InputError(
+                    f"log {path} must have the {run.round} rounds of the run, got {len(log)}: put a copy of it "
+                    f"back{remedy}"
+                )
+            digest = log.entry(run.round - 1).digest if run.round else None
+            if digest is not None:
+                found, what = federation.observer.digest(), f"model after round {run.round - 1}"
+                require(found == digest, what, f"have the digest {digest}, as in {log.name}", found)
+            federation.log_to(log)
+            try:
+                yield
+            finally:
+                federation.log_to(None)
+
+
+def _require_frame(run: Run, federation: DeComFLFederation, log: RunLog) -> None:
+    """InputError that names what the log says of the run, and is not so."""
+    for name, own in _frame(run, federation).items():
+        require(log.header.get(name) == own, f"{name} of {log.name}", f"be {own}", log.header.get(name))
+
+
+def _identity(run: Run, federation: DeComFLFederation) -> tuple[dict[str, Any], bytes]:
+    """What the log says of a run at round 0: enough to have its model again without the data; perhaps x_0 too."""
+    from decomfl_lab.replicas.start import said
+
+    config = run.config
+    drawn = config.tune == "lora" if config.task else not (config.model == OWN or is_own(config.model))
+    draws = config.draws if drawn else ""
+    start, packed = said(
+        run.module, run.layout, federation.observer, seed=config.seed, draws=draws, in_file=config.log_start
+    )
+    header = {
+        "config": run.config.to_dict(),
+        "data": run.dataset.digest,
+        "source": run.dataset.source,
+        "classes": run.dataset.classes,
+        "x0": federation.observer.digest(),
+        "code": code_version(),
+        "start": start,
+    }
+    return header | _frame(run, federation), packed
+
+
+def _frame(run: Run, federation: DeComFLFederation) -> dict[str, Any]:
+    """What the log says of the run that no round changes, and nobody who joins."""
+    from decomfl_lab.objectives.trees import tensors
+
+    inputs = next(tensors(run.dataset.train_images))
+    return {
+        "shape": list(inputs.shape[1:]),
+        "dtype": str(inputs.dtype).removeprefix("torch."),
+        "d": federation.x.numel(),
+        "run_seed": federation.server.run_seed,
+        "stream": STREAM_VERSION,
+    }

@@ -24,7 +24,7 @@ from decomfl_lab.objectives.trees import tensors
 if TYPE_CHECKING:
     import pandas as pd
 
-    from decomfl_lab.runs.config import TrainConfig
+    from decomfl_lab.runs.configuration import TrainConfig
     from decomfl_lab.runs.run import Run
 
 logger = logging.getLogger("decomfl_lab")

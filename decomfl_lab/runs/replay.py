@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,16 +12,18 @@ import torch
 from torch import Tensor, inference_mode, nn
 
 from decomfl_lab.datasets.images import Dataset
-from decomfl_lab.datasets.own import own_dataset
+from decomfl_lab.datasets.user_data import own_dataset
 from decomfl_lab.devices import find_device
 from decomfl_lab.errors import InputError, plural, require, require_finite_positive, require_int
-from decomfl_lab.federations.in_process import DeComFLFederation
+from decomfl_lab.federations.simulation import DeComFLFederation
+from decomfl_lab.files import require_plain
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.models.registry import MODELS, size_of
 from decomfl_lab.noise import STREAM_VERSION, Distribution
 from decomfl_lab.objectives.batch_loss import LossFunction
+from decomfl_lab.objectives.modules import copied
 from decomfl_lab.objectives.normalisation import refuse_evaluation_, uses_batch_statistics
-from decomfl_lab.outside import Header, read_as
+from decomfl_lab.outside import Header, NamedTensor, read_as
 from decomfl_lab.plugins import OWN, is_own
 from decomfl_lab.protocol.aggregation import Krum, Mean, TrimmedMean
 from decomfl_lab.protocol.log import LogEntry, RunLog
@@ -31,16 +33,18 @@ from decomfl_lab.protocol.terms import Terms
 from decomfl_lab.records.record import History, RoundRecord
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.replica import Replica
-from decomfl_lab.runs.beginning import made_again
-from decomfl_lab.runs.building import dataset_of, loss_is_of_model
-from decomfl_lab.runs.config import CROSS_ENTROPY, OBJECTS, OWN_LOSS, TrainConfig, config_from_mapping, config_like
-from decomfl_lab.runs.evaluation import calibration_images
-from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE
-from decomfl_lab.runs.kept import require_own
-from decomfl_lab.runs.prepared import Prepared
+from decomfl_lab.replicas.start import made_again
+from decomfl_lab.runs.configuration import (
+    CROSS_ENTROPY,
+    OBJECTS,
+    OWN_LOSS,
+    TrainConfig,
+    config_from_mapping,
+    config_like,
+)
+from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE, require_own
+from decomfl_lab.runs.preparation import Materials, Prepared, tried
 from decomfl_lab.runs.run import Run
-from decomfl_lab.runs.trial import tried
-from decomfl_lab.runs.weights import flattened, written_back
 
 TOLERANCE = 0.02
 """The largest difference of a scalar that is put down to rounding, beside the root mean square of the scalars.
@@ -49,6 +53,7 @@ On one machine, with one version of torch, scalars are the same to the bit. Else
 bits, and so a scalar by about 2⁻²⁴ f / μ. Between this lab's engines, at the default μ = 10⁻⁴, that was at most 0.33 %
 of the root mean square on three models, before and after training. Smaller μ, 16-bit losses and flat losses need more.
 """
+
 _AT_ONCE = 100
 """The most records that are applied in one pass over the model, so that progress can be told."""
 
@@ -437,8 +442,9 @@ def _run(
 def _data(path: Path, header: Header, config: TrainConfig, own: dict[str, Any], test: Any) -> Dataset:
     """The data that are given, or that the configuration names; InputError if they are not those of the log."""
     given = own["clients"]
-    whole = loss_is_of_model(config, own["loss"])
-    dataset = dataset_of(config) if given is None else own_dataset(given, test, whole=whole, redraw=config.redraw)
+    materials = Materials.of(config)
+    whole = materials.takes_whole_batches(own["loss"])
+    dataset = materials.dataset() if given is None else own_dataset(given, test, whole=whole, redraw=config.redraw)
     if dataset.digest != header.data:
         raise InputError(f"data must be those of the log {path} ({header.source}), got {dataset.source}")
     return dataset
@@ -460,10 +466,73 @@ def _calibrate_(
         if given:
             raise
         return str(error)
-    run.calibration = calibration_images(config, dataset.cast(run.layout.dtype).to(run.dataset.device))
+    run.calibration = Materials.of(config).calibration(dataset.cast(run.layout.dtype).to(run.dataset.device))
     return ""
 
 
 def _no_loss(outputs: Tensor, targets: Tensor) -> Tensor:  # noqa: ARG001
     """The loss where none is measured."""
     return torch.zeros(())
+
+
+def with_weights(tensors: Mapping[str, Tensor]) -> nn.Module:
+    """A module that holds these tensors under these names, and can do nothing else."""
+    module = nn.Module()
+    # Not by register_parameter, which takes no name with dots.
+    module._parameters.update({name: nn.Parameter(tensor, requires_grad=False) for name, tensor in tensors.items()})
+    return module
+
+
+def read_weights(path: Path) -> nn.Module:
+    """The weights in a file of safetensors; InputError if it cannot be read."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        return with_weights(load(require_plain(path).read_bytes()))
+    except OSError as error:
+        raise InputError(f"start must be a file that can be read, got {path} ({error.strerror})") from None
+    except (SafetensorError, ValueError, KeyError, RecursionError) as error:
+        raise InputError(f"start must be weights as safetensors, got {path} ({error})") from None
+
+
+def _places(module: nn.Module, tensors: Sequence[NamedTensor]) -> list[nn.Parameter]:
+    """The module's parameters that the log is of, in its order.
+
+    Raises:
+        InputError: If a name or a shape is another; where the log has no names the trainable parameters are taken.
+    """
+    known = dict(module.named_parameters(remove_duplicate=False))
+    if any(own.name for own in tensors):
+        for own in tensors:
+            require(own.name in known, "weights at x_0", f"have the parameter {own.name!r} of the log", list(known))
+        found = [known[own.name] for own in tensors]
+    else:
+        found = [p for p in module.parameters() if p.requires_grad]
+        rule = f"have the {len(tensors)} trainable parameters of the log, which has no names of them"
+        require(len(found) == len(tensors), "model at x_0", rule, len(found))
+    for own, p in zip(tensors, found, strict=True):
+        require(tuple(p.shape) == own.shape, f"shape of {own.name!r} at x_0", f"be {own.shape}", tuple(p.shape))
+    return found
+
+
+def flattened(module: nn.Module, tensors: Sequence[NamedTensor]) -> Tensor:
+    """x, shape (d,), of the module's parameters that the log is of; InputError where they do not fit it."""
+    found = _places(module, tensors)
+    kinds = sorted({str(p.dtype) for p in found})
+    require(len(kinds) == 1 and found[0].is_floating_point(), "dtype of the weights at x_0", "be one for all", kinds)
+    return torch.cat([p.detach().reshape(-1) for p in found])
+
+
+def written_back(module: nn.Module | None, tensors: Sequence[NamedTensor], replica: Replica) -> nn.Module:
+    """A copy of the module with the replica's x in the parameters that the log is of; without one the weights alone."""
+    shapes = [own.shape for own in tensors]
+    parts = [part.view(shape) for part, shape in zip(replica.x.split(replica.sizes), shapes, strict=True)]
+    if module is None:
+        return with_weights(
+            {own.name or str(n): part for n, (own, part) in enumerate(zip(tensors, parts, strict=True))}
+        )
+    module = copied(module)
+    for p, part in zip(_places(module, tensors), parts, strict=True):
+        p.data = part.to(p.device)
+    return module

@@ -1,52 +1,95 @@
-"""A run: built, trained, gone on with, checked."""
+"""A run: its rounds, the row of the table that each evaluation adds, and the doors to it, ``lab.train`` and ``lab.load``."""
 
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
+import numpy as np
 import pandas as pd
+import torch
 from torch import inference_mode, nn
+from torch.nn.functional import cross_entropy
 
+from decomfl_lab.checkpoint import CHECKPOINT_SECONDS
 from decomfl_lab.datasets.images import Dataset
-from decomfl_lab.datasets.own import first_clients
+from decomfl_lab.datasets.user_data import first_clients, own_dataset
+from decomfl_lab.devices import describe
 from decomfl_lab.errors import DivergedError, HookError, InputError, require, require_int
+from decomfl_lab.estimators.resolution import Resolution
 from decomfl_lab.federations.carrier import Elsewhere
 from decomfl_lab.federations.federation import Federation
-from decomfl_lab.files import held
+from decomfl_lab.files import as_path, held
 from decomfl_lab.interrupts import Interrupted, postponed, telling
+from decomfl_lab.layout import MODULE
+from decomfl_lab.methods.decomfl import DeComFL
+from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.traffic import TrafficCheck, mean_traffic
-from decomfl_lab.objectives.batch_loss import LossFunction
+from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction
+from decomfl_lab.objectives.evaluation import Metric, evaluate
+from decomfl_lab.objectives.modules import constants, copied, handed_back_
+from decomfl_lab.objectives.normalisation import calibrated
+from decomfl_lab.objectives.objective import mean_losses
+from decomfl_lab.objectives.trees import row_count, rows
+from decomfl_lab.objectives.vectors import length
 from decomfl_lab.pictures import save_picture
-from decomfl_lab.plugins import OWN, Trust
-from decomfl_lab.runs import kept, told
-from decomfl_lab.runs.building import dataset_of, name_of_loss
-from decomfl_lab.runs.config import TrainConfig, config_from_mapping, config_like
-from decomfl_lab.runs.course import Course
-from decomfl_lab.runs.evaluation import Metric
-from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE
+from decomfl_lab.plugins import OWN, Trust, is_own
+from decomfl_lab.progress import Progress, run_bar
+from decomfl_lab.protocol.log import RunLog
+from decomfl_lab.provenance import code_version
+from decomfl_lab.replicas.replica import Snapshot
+from decomfl_lab.runs.configuration import CROSS_ENTROPY, TrainConfig, config_from_mapping, config_like
+from decomfl_lab.runs.folder import (
+    CHECKPOINT_FILE,
+    LOG_FILE,
+    METRICS,
+    begin,
+    data_then,
+    further,
+    joining,
+    logged,
+    publish,
+    read_saved,
+    remembered,
+    repeat,
+    require_own,
+    require_same,
+    rests_on_log,
+    resume_run,
+    save_run,
+    write_log,
+)
 from decomfl_lab.runs.hooks import Hook, as_hooks, call, closing
-from decomfl_lab.runs.joining import data_then, joining
-from decomfl_lab.runs.prepared import Prepared
-from decomfl_lab.runs.told import Progress, Rebuilt, Sent
-from decomfl_lab.runs.trial import tried
-from decomfl_lab.runs.tuning import Tuning
-
-CHECKPOINT_SECONDS = 20.0
-"""The time between two checkpoints is this, times the seconds that one takes if more than 1: 5 % of a run at most."""
-
-logger = logging.getLogger("decomfl_lab")
+from decomfl_lab.runs.messages import (
+    Rebuilt,
+    Sent,
+    curves,
+    diverged,
+    failed,
+    interrupted,
+    summary,
+    warn_if_risen,
+)
+from decomfl_lab.runs.preparation import (
+    Materials,
+    Prepared,
+    held_out,
+    metrics_of,
+    name_of_loss,
+    names_of_metrics,
+    tried,
+)
+from decomfl_lab.runs.tuning import Tuning, tuned, without_auto
 
 OnRound = Callable[[Progress], None]
 OnStart = Callable[[dict[str, float]], None]
 
 
-class Run(Course):
-    """A run at some round.
+class Run:
+    """A run at some round: what it is made of, its federation, and what came of its rounds.
 
     Attributes:
         config: The configuration of the run.
@@ -56,6 +99,19 @@ class Run(Course):
         seconds: The training time so far.
         folder: Where the run was saved last; None if nowhere.
         resolution: It warns where the scalars of the first rounds are rounding.
+
+    Attributes that the folder and the hooks of a run read:
+        rows: The evaluations so far.
+        losses: The training losses since the last of them.
+        first: The training loss of the first round; None before it.
+        hands: Every version of the code, and every device, that had a hand in the run; and what chose its learning
+            rate.
+        saved: The round that the folder was saved at last; None for none.
+        calibration: The images on which BatchNorm's statistics are made.
+        x0: x_0, which clients need who join a saved run; None until one joins.
+        log: The log of a run that has no folder yet; None for none.
+        measures: The user's own measures on the held-out examples, by their columns.
+        whole: That batches are the whole data of every client, in words; empty where they are not.
     """
 
     @inference_mode(False)
@@ -74,7 +130,7 @@ class Run(Course):
 
         Args:
             config: The configuration of the run.
-            dataset: The data; None for ``dataset_of(config)``.
+            dataset: The data; None for what ``config`` names.
             module: The model at x_0, which is copied; None for the one that ``config`` names.
             loss: The loss of a batch (``objectives.batch_loss``); None for the one that ``config`` names.
             device: The device, cpu, cuda, cuda:N or auto; None for the one that the data are on.
@@ -85,7 +141,8 @@ class Run(Course):
         Raises:
             InputError: If configuration, data, model and federation do not fit.
         """
-        super().__init__(tried(Prepared.of(config, dataset, module, loss, device=device)), federation, metrics=metrics)
+        start = tried(Prepared.of(config, dataset, module, loss, device=device))
+        self._begin(start, None, federation, metrics)
 
     @classmethod
     @inference_mode(False)
@@ -98,11 +155,143 @@ class Run(Course):
     ) -> Self:
         """The run that was prepared, tried and perhaps tuned (``runs.tuning``)."""
         run = cls.__new__(cls)
-        Course.__init__(run, start, federation, tuning, metrics)
+        run._begin(start, tuning, federation, metrics)
         return run
 
+    def _begin(
+        self,
+        start: Prepared,
+        tuning: Tuning | None,
+        by: Elsewhere | None,
+        metrics: Mapping[str, Metric] | None,
+    ) -> None:
+        """Be at round 0, with the clients in this process or elsewhere."""
+        self.config, self.dataset, self.tuning = start.config, start.dataset, tuning
+        self.federation: Federation = start.federation(by)
+        exact = "float64" if start.layout.dtype == torch.float64 else "float32"
+        self.resolution = Resolution("bfloat16" if start.config.compute == "bfloat16" else exact)
+        self.federation.watch(self.resolution)
+        self.module, self.layout, self.loss = start.module, start.layout, start.loss
+        self._numbers = start.numbers.train_images, start.numbers.train_labels
+        self._held_out = held_out(start.numbers, start.config.test_examples)
+        self.calibration = start.calibration
+        self.rows: list[dict[str, float]] = []
+        self.losses: list[float] = []
+        self.first: float | None = None
+        tunings = [] if tuning is None else [str(tuning)]
+        self.hands = {"codes": [code_version()], "devices": [describe(self.dataset.device)], "tunings": tunings}
+        self.seconds = 0.0
+        self.folder: Path | None = None
+        self.saved: int | None = None
+        self.x0: Snapshot | None = None
+        self.log: RunLog | None = None
+        sizes = [len(own) for own in start.chosen]
+        span = str(max(sizes)) if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
+        self.whole = (
+            f"a batch is a client's whole data, {span} examples" if max(sizes) < start.config.batch_size else ""
+        )
+        self.measures = metrics_of(self.config, metrics)
+        if self.measures:  # whatever they fail with is told before the first round
+            first, again = self._measured(), self._measured()
+            for column in self.measures:
+                same = np.array_equal(first[column], again[column], equal_nan=True)
+                rule = "be the same for the same outputs and targets: keep nothing between calls, seed what is random"
+                require(same, f"metric {column.removeprefix('test_')!r}", rule, (first[column], again[column]))
+
+    @property
+    def round(self) -> int:
+        """Rounds completed."""
+        return self.federation.round
+
+    @property
+    def wire_scalars(self) -> float:
+        """The bytes that a client sent and got so far, divided by 4, mean over the clients that were there."""
+        return self.federation.ledger.bytes / 4 / self.config.present(max(self.round - 1, 0))
+
+    @property
+    def model(self) -> nn.Module:
+        """A module of its own with the global model's parameters, which gives the losses that evaluations report.
+
+        A BatchNorm has the statistics of the calibration images (``objectives.normalisation``), in eval mode.
+
+        Each reading makes a new module. Take it once before it is used (``model = run.model``): inside a function that
+        torch.func differentiates it cannot be made.
+        """
+        self._bind()
+        with calibrated(self.module, self.calibration):
+            return handed_back_(copied(self.module))
+
+    @property
+    def as_trained(self) -> nn.Module:
+        """The same but that a BatchNorm normalises as in training, by its batch."""
+        self._bind()
+        return handed_back_(copied(self.module))
+
+    @property
+    def metrics(self) -> pd.DataFrame:
+        """One row an evaluation, see ``train``."""
+        method = self.config.method
+        more = [*further(self.config), *(["drift"] if method.drifts else [])]
+        more += [] if self.federation.curvature is None else list(self.federation.curvature.names)
+        return pd.DataFrame(self.rows, columns=[*METRICS, *more])
+
+    def evaluate(self) -> None:
+        """Add a row: how good the model is, and what it took."""
+        federation = self.federation
+        found = self._measured()
+        self.rows.append(
+            {
+                "round": federation.round,
+                **found,
+                "train_loss": float(np.mean(self.losses)) if self.losses else float("nan"),
+                "norm": length(federation.x),
+                "wire_scalars": self.wire_scalars,
+                "wire_bytes": federation.ledger.bytes,
+                "up_bytes": federation.ledger.bytes_up,
+                "gradient_scalars": federation.ledger.scalars,
+                "model_pulls": federation.pulls,
+                "seconds": self.seconds,
+            }
+        )
+        if federation.drift is not None:
+            self.rows[-1]["drift"] = federation.drift
+        if federation.curvature is not None and self.losses:
+            self.rows[-1].update(federation.curvature.columns())
+        if self.config.evaluates(federation.round):  # else a longer run's next row still needs them
+            self.losses.clear()
+            if federation.curvature is not None:
+                federation.curvature.clear()
+
+    def _measured(self) -> dict[str, float]:
+        """What is measured on the held-out examples."""
+        self.layout.bind(self.module, self.federation.x.to(self.layout.dtype))
+        with calibrated(self.module, self.calibration):
+            B = self.config.batch_size
+            prior = self.dataset.content_free
+            return evaluate(self.module, self.loss, *self._held_out, B, self.measures, content_free=prior)
+
+    def constants(self) -> str:
+        """What a user's own module brings beside x, which the run does not keep."""
+        own = self.config.model == OWN or is_own(self.config.model)
+        return constants(self.module, self.layout.names) if own else ""
+
+    def probe(self) -> float | None:
+        """The loss of a batch of a user's own model, in its order, by which another model or loss is noticed."""
+        own = self.config.model == OWN or is_own(self.config.model) or self.config.loss != CROSS_ENTROPY
+        if not own or self.config.trust:
+            return None
+        n = self.dataset.N if self.dataset.parts is None else len(self.dataset.parts[0])
+        inputs, targets = rows(self._numbers, slice(0, min(n, self.config.batch_size)))  # of the first client
+        self._bind()
+        with calibrated(self.module, self.calibration):
+            return mean_losses(self.module, [self.loss], inputs, targets, row_count(inputs))[0]
+
+    def _bind(self) -> None:
+        """Give the module a copy of the global model."""
+        self.layout.bind(self.module, self.federation.x.to(self.layout.dtype).clone())
+
     def __repr__(self) -> str:
-        return told.summary(self.config, self.dataset.name, self.rows, self.round, self.remark)
+        return summary(self.config, self.dataset.name, self.rows, self.round, self.remark)
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         """InputError: a copy would share the federation, and a pickle would not have it."""
@@ -167,7 +356,7 @@ class Run(Course):
             InputError: If the file cannot be written, or has another ending.
         """
         title = f"{self.config.method.name}, {self.config.clients} clients, seed {self.config.seed}"
-        return save_picture(told.curves(self.metrics, self.config.clients, title), Path(path))
+        return save_picture(curves(self.metrics, self.config.clients, title), Path(path))
 
     @inference_mode(False)
     def train(
@@ -183,18 +372,18 @@ class Run(Course):
         self.folder, self.saved = out or self.folder, None
 
         def words() -> str:
-            return told.interrupted(self.round, self.saved, out)
+            return interrupted(self.round, self.saved, out)
 
         with nullcontext() if out is None else held(out), telling(words), closing(hooks):
             # First be where the folder is, by its checkpoint or by its log.
             if out is not None and (out / CHECKPOINT_FILE).exists():
-                kept.resume(self, out, any_code=any_code)
+                resume_run(self, out, any_code=any_code)
                 self.saved = self.round
-            elif out is not None and kept.rests_on_log(self, out):
-                kept.repeat(self, out, on_round)
+            elif out is not None and rests_on_log(self, out):
+                repeat(self, out, on_round)
             elif out is not None:
-                kept.begin(self, out)
-            with kept.remembered(self) if out is None else kept.logged(self, out):
+                begin(self, out)
+            with remembered(self) if out is None else logged(self, out):
                 self._train(out, on_round, on_start, hooks)
 
     def _train(
@@ -202,6 +391,17 @@ class Run(Course):
     ) -> None:
         """Play the rounds that are left, and save now and then."""
         config, rows, by_records = self.config, self.rows, self.federation.by_records
+        # When the folder was saved, and how long that took: saving takes 5 % of the time at most.
+        last, cost = time.monotonic(), 0.0
+
+        def save() -> None:
+            nonlocal last, cost
+            if out is not None:
+                began = time.monotonic()
+                save_run(self, out)
+                last = time.monotonic()
+                cost = last - began
+
         if config.task and not rows:
             self.evaluate()
         if config.task and on_start is not None:
@@ -211,7 +411,6 @@ class Run(Course):
             # where clients are elsewhere, as an engine's own callbacks would swallow it.
             waits = out is not None or (by_records is not None and by_records.remote)
             came = stack.enter_context(postponed()) if waits else []
-            saver = _Saver(self, out)
             # A run that ended here before has a row of its last round. A longer run evaluates on its own grid alone.
             if self.round < config.rounds:
                 rows[:] = [row for row in rows if config.evaluates(int(row["round"]))]
@@ -228,20 +427,21 @@ class Run(Course):
                     if came:
                         raise Interrupted(number=came[0])
                 except KeyboardInterrupt:
-                    saver.save()
+                    save()
                     raise
                 except HookError as error:
-                    saver.save()
-                    raise told.failed(error, self, out) from error.__cause__
+                    save()
+                    raise failed(error, self, out) from error.__cause__
                 if stops:
                     if not rows or rows[-1]["round"] != self.round:
                         self.evaluate()
                     break
-                saver.save_if_it_is_time()
-            saver.save()
+                if time.monotonic() - last > CHECKPOINT_SECONDS * max(1.0, cost):
+                    save()
+            save()
             if self.first is not None:
                 method = config.method
-                told.warn_if_risen(self.first, rows[-1]["train_loss"], method, method.eta(self.round - 1))
+                warn_if_risen(self.first, rows[-1]["train_loss"], method, method.eta(self.round - 1))
 
     def _play_round(self, out: Path | None) -> float:
         """One round, evaluated where the configuration says so; its training loss."""
@@ -256,8 +456,8 @@ class Run(Course):
                 raise DivergedError("model")
         except DivergedError as error:
             if out is not None:  # no checkpoint: there is nothing to go on with
-                kept.publish(self, out)
-            named = told.diverged(error, self.round, config.method, out)
+                publish(self, out)
+            named = diverged(error, self.round, config.method, out)
             named.run = self
             raise named from error
         self.seconds += time.monotonic() - started
@@ -287,10 +487,10 @@ class Run(Course):
         folder = Path(folder)
         with held(folder):
             if (folder / CHECKPOINT_FILE).exists():
-                saved = kept.read_saved(folder, partial(config_like, self.config))[1]
-                kept.require_same(self, saved, folder, saved["federation"]["round"])
-            kept.save(self, folder)
-            kept.write_log(self, folder / LOG_FILE)
+                saved = read_saved(folder, partial(config_like, self.config))[1]
+                require_same(self, saved, folder, saved["federation"]["round"])
+            save_run(self, folder)
+            write_log(self, folder / LOG_FILE)
 
     def load(self, folder: Path | str, *, any_code: bool = True) -> None:
         """Be at the round at which the run was saved in the folder.
@@ -298,42 +498,17 @@ class Run(Course):
         Raises:
             InputError: If the folder holds another run, or a damaged one.
         """
-        kept.resume(self, Path(folder), any_code=any_code)
+        resume_run(self, Path(folder), any_code=any_code)
         self.folder = Path(folder)
 
 
-@dataclass
-class _Saver:
-    """It saves a run in its folder, if it has one, and seldom enough that saving takes 5 % of the time at most."""
-
-    run: Run
-    folder: Path | None
-    seconds: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.last = time.monotonic()
-
-    def save(self) -> None:
-        """Save now."""
-        if self.folder is not None:
-            kept.save(self.run, self.folder)
-
-    def save_if_it_is_time(self) -> None:
-        """Save where the last time is long enough ago."""
-        if (began := time.monotonic()) - self.last > CHECKPOINT_SECONDS * max(1.0, self.seconds):
-            self.save()
-            self.last = time.monotonic()
-            self.seconds = self.last - began
-
-
-def train(
+def train_run(
     config: TrainConfig,
     *,
     dataset: Dataset | None = None,
     out: Path | None = None,
     on_round: Callable[[Progress], None] | None = None,
     on_start: Callable[[dict[str, float]], None] | None = None,
-    on_end: Callable[[Federation], None] | None = None,
     any_code: bool = False,
     device: str | None = None,
 ) -> pd.DataFrame:
@@ -344,12 +519,11 @@ def train(
 
     Args:
         config: The configuration of the run.
-        dataset: The data; None for ``dataset_of(config)``.
+        dataset: The data; None for what ``config`` names.
         out: The folder for metrics.csv, config.toml, provenance.json, checkpoint and log; made if missing.
         on_round: A function that is called after every round.
         on_start: A function that is called before the first round if the run has a task, with the row of round 0:
             zero-shot accuracies.
-        on_end: A function that is called after the last round with the federation.
         any_code: Whether a run goes on that another version of the code began; its provenance lists every version.
         device: The device, cpu, cuda, cuda:N or auto; None for the one that the data are on. A run may go on on another
             one, and its provenance lists all: records are applied to the same bits, losses agree to rounding.
@@ -376,8 +550,6 @@ def train(
     """
     run = Run(config, dataset=dataset, device=device)
     run.train(out=out, on_round=on_round, on_start=on_start, any_code=any_code)
-    if on_end is not None:
-        on_end(run.federation)
     return run.metrics
 
 
@@ -407,11 +579,11 @@ def load_run(
     objects = {"model": model, "loss": loss, "data": dataset, "metrics": metrics}
     given = [name for name, each in objects.items() if each is not None]
     understand = partial(config_from_mapping, lenient=True, trust_code=trust_code, unused=given)
-    _, saved = kept.read_saved(out, understand)
+    _, saved = read_saved(out, understand)
     config = understand(saved.get("config", {}), f"run {out}")
-    kept.require_own(config, f"lab.load({str(out)!r}", model=model, loss=loss, clients=dataset, metrics=metrics)
+    require_own(config, f"lab.load({str(out)!r}", model=model, loss=loss, clients=dataset, metrics=metrics)
     if not isinstance(dataset, Dataset):
-        dataset = dataset_of(config) if dataset is None else dataset(config)
+        dataset = Materials.of(config).dataset() if dataset is None else dataset(config)
     # Clients more than the run has, who have brought data, join; a run that samples every client goes on to do so.
     M = config.clients if dataset.parts is None or config.method.alone else len(dataset.parts)
     if config.clients < M:
@@ -433,3 +605,131 @@ def load_run(
     run = Run(config, dataset=dataset, **own)
     run.load(out)
     return run
+
+
+@inference_mode(False)  # what is made here is differentiated, wherever the caller stands
+def train(
+    model: nn.Module,
+    loss: LossFunction | None = cross_entropy,
+    clients: Sequence[Any] = (),
+    *,
+    method: Method | str | None = None,
+    test: Any = None,
+    sampled: int | None = None,
+    rounds: int = 100,
+    seed: int = 0,
+    redraw: int = 1,
+    out: Path | str | None = None,
+    device: str | None = None,
+    progress: bool = False,
+    on_round: Hook | Sequence[Hook] | None = None,
+    federation: Elsewhere | None = None,
+    metrics: Mapping[str, Metric] | None = None,
+    **options: Any,
+) -> Run:
+    """Train any module on the examples of any clients.
+
+    Args:
+        model: The model at x_0; it is copied and never changed. d is the number of its parameters that need gradients.
+        loss: The loss(outputs, targets) of a batch, a scalar; or loss(model, batch), if the first parameter is called
+            ``model``; None for the loss that the model returns of its own when it is given ``labels``.
+        clients: The examples of each client, read once: (inputs, targets), a mapping with labels, batches of them in a
+            list or a DataLoader, or a torch data set. They may be trees of tensors, arrays and tables.
+        method: A method with its options, or its name; None for ``DeComFL()`` with the authors' settings.
+        test: The held-out examples, in one of these forms, on which the run is evaluated; None for no evaluation.
+        sampled: The number m of clients sampled a round; None for all.
+        rounds: The number R of communication rounds.
+        seed: The seed of everything random but x_0: batches, clients, directions.
+        redraw: How many draws are taken of clients' examples that are others each time that they are read, as by random
+            augmentation: an epoch of a client is as long as ever, and epoch e has draw e mod ``redraw``.
+        out: A folder in which the run is saved, and from which it resumes.
+        device: The device, cpu, cuda, cuda:N or auto; None for the one that the examples are on.
+        progress: Whether a progress bar is shown on stderr.
+        on_round: A function, or a list of them, that is called after every round with a ``runs.hooks.Round``: round,
+            train_loss, test_accuracy and test_loss where the round was evaluated, up_bytes, down_bytes, lr, seconds,
+            and copies of model and metrics; ``stop()`` ends the run. ``lab.TensorBoard(folder)`` and
+            ``lab.WandB(project)`` are such functions.
+        federation: Where the clients are, ``Ray(workers=N)`` for N actors of Ray, or another
+            ``federations.carrier.Elsewhere``; None for this process. Records, losses and models are the same to the
+            bit.
+        metrics: {name: metric} of what else is measured on the held-out examples: metric(outputs, targets), a number,
+            is called with all of them at once, on the CPU, and stands as test_NAME in the table, beside the accuracy.
+        options: Other options of a run (batch_size, eval_every, engine, trust, ...) or of the method (lr, ...).
+
+    Model, loss and data are tried first (``runs.preparation``), unless ``trust`` is true: f_i(x; ξ) is the loss of a
+    batch ξ by a model whose parameters are x, and is cut into smaller forward passes only where it is the mean of its
+    parts.
+
+    Returns:
+        The run: ``run.model``, ``run.metrics``, ``run.traffic``, ``run.verify()``, ``run.check_traffic()``,
+        ``run.save(folder)``, ``run.plot(file)``, ``run.more(rounds)``.
+
+    Raises:
+        InputError: If a value breaks a rule; the message names the argument, the rule and the value.
+        DivergedError: If scalars or models are no longer finite; the run up to there is its attribute ``run``.
+        HookError: If a hook fails; the run is saved, and the error's attribute ``run``.
+
+    Source: [DeComFL, Algorithms 3 and 4] for the default method.
+    """
+    require("data" not in options, "data", "be given as clients", options.get("data"))
+    require(isinstance(model, nn.Module), "model", MODULE, model)
+    hooks = as_hooks(on_round)
+    dataset = own_dataset(clients, test, whole=BatchLoss.of(loss).form is Form.MODEL, redraw=redraw)
+    assert dataset.parts is not None
+    M = len(dataset.parts)
+    options, wanted = without_auto(options | {"redraw": redraw})
+    config = TrainConfig(DeComFL() if method is None else method)
+    config = config.but(model=OWN, data=OWN, loss=name_of_loss(loss), rounds=rounds, seed=seed, **options)
+    config = config.but(metrics=names_of_metrics(metrics))
+    config = config if config.method.alone else config.but(clients=M, sampled=M if sampled is None else sampled)
+    start = tuned(tried(Prepared.of(config, dataset, model, loss, device=device)), wanted)
+    run = Run.of(*start, federation, metrics or {})
+    folder = None if out is None else as_path("out", out)
+    with run_bar(config.method.name) if progress else nullcontext() as show:
+        run.train(out=folder, on_round=show, hooks=hooks)
+    return run
+
+
+def load(
+    folder: Path | str,
+    model: nn.Module | None = None,
+    loss: LossFunction | None = None,
+    clients: Sequence[Any] | None = None,
+    *,
+    test: Any = None,
+    federation: Elsewhere | None = None,
+    metrics: Mapping[str, Metric] | None = None,
+    trust_code: bool = False,
+) -> Run:
+    """The run that was saved in a folder: bit for bit what it was, ready to go on (``run.more``).
+
+    Args:
+        folder: The folder that ``run.save``, ``out`` or ``decomfl train --out`` wrote.
+        model: The model at x_0, where the run trained a module of one's own; its weights matter where clients join.
+        loss: The loss, where it is neither torch's nor a function of a module that can be imported.
+        clients: The clients' examples, where they brought their own: the same as then, and after them those of clients
+            that join in the next round.
+        test: The held-out examples: the same as then.
+        federation: Where the clients are from now on; see ``train``.
+        metrics: The user's own measures by name, where they are no functions of a module that can be imported.
+        trust_code: Whether to import the code that the folder's files name as module:function, of a model, data, loss
+            or metrics that are not given here, or a method: whoever wrote the files can then do here what you can.
+
+    Raises:
+        InputError: If the folder holds no run, its checkpoint is damaged, model or data are others, or it names code.
+    """
+    whole = loss is not None and BatchLoss.of(loss).form is Form.MODEL
+
+    def dataset(config: TrainConfig) -> Dataset:
+        return own_dataset([] if clients is None else clients, test, whole=whole, redraw=config.redraw)
+
+    given = None if clients is None else dataset
+    return load_run(
+        as_path("folder", folder),
+        given,
+        trust_code=trust_code,
+        module=model,
+        loss=loss,
+        federation=federation,
+        metrics=metrics,
+    )

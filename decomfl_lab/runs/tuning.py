@@ -24,8 +24,8 @@ from decomfl_lab.errors import DivergedError, InputError, require
 from decomfl_lab.replicas.rules import LowPrecision, Momentum, Sgd, UpdateRule
 
 if TYPE_CHECKING:
-    from decomfl_lab.federations.in_process import DeComFLFederation
-    from decomfl_lab.runs.prepared import Prepared
+    from decomfl_lab.federations.simulation import DeComFLFederation
+    from decomfl_lab.runs.preparation import Prepared
 
 AUTO: Final = "auto"
 """What users write instead of a number that is to be searched."""

@@ -9,7 +9,7 @@ import sys
 from nvflare.recipe import PocEnv, ProdEnv, SimEnv
 
 from decomfl_lab.carriers.nvflare import job
-from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.configuration import TrainConfig
 
 SITES = ["site-1", "site-2", "site-3", "site-4"]
 CONFIG = TrainConfig(

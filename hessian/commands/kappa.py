@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any
 
 import hessian
 from decomfl_lab.cli.command import command
-from decomfl_lab.errors import InputError, plural, require, require_choice, require_finite_positive, require_int
+from decomfl_lab.errors import InputError, plural, require, require_choice
 from decomfl_lab.files import held_file
 from decomfl_lab.interrupts import telling
+from decomfl_lab.json_values import print_json
 from decomfl_lab.language.tasks import TASKS
-from decomfl_lab.options import TRUST_CODE, option
+from decomfl_lab.options import MOST_THREADS, TRUST_CODE, option
 from decomfl_lab.pictures import require_picture, save_picture
-from decomfl_lab.plain import print_json
 from decomfl_lab.plugins import is_own
 from decomfl_lab.tables import table_beside
 from hessian.kappa.settings import Settings
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from decomfl_lab.runs.progress import RunBars
-    from hessian.named import TrainedModel
+    from decomfl_lab.progress import RunBars
+    from hessian.trained_models import TrainedModel
 
     Other = hessian.ForwardOnly | hessian.BallProbe | hessian.ByLayer  # what is measured in place of κ by products
 
@@ -55,11 +55,11 @@ class SourceOptions:
     loss: str | None = option(None, _HELP["loss"])
     task: str | None = option(None, _HELP["task"].format(tasks=", ".join(TASKS)))
     task_data: str = option("", _HELP["task_data"], MODEL)
-    train_steps: int | None = option(None, _HELP["train_steps"], MODEL)
+    train_steps: int | None = option(None, _HELP["train_steps"], MODEL, ge=0, le=10**8)
     optimizer: str = option("adam", _HELP["optimizer"], MODEL)
-    lr: float = option(1e-3, _HELP["lr"], MODEL)
-    batch_size: int = option(64, _HELP["batch_size"], MODEL)
-    examples: int = option(1000, _HELP["examples"])
+    lr: float = option(1e-3, _HELP["lr"], MODEL, symbol="η", gt=0)
+    batch_size: int = option(64, _HELP["batch_size"], MODEL, symbol="B", ge=1)
+    examples: int = option(1000, _HELP["examples"], ge=0)
     trust_code: bool = option(False, TRUST_CODE)
 
     @property
@@ -72,12 +72,11 @@ class SourceOptions:
 class MatrixOptions:
     """How the trace of the matrix is found, and by what it is scaled."""
 
-    trace: str = option("probes", _HELP["trace"], HOW)
+    trace: str = option("probes", _HELP["trace"], HOW, choices=TRACES)
     whiten: Path | None = option(None, _HELP["whiten"], OTHERS)
 
     def require(self, operator: str) -> None:
         """InputError if an option breaks a rule, for the matrix ``operator``."""
-        require_choice("trace", self.trace, TRACES)
         has_twin = self.trace == "probes" or operator == "hessian"
         require(has_twin, "trace", "be probes unless operator is hessian", self.trace)
 
@@ -86,13 +85,13 @@ class MatrixOptions:
 class OtherOptions:
     """What is measured in place of κ by products."""
 
-    ball: float | None = option(None, _HELP["ball"], OTHERS)
-    ball_lr: float | None = option(None, _HELP["ball_lr"], OTHERS)
-    ball_points: int = option(4, _HELP["ball_points"], OTHERS)
-    forward_only: int = option(0, _HELP["forward_only"], OTHERS)
+    ball: float | None = option(None, _HELP["ball"], OTHERS, gt=0)
+    ball_lr: float | None = option(None, _HELP["ball_lr"], OTHERS, gt=0)
+    ball_points: int = option(4, _HELP["ball_points"], OTHERS, ge=1, le=10_000)
+    forward_only: int = option(0, _HELP["forward_only"], OTHERS, ge=0, le=10**6)
 
     by_layer: bool = option(False, _HELP["by_layer"])
-    depth: int | None = option(None, _HELP["depth"], OTHERS)
+    depth: int | None = option(None, _HELP["depth"], OTHERS, ge=1)
 
     @property
     def chosen(self) -> str:
@@ -107,20 +106,13 @@ class OtherOptions:
 
     def require(self) -> None:
         """InputError if an option breaks a rule."""
-        require_int("forward_only", self.forward_only, 0, 10**6)
         enough = self.forward_only == 0 or self.forward_only >= 8
         require(enough, "forward_only", "be 0 or at least 8 directions", self.forward_only)
         both = self.ball is not None and self.ball_lr is not None
         require(not both, "ball and ball_lr", "not both be given", (self.ball, self.ball_lr))
-        require_int("ball_points", self.ball_points, 1, 10_000)
         one = sum((self.forward_only > 0, self.has_ball, self.by_layer)) <= 1
         require(one, "forward_only, ball and by_layer", "not be given together", "more than one")
         require(self.depth is None or self.by_layer, "depth", "be given with by_layer alone", self.depth)
-        if self.depth is not None:
-            require_int("depth", self.depth, 1)
-        for name, value in (("ball", self.ball), ("ball_lr", self.ball_lr)):
-            if value is not None:
-                require_finite_positive(name, value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +127,7 @@ class KappaOptions:
     split_sample: bool = option(False, _HELP["split_sample"], HOW)
     density_products: int | None = option(None, _HELP["density_products"], HOW)
     device: str = option("cpu", _HELP["device"])
-    threads: int = option(1, _HELP["threads"], HOW)
+    threads: int = option(1, _HELP["threads"], HOW, ge=1, le=MOST_THREADS)
     checkpoint: Path | None = option(None, _HELP["checkpoint"])
     plot: Path | None = option(None, _HELP["plot"])
     as_json: bool = option(False, _HELP["as_json"], flag="--json")
@@ -152,7 +144,6 @@ class KappaOptions:
 
     def require(self) -> None:
         """InputError if an option breaks a rule, before anything is trained."""
-        require_int("examples", self.source.examples, 0)
         self.matrix.require(self.curvature.operator)
         self.other.require()
         density = self.products_of_density
@@ -206,9 +197,9 @@ def kappa(options: KappaOptions) -> None:
     loss on --examples; λ_max is larger on fewer examples, so take as many as time allows.
     """
     from decomfl_lab.devices import use_tf32_, use_threads_
-    from decomfl_lab.runs.progress import RunBars
+    from decomfl_lab.progress import RunBars
     from hessian.kappa.picture import picture
-    from hessian.resume import Checkpoint
+    from hessian.resumption import Checkpoint
 
     options.require()
     use_threads_(options.threads)
@@ -262,8 +253,8 @@ class _Measured:
         """The model is trained here first, if that is asked for."""
         from decomfl_lab.devices import describe, find_device
         from decomfl_lab.models.registry import num_parameters
-        from decomfl_lab.runs.provenance import provenance
-        from hessian.named import scale_of
+        from decomfl_lab.provenance import provenance
+        from hessian.trained_models import scale_of
 
         self.options = options
         place, whiten = find_device(options.device), options.matrix.whiten
@@ -306,7 +297,7 @@ class _Measured:
 
     def operator(self, objective: hessian.MeanLoss, x: Tensor | None = None) -> hessian.Operator:
         """The matrix that was asked for, of a loss at x."""
-        from hessian.operators.asked import matrix_of
+        from hessian.operators.selection import matrix_of
 
         return matrix_of(objective, self.options.curvature, x, whiten=self.s)
 
@@ -358,7 +349,7 @@ class _Measured:
 
     def by_layer(self) -> hessian.ByLayer:
         """κ of every layer, with a bar of the layers."""
-        from decomfl_lab.runs.progress import RunBars
+        from decomfl_lab.progress import RunBars
 
         with RunBars() as bars:
             return hessian.by_layer(
@@ -437,17 +428,16 @@ def _foretold(at: hessian.EffectiveRankProgress) -> str:
 def _trained(asked: SourceOptions, seed: int, device: torch.device) -> TrainedModel:
     """The model that the arguments name, trained here, on the device, if that is asked for."""
     from decomfl_lab.datasets.images import DATA_SETS
-    from decomfl_lab.language.causal import is_pretrained
+    from decomfl_lab.language.causal_model import is_pretrained
     from decomfl_lab.models.registry import MODELS
-    from decomfl_lab.runs.descent import Descent
+    from decomfl_lab.objectives.descent import Descent
+    from decomfl_lab.progress import RunBars
     from decomfl_lab.runs.folder import CHECKPOINT_FILE
-    from decomfl_lab.runs.progress import RunBars
-    from hessian.named import from_run, from_task, from_weights, trained_here
+    from hessian.trained_models import from_run, from_task, from_weights, trained_here
 
     source, model, data, loss, task, task_data, steps = (
         asked.source, asked.model, asked.data, asked.loss, asked.task, asked.task_data, asked.train_steps,
     )  # fmt: skip
-    steps = None if steps is None else require_int("train_steps", steps, 0, 10**8)
     descent = Descent(optimizer=asked.optimizer, lr=asked.lr, batch_size=asked.batch_size, seed=seed)
     given = {"model": model, "data": data, "loss": loss, "task": task, "task_data": task_data or None}
 

@@ -25,11 +25,11 @@ import numpy as np
 from torch import Tensor
 
 from decomfl_lab.errors import require, require_finite_positive, require_int
-from decomfl_lab.plain import plain
+from decomfl_lab.json_values import plain
 from hessian.estimate import Estimate, Jsonable, require_confidence
 from hessian.kappa.effective_rank import effective_rank
 from hessian.kappa.result import EffectiveRank
-from hessian.operators.given import as_operator
+from hessian.operators.matrices import as_operator
 from hessian.operators.probes import probe_at
 from hessian.spectrum.density import spectral_density
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from decomfl_lab.datasets.given import Data
+from decomfl_lab.datasets.batches import Data
 from decomfl_lab.errors import InputError, require_int
 from decomfl_lab.language.extra import llm_library
 from decomfl_lab.objectives.batch_loss import LossFunction

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Unpack
 
-from decomfl_lab.datasets.given import Data
+from decomfl_lab.datasets.batches import Data
 from decomfl_lab.errors import known_options, require
 from decomfl_lab.objectives.batch_loss import LossFunction
 from decomfl_lab.objectives.function import enabled
@@ -13,11 +13,11 @@ from decomfl_lab.outside import SavedEstimate
 from hessian.kappa.estimation import BESIDE, _Run
 from hessian.kappa.result import EffectiveRank, EffectiveRankProgress
 from hessian.kappa.settings import Settings
-from hessian.operators.asked import Source, curvature
-from hessian.operators.given import as_operator
+from hessian.operators.matrices import as_operator
 from hessian.operators.options import CurvatureKeywords
-from hessian.operators.whitened import WhitenedOperator
-from hessian.resume import Checkpoint
+from hessian.operators.selection import Source, curvature
+from hessian.operators.whitening import WhitenedOperator
+from hessian.resumption import Checkpoint
 from hessian.spectrum.lanczos import require_room
 
 

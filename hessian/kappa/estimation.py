@@ -17,10 +17,10 @@ from hessian.kappa.result import EffectiveRank, EffectiveRankProgress, _signs
 from hessian.kappa.settings import SCOUTS, Settings
 from hessian.operators.operator import Counted, Operator
 from hessian.operators.probes import probe
-from hessian.resume import State
+from hessian.resumption import State
 from hessian.spectrum.forms import SphereForms
-from hessian.spectrum.hidden import UNLIKELY
 from hessian.spectrum.lanczos import Krylov, dot
+from hessian.spectrum.unseen_eigenvalues import UNLIKELY
 
 Array = NDArray[np.float64]
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from decomfl_lab.errors import require
-from hessian.operators.given import as_operator
+from hessian.operators.matrices import as_operator
 from hessian.spectrum.lanczos import lanczos
 
 

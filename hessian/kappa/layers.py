@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Unpack
 
-from decomfl_lab.datasets.given import Data
+from decomfl_lab.datasets.batches import Data
 from decomfl_lab.errors import InputError, known_options, plural, require_int
 from decomfl_lab.noise import derive_seed
 from decomfl_lab.objectives.batch_loss import LossFunction
@@ -15,9 +15,9 @@ from hessian.estimate import Estimate, Jsonable, to_its_width
 from hessian.kappa.effective_rank import effective_rank
 from hessian.kappa.result import EffectiveRank
 from hessian.kappa.settings import Settings
-from hessian.operators.asked import Source, curvature
 from hessian.operators.operator import BlockOperator
 from hessian.operators.options import CurvatureKeywords
+from hessian.operators.selection import Source, curvature
 
 _HEADS = ("layer", "d", "κ", "interval", "tr", "share of tr", "‖·‖₂", "products")
 

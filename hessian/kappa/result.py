@@ -63,7 +63,7 @@ class EffectiveRank(Jsonable):
         lambda_min_residual: An eigenvalue is at most that far from it.
         norm: θ, the larger of |lambda_max| and |lambda_min|: ‖H‖₂ is at least that.
         norm_interval: (θ, end): ‖H‖₂ is never below θ, and above the end with at most half of the probability that the
-            confidence leaves, whatever the spectrum is (``hessian.spectrum.hidden``).
+            confidence leaves, whatever the spectrum is (``hessian.spectrum.unseen_eigenvalues``).
         kappa_positive: Σ max(λ, 0)/λ_max; None where H may be indefinite (``SpectralDensity.kappas`` measures it).
         kappa_absolute: Σ|λ|/max|λ|; None likewise.
         ritz_values: All, ascending.

@@ -3,8 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from decomfl_lab.errors import require, require_finite_positive, require_int
-from decomfl_lab.options import option
+from decomfl_lab.errors import require, require_int
+from decomfl_lab.options import option, require_options
 from hessian.operators.options import HOW
 
 SCOUTS = 1  # probes that choose the number of steps: the fewer, the cheaper, and two are no better
@@ -16,29 +16,27 @@ COARSEST = 1e3  # the largest: who asks for less asks for nothing
 class Settings:
     """The arguments that decide the result; ``trace`` is tr(H) where it is known."""
 
-    rtol: float = option(0.05, "Stop when the interval of κ is within ± this share of it.")
-    confidence: float = option(0.95, "The confidence of every interval.", HOW)
+    rtol: float = option(0.05, "Stop when the interval of κ is within ± this share of it.", ge=FINEST, le=COARSEST)
+    confidence: float = option(0.95, "The confidence of every interval.", HOW, gt=0, lt=1)
     max_products: int = option(200, "Stop after this number of products H·v in any case.", HOW)
     products: int | None = option(
-        None, "Take exactly this number of products, whatever the error. [default: what --rtol needs]", HOW
+        None,
+        "Take exactly this number of products, whatever the error. [default: what --rtol needs]",
+        HOW,
+        ge=SCOUTS + 4,
     )
-    seed: int = option(0, "The seed of the random vectors, and of a model trained here.")
+    seed: int = option(0, "The seed of the random vectors, and of a model trained here.", ge=0, le=2**64 - 1)
     trace: float | None = None
     max_basis: int | None = option(
-        None, "Lanczos vectors kept at most, where memory is short. [default: what the products need]", HOW
+        None, "Lanczos vectors kept at most, where memory is short. [default: what the products need]", HOW, ge=4
     )
 
     def __post_init__(self) -> None:
-        require(require_finite_positive("rtol", self.rtol) >= FINEST, "rtol", f"be at least {FINEST:g}", self.rtol)
-        require(self.rtol <= COARSEST, "rtol", f"be at most {COARSEST:g}", self.rtol)
-        require(0.0 < self.confidence < 1.0, "confidence", "be between 0 and 1, e.g. 0.95", self.confidence)
-        require_int("seed", self.seed, 0, 2**64 - 1)
+        require_options(self)
         finite = self.trace is None or math.isfinite(self.trace)
         require(finite, "trace", "be a finite number where it is known", self.trace)
-        name = "max_products" if self.products is None else "products"
-        require_int(name, self.limit, SCOUTS + 4)
-        if self.max_basis is not None:
-            require_int("max_basis", self.max_basis, 4)
+        if self.products is None:
+            require_int("max_products", self.max_products, SCOUTS + 4)
 
     @property
     def limit(self) -> int:

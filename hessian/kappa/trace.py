@@ -5,15 +5,15 @@ from typing import Unpack
 
 import numpy as np
 
-from decomfl_lab.datasets.given import Data
+from decomfl_lab.datasets.batches import Data
 from decomfl_lab.errors import known_options, plural
 from decomfl_lab.objectives.batch_loss import LossFunction
 from decomfl_lab.objectives.function import enabled
 from hessian.estimate import Jsonable, to_its_width
 from hessian.kappa.estimation import BESIDE, Array, _Run
 from hessian.kappa.settings import Settings
-from hessian.operators.asked import Source, curvature
 from hessian.operators.options import CurvatureKeywords
+from hessian.operators.selection import Source, curvature
 from hessian.spectrum.lanczos import require_room
 
 

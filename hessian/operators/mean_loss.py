@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from decomfl_lab.datasets.given import Data, batches_of, tell_draws
+from decomfl_lab.datasets.batches import Data, batches_of, tell_draws
 from decomfl_lab.errors import THEIRS, InputError, brief, is_number, require, require_choice, require_int
 from decomfl_lab.layout import Layout, require_trainable
 from decomfl_lab.objectives.batch_loss import IGNORED, BatchLoss, Form, LossFunction

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from decomfl_lab.errors import is_number, require, require_choice, require_finite_positive, require_int
-from decomfl_lab.options import option
+from decomfl_lab.errors import require
+from decomfl_lab.options import option, require_options
 from decomfl_lab.tables import table_beside
 
 if TYPE_CHECKING:
@@ -30,31 +30,21 @@ OTHERS = "Other matrices, and a ball"  # the group of options that say which mat
 class CurvatureOptions:
     """Which matrix of a model, a loss and data."""
 
-    operator: str = option("hessian", _HELP["operator"])
-    mu: float | None = option(None, _HELP["mu"], OTHERS)
-    weight_decay: float = option(0.0, _HELP["weight_decay"], MODEL)
+    operator: str = option("hessian", _HELP["operator"], choices=OPERATORS)
+    mu: float | None = option(None, _HELP["mu"], OTHERS, gt=0)
+    weight_decay: float = option(0.0, _HELP["weight_decay"], MODEL, symbol="λ", ge=0)
     trust: bool = option(False, _HELP["trust"], MODEL)
     parameters: str | Iterable[Any] | Callable[[str], bool] | None = option(None, _HELP["parameters"], MODEL)
-    normalisation: str | None = option(None, _HELP["normalisation"], MODEL)
-    dtype: str | None = option(None, _HELP["dtype"].format(dtypes=", ".join(DTYPES)), HOW)
-    chunk: int | None = option(None, _HELP["chunk"], HOW)
+    normalisation: str | None = option(None, _HELP["normalisation"], MODEL, choices=NORMALISATIONS)
+    dtype: str | None = option(None, _HELP["dtype"].format(dtypes=", ".join(DTYPES)), HOW, choices=DTYPES)
+    chunk: int | None = option(None, _HELP["chunk"], HOW, ge=1)
 
     def __post_init__(self) -> None:
-        require_choice("operator", self.operator, OPERATORS)
+        require_options(self)
         if isinstance(self.parameters, Iterator):  # as module.parameters(), for whoever reads it more than once
             object.__setattr__(self, "parameters", list(self.parameters))
-        if self.mu is not None:
-            require_finite_positive("mu", self.mu)
-        decays = is_number(self.weight_decay) and self.weight_decay >= 0
-        require(decays, "weight_decay λ", "be a finite number of at least 0", self.weight_decay)
         named = isinstance(self.parameters, str) and "" in self.parameters.split(",")
         require(not named, "parameters", "be names joined by commas", self.parameters)
-        if self.normalisation is not None:
-            require_choice("normalisation", self.normalisation, NORMALISATIONS)
-        if self.dtype is not None:
-            require_choice("dtype", self.dtype, DTYPES)
-        if self.chunk is not None:
-            require_int("chunk", self.chunk, 1)
 
 
 class CurvatureKeywords(TypedDict, total=False):

@@ -10,14 +10,14 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-from decomfl_lab.datasets.given import Data
+from decomfl_lab.datasets.batches import Data
 from decomfl_lab.errors import known_options, require_finite_positive, require_int
 from decomfl_lab.objectives.batch_loss import LossFunction
 from hessian.estimate import Estimate, require_confidence
-from hessian.operators.asked import Source, curvature
 from hessian.operators.operator import Counted
 from hessian.operators.options import CurvatureKeywords
 from hessian.operators.probes import probe
+from hessian.operators.selection import Source, curvature
 from hessian.spectrum.lanczos import band, require_room
 
 PROBES = 4  # stage of the probes of a density

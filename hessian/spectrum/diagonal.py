@@ -8,17 +8,17 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from decomfl_lab.datasets.given import Data
+from decomfl_lab.datasets.batches import Data
 from decomfl_lab.errors import InputError, known_options, plural, require_int
 from decomfl_lab.layout import Layout
 from decomfl_lab.noise import Distribution
 from decomfl_lab.objectives.batch_loss import LossFunction
 from decomfl_lab.objectives.function import enabled
 from hessian.estimate import require_confidence
-from hessian.operators.asked import Source, curvature
 from hessian.operators.operator import Counted
 from hessian.operators.options import CurvatureKeywords
 from hessian.operators.probes import probe_at
+from hessian.operators.selection import Source, curvature
 from hessian.spectrum.lanczos import Krylov, require_room
 
 _SIGNS = 12  # stage of the random signs

@@ -7,14 +7,14 @@ from typing import Any, Unpack
 import torch
 from torch import Tensor
 
-from decomfl_lab.datasets.given import Data
+from decomfl_lab.datasets.batches import Data
 from decomfl_lab.errors import known_options, plural, require_choice, require_finite_positive, require_int
 from decomfl_lab.objectives.batch_loss import LossFunction
 from decomfl_lab.objectives.function import enabled
 from hessian.estimate import Jsonable
-from hessian.operators.asked import Source, curvature
 from hessian.operators.operator import Counted
 from hessian.operators.options import CurvatureKeywords
+from hessian.operators.selection import Source, curvature
 from hessian.spectrum.lanczos import Krylov, require_room
 
 _ORDERS: Mapping[str, Callable[[Tensor], Tensor]] = {
@@ -41,8 +41,8 @@ class TopEigenvalues(Jsonable):
         values: The Ritz values, outermost first.
         residuals: The residual ‖Hu − θu‖ of each, at least the rounding of products: an eigenvalue is that near.
         bound: No eigenvalue is further out than this but with probability 1 %, that of a random start vector which sees
-            so little of it (``hessian.spectrum.hidden``): one of ‖H‖₂, of λ_max or of λ_min. Where the vectors span
-            everything it is the outermost value.
+            so little of it (``hessian.spectrum.unseen_eigenvalues``): one of ‖H‖₂, of λ_max or of λ_min. Where the
+            vectors span everything it is the outermost value.
         products: The number of products.
         converged: Whether all residuals are at most rtol·‖H‖₂, and one much further out is as good as excluded.
         vectors: A unit eigenvector (d,) of each, where they were asked for.

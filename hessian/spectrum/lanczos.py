@@ -14,11 +14,11 @@ from torch import Tensor
 from decomfl_lab.devices import free_memory
 from decomfl_lab.errors import require, require_finite_positive, require_int
 from decomfl_lab.outside import SavedKrylov
-from hessian.operators.given import as_operator
+from hessian.operators.matrices import as_operator
 from hessian.operators.operator import Counted, Operator
 from hessian.operators.probes import probe
-from hessian.resume import Checkpoint, State
-from hessian.spectrum.hidden import Hidden, Pole
+from hessian.resumption import Checkpoint, State
+from hessian.spectrum.unseen_eigenvalues import Hidden, Pole
 
 Array = NDArray[np.float64]
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from decomfl_lab.cli.command import command
 from decomfl_lab.errors import InputError, require, require_choice
 from decomfl_lab.files import write_atomically
+from decomfl_lab.json_values import print_json
 from decomfl_lab.options import option
-from decomfl_lab.plain import print_json
 from paper_repro.workflow.claims import decided, named
 
 if TYPE_CHECKING:
@@ -62,10 +62,10 @@ def board(options: BoardOptions) -> None:
         write_atomically(options.write / "board.png", picture)
         write_atomically(options.write / "board.md", text)
         return
-    from paper_repro.making import make_report
+    from paper_repro.pipeline import make_report
     from paper_repro.request import requested
     from paper_repro.studies.board_runs import LINES, RULE
-    from paper_repro.workflow.asked import PaperOptions
+    from paper_repro.workflow.options import PaperOptions
     from paper_repro.workflow.scales import SCALES
 
     require_choice("scale", options.scale, SCALES)
@@ -91,13 +91,13 @@ def board(options: BoardOptions) -> None:
 
 def page() -> tuple[str, bytes]:
     """The page of the documentation, as Markdown, and its picture: of what is recorded at the largest scale."""
-    from paper_repro.drawing import rendered
+    from paper_repro.report_folder import rendered
     from paper_repro.studies.board import make, shown, summary
-    from paper_repro.workflow import recorded
+    from paper_repro.workflow import recordings
     from paper_repro.workflow.part import Options
     from paper_repro.workflow.scales import SCALES
 
-    kept = recorded.largest("board")
+    kept = recordings.largest("board")
     if kept is None:
         raise InputError("board must be recorded (decomfl board --record paper_repro/results), got no rows")
     made = make(kept.rows, kept.provenance, Options(scale=SCALES[kept.scale], readings=(), count="wire"))
@@ -109,7 +109,7 @@ def page() -> tuple[str, bytes]:
     ]
     for name, own in summary(kept.rows).groupby("problem", sort=False):
         text += [f"## {name}", _markdown(shown(own).drop(columns="problem"))]
-    longer = recorded.load("board", "full")
+    longer = recordings.load("board", "full")
     if longer is not None:
         more = longer.rows[~longer.rows["problem"].isin(kept.rows["problem"])]
         size = SCALES["full"].board

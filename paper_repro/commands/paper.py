@@ -5,9 +5,9 @@ from dataclasses import asdict
 
 from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require
-from decomfl_lab.plain import print_json
-from paper_repro.workflow.asked import PaperOptions
+from decomfl_lab.json_values import print_json
 from paper_repro.workflow.claims import PARTS, VERDICTS, WORDS, named, outcomes_json, rows
+from paper_repro.workflow.options import PaperOptions
 
 
 @command
@@ -52,7 +52,7 @@ def paper(options: PaperOptions) -> None:
         require(not options.changes, "--set", "be left out with --list", options.changes)
         _list(named("only", options.only, ",", PARTS), as_json=options.as_json)
         return
-    from paper_repro.making import make_report  # with it come torch, pandas and matplotlib
+    from paper_repro.pipeline import make_report  # with it come torch, pandas and matplotlib
     from paper_repro.request import requested
 
     outcomes = make_report(requested(options), silent=options.as_json)

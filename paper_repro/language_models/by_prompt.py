@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from decomfl_lab.runs.provenance import provenance
-from hessian.named import TrainedModel, from_task, from_weights
+from decomfl_lab.provenance import provenance
 from hessian.operators.options import CurvatureOptions
+from hessian.trained_models import TrainedModel, from_task, from_weights
 
 TASK = "sst2"
 EXAMPLES = 64

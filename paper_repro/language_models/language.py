@@ -11,13 +11,13 @@ from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.files import file_digest
 from decomfl_lab.language.corpus import load_corpus
 from decomfl_lab.language.opt import SIZES
-from decomfl_lab.runs.pretraining import PretrainConfig, pretrain
-from decomfl_lab.runs.provenance import read_provenance
+from decomfl_lab.language.pretraining import PretrainConfig, pretrain
+from decomfl_lab.provenance import read_provenance
 from hessian.kappa.effective_rank import effective_rank
-from hessian.named import TrainedModel
 from hessian.operators.curvature import GaussNewtonOperator
 from hessian.operators.mean_loss import MeanLoss
 from hessian.operators.options import CurvatureOptions
+from hessian.trained_models import TrainedModel
 from paper_repro.workflow.runs import Report, Result, Work, tokens_cost
 
 

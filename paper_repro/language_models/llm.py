@@ -18,7 +18,7 @@ from decomfl_lab.protocol.wire import SCALAR_BYTES
 from figures.finetuning import accuracies, round_costs
 from figures.style import OKABE_ITO, method_styles
 from paper_repro.language_models.language import pretraining
-from paper_repro.workflow import manifest, recorded
+from paper_repro.workflow import manifest, recordings
 from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.data import missing, task_facts
 from paper_repro.workflow.expression import judged
@@ -384,8 +384,8 @@ def settings_table(scale: Scale) -> pd.DataFrame:
 
 def engine_words() -> str:
     """What the paper's most rounds of OPT-1.3B cost a client on the wires of the engines that were measured."""
-    manifest.check(recorded.RESULTS / "engines.json")
-    found = json.loads((recorded.RESULTS / "engines.json").read_text(encoding="utf-8"))
+    manifest.check(recordings.RESULTS / "engines.json")
+    found = json.loads((recordings.RESULTS / "engines.json").read_text(encoding="utf-8"))
     P = 10  # the paper's directions
     fewer, R = 2 * SCALAR_BYTES * (found["directions"] - P), max(ROUNDS["OPT-1.3B"].values())
     shown = [

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from decomfl_lab.errors import DivergedError
 from decomfl_lab.files import write_atomically
+from decomfl_lab.language.finetuning import FineTuning
 from decomfl_lab.layout import Layout
-from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.finetuning import task_module
+from decomfl_lab.progress import Progress
+from decomfl_lab.provenance import provenance
+from decomfl_lab.runs.configuration import TrainConfig
 from decomfl_lab.runs.folder import METRICS_FILE
-from decomfl_lab.runs.provenance import provenance
-from decomfl_lab.runs.run import load_run, train
-from decomfl_lab.runs.told import Progress
+from decomfl_lab.runs.run import load_run, train_run
 from figures.sizes import size_figure
 from figures.style import series_styles
 from paper_repro.language_models.language import kappa_of, pretraining, prompts_loss
@@ -84,7 +84,7 @@ def _runs_and_kappas(folder: Path, report: Report, size: Sizes, model: str, job:
     """
     job = job.placed(folder.parent)
     dataset = job.dataset()
-    objective = prompts_loss(task_module(job.config, dataset), dataset, chunk=32, examples=size.examples)
+    objective = prompts_loss(FineTuning.of(job.config).module(dataset), dataset, chunk=32, examples=size.examples)
 
     def kappa(name: str, x: Callable[[], Tensor]) -> dict[str, float]:
         """κ and what goes with it at an x, from the file of this name, which is written first if it is missing."""
@@ -110,7 +110,7 @@ def _runs_and_kappas(folder: Path, report: Report, size: Sizes, model: str, job:
             report(replace(at, round=done + at.round, rounds=total))
 
         try:
-            train(config, dataset=dataset, out=out, on_round=shifted)
+            train_run(config, dataset=dataset, out=out, on_round=shifted)
         except DivergedError:
             diverged = True
         rows = pd.read_csv(out / METRICS_FILE)

@@ -9,7 +9,7 @@ from typing import Any, Final
 import pandas as pd
 
 import theory
-from decomfl_lab.runs.told import Progress
+from decomfl_lab.progress import Progress
 from paper_repro.workflow.answer import TONES
 from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict
 from paper_repro.workflow.expression import judged

@@ -15,16 +15,16 @@ from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.devices import find_device, use_tf32_
 from decomfl_lab.files import write_atomically
 from decomfl_lab.layout import Layout
+from decomfl_lab.objectives.descent import Descent
 from decomfl_lab.objectives.normalisation import use_batch_statistics_
-from decomfl_lab.runs.descent import Descent
-from decomfl_lab.runs.provenance import provenance
-from decomfl_lab.runs.told import Progress
+from decomfl_lab.progress import Progress
+from decomfl_lab.provenance import provenance
 from figures.spectra import KAPPAS, training_spectra
 from hessian.kappa.effective_rank import effective_rank
-from hessian.named import TrainedModel, trained_here, untrained
 from hessian.operators.curvature import GaussNewtonOperator, HessianOperator
 from hessian.operators.options import CurvatureOptions
 from hessian.spectrum.density import density_frame, spectral_density
+from hessian.trained_models import TrainedModel, trained_here, untrained
 from paper_repro.workflow.claims import limits
 from paper_repro.workflow.data import data_set, digest_named
 from paper_repro.workflow.expression import judged

@@ -8,8 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from decomfl_lab.runs.memory import ROLES, memory_table
-from decomfl_lab.runs.told import Progress
+from decomfl_lab.methods.memory import ROLES, memory_table
+from decomfl_lab.progress import Progress
 from figures.comparison import Panel, comparison
 from figures.style import series_styles
 from paper_repro.workflow.expression import judged

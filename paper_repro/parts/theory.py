@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from decomfl_lab.datasets.images import load_dataset
-from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.provenance import provenance
-from decomfl_lab.runs.told import Progress
+from decomfl_lab.progress import Progress
+from decomfl_lab.provenance import provenance
+from decomfl_lab.runs.configuration import TrainConfig
 from figures.theory import FLAT_FROM, dimension_free, speed_ups, step_sizes, training
 from paper_repro.workflow.claims import CLAIMS, ClaimOutcome
 from paper_repro.workflow.data import digest_named

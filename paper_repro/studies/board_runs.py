@@ -19,23 +19,22 @@ from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.engines.base import Line, Serial
 from decomfl_lab.errors import DivergedError
 from decomfl_lab.federations.federation import Federation
-from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.federations.setting import TrainingSetting
+from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.files import write_atomically
 from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.methods.traffic import model_bytes
 from decomfl_lab.objectives.batch_loss import BatchLoss
+from decomfl_lab.objectives.evaluation import evaluate
 from decomfl_lab.objectives.objective import ModuleObjective, mean_losses
+from decomfl_lab.progress import Progress
 from decomfl_lab.protocol.delivery import ModelsDown, receive
+from decomfl_lab.provenance import provenance
 from decomfl_lab.records.pool import OffGridError
-from decomfl_lab.runs.building import fitted, loss_of
-from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.evaluation import evaluate, held_out
-from decomfl_lab.runs.prepared import build_federation
-from decomfl_lab.runs.provenance import provenance
+from decomfl_lab.runs.configuration import TrainConfig
+from decomfl_lab.runs.preparation import Materials, build_federation, fitted, held_out
 from decomfl_lab.runs.run import Run
-from decomfl_lab.runs.told import Progress
 from paper_repro.language_models.language import pretraining
 from paper_repro.workflow.data import digest_of, missing
 from paper_repro.workflow.runs import Job, Report, Result, Work
@@ -153,9 +152,8 @@ def _raced_to_the_target(folder: Path, report: Report, size: Sizes, job: Job) ->
     # The test loss at x_0, which is the same for every method, up to the seed's own initial weights.
     start = evaluate(
         Run(config, dataset=dataset).model,
-        BatchLoss.of(loss_of(config)),
-        dataset,
-        *held_out(config, dataset),
+        BatchLoss.of(Materials.of(config).loss_function()),
+        *held_out(dataset, config.test_examples),
         config.batch_size,
     )["test_loss"]
     done = itertools.count(1)

@@ -12,17 +12,17 @@ import numpy as np
 import pandas as pd
 from torch.nn.functional import cross_entropy
 
+from decomfl_lab.datasets.splits import fixed_choice
 from decomfl_lab.errors import DivergedError, InputError
+from decomfl_lab.objectives.evaluation import right_share
 from decomfl_lab.objectives.objective import mean_losses
-from decomfl_lab.runs.building import dataset_of
-from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.evaluation import fixed_choice, right_share
-from decomfl_lab.runs.prepared import build_federation
-from decomfl_lab.runs.provenance import provenance
-from decomfl_lab.runs.told import Progress
+from decomfl_lab.progress import Progress
+from decomfl_lab.provenance import provenance
+from decomfl_lab.runs.configuration import TrainConfig
+from decomfl_lab.runs.preparation import Materials, build_federation
 from hessian.kappa.effective_rank import effective_rank
 from hessian.operators.curvature import GaussNewtonOperator
-from hessian.operators.exact import gauss_newton_trace
+from hessian.operators.gauss_newton_trace import gauss_newton_trace
 from hessian.operators.mean_loss import MeanLoss
 from paper_repro.workflow import series
 from paper_repro.workflow.data import digest_of
@@ -86,7 +86,7 @@ def _measured(folder: Path, report: Report, config: TrainConfig, examples: int, 
 
     norm is ‖x‖, drawn the examples that a step is made of, m·B or all that the clients have.
     """
-    dataset = dataset_of(config)
+    dataset = Materials.of(config).dataset()
     federation, module, layout = build_federation(config, dataset)
     # The mean losses of so many training images, and of two halves of five times as many others.
     own = copy.deepcopy(module)

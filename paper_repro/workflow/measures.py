@@ -6,13 +6,12 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from figures.curves import Count
 from paper_repro.workflow.claims import limits
+from paper_repro.workflow.options import COUNTS as COUNTS
 from paper_repro.workflow.runs import is_whole
 
 CHECKED: Final = "check"
 """The column that is true for runs by finite differences whose curve is drawn by projection: dots over a line."""
-COUNTS: tuple[Count, ...] = ("wire", "table1", "plotted")
 LEVELS = (0.97, 0.95, 0.90, 0.85, 0.80, 0.75, 0.70, 0.65, 0.60, 0.55, 0.50, 0.40, 0.30, 0.20)
 MANY: Final = 3  # where more runs than this were only begun, a caption gives their number and not their names
 LOGS = "the authors' logs: M=100, m=10; scalars by formula, expectation"

@@ -19,7 +19,7 @@ from paper_repro.workflow.runs import Job, Work
 from paper_repro.workflow.scales import Scale
 
 if TYPE_CHECKING:
-    from paper_repro.workflow.recorded import Rows
+    from paper_repro.workflow.recordings import Rows
 
 
 @dataclass(frozen=True, kw_only=True)

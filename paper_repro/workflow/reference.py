@@ -16,7 +16,7 @@ import pandas as pd
 
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.files import write_atomically
-from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.configuration import TrainConfig
 from theory.communication import expected_traffic, table1_scalars_decomfl, table1_scalars_fedavg
 
 FILE_NAME = "authors_curves.csv"

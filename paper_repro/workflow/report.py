@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from decomfl_lab.errors import InputError, require, require_choice
 from decomfl_lab.tables import table_beside
-from figures.inline import dark_greys, picture
+from figures.panels import dark_greys, picture
 from paper_repro.workflow.answer import TONES, AnswerLine
 from paper_repro.workflow.claims import (
     PARTS,
@@ -151,7 +151,7 @@ def render_report(
             given.
         claims: The verdicts, each shown in the section of its part, in the order given.
         answer: Whether the paper is right, in lines; the page opens with those that one of its sections is about.
-        live: What has been checked live, in a sentence; sections then have a "live", a ``live.Overlay``.
+        live: What has been checked live, in a sentence; sections then have a "live", a ``live_runs.Overlay``.
 
     Raises:
         InputError: If "scale" is missing or unknown, two sections or two claims share an id, or a claim's part has no

@@ -23,14 +23,13 @@ from decomfl_lab.files import HeldError, file_digest, held, read_sealed, write_s
 from decomfl_lab.interrupts import Interrupted, postponed, telling
 from decomfl_lab.language.opt import SIZES, Size
 from decomfl_lab.processes import POLL_SECONDS, Call, Processes, tell
+from decomfl_lab.progress import Progress, RunBars, left_words
+from decomfl_lab.provenance import code_version, read_provenance
 from decomfl_lab.records.schedules import Schedule
-from decomfl_lab.runs.building import dataset_of
-from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.configuration import TrainConfig
 from decomfl_lab.runs.folder import METRICS_FILE, looked_at
-from decomfl_lab.runs.progress import RunBars, left_words
-from decomfl_lab.runs.provenance import code_version, read_provenance
-from decomfl_lab.runs.run import train
-from decomfl_lab.runs.told import Progress
+from decomfl_lab.runs.preparation import Materials
+from decomfl_lab.runs.run import train_run
 from paper_repro.workflow.data import digest_of, tokens_of
 
 Result = tuple[pd.DataFrame, dict[str, Any]]  # rows and provenance
@@ -140,13 +139,13 @@ class Job:
 
     def dataset(self) -> Dataset:
         """Its data; of a task the token numbers, which runs of the same model and process share."""
-        return tokens_of(self.config) if self.config.task else dataset_of(self.config)
+        return tokens_of(self.config) if self.config.task else Materials.of(self.config).dataset()
 
     def run(self, folder: Path, report: Report) -> Result:
         """See ``Work``; a run that diverges has a result too: the rows up to there."""
         own, diverged = self.placed(folder.parent), False
         try:
-            train(own.config, dataset=own.dataset(), device=self.device, out=folder, on_round=report, any_code=True)
+            train_run(own.config, dataset=own.dataset(), device=self.device, out=folder, on_round=report, any_code=True)
         except DivergedError:
             diverged = True
         rows = pd.read_csv(folder / METRICS_FILE)

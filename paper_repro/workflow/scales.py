@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, Self
 
 from decomfl_lab.errors import require, require_choice
-from decomfl_lab.runs.pretraining import PretrainConfig
+from decomfl_lab.language.pretraining import PretrainConfig
 from decomfl_lab.tables import table_beside
 from paper_repro.workflow.claims import PARTS, SCALE_NAMES
 from paper_repro.workflow.series import BOARD, from_toml

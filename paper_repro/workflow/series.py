@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.configuration import TrainConfig
 from decomfl_lab.tables import table_beside
 from paper_repro.workflow.data import data_set
 from paper_repro.workflow.measures import CHECKED
+from paper_repro.workflow.options import READINGS
 from paper_repro.workflow.runs import Job
 
 if TYPE_CHECKING:
@@ -62,8 +63,6 @@ _PATTERNS: Final = _DATA.pop("patterns")
 PATTERNS: Final = {name: msgspec.convert(_joined(row, _PATTERNS), Series) for name, row in _PATTERNS.items()}
 ROWS: Final = {part: [msgspec.convert(_joined(row, _PATTERNS), Series) for row in rows] for part, rows in _DATA.items()}
 """The rows of each part, with all that they have from patterns."""
-READINGS: Final = ("as-plotted", "as-written")
-"""The readings of the paper's image settings."""
 _NAMED: Final = re.compile(r"\{(\w+)(?:\[(\w+)\])?\}")
 
 

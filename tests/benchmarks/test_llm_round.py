@@ -10,12 +10,12 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.llm_round import WAYS, LlmRoundOptions, LlmRoundRow, llm_round
 from benchmarks.ways import language
-from benchmarks.ways.in_place import scalar_error
 from benchmarks.ways.language import ETA, LENGTHS, MU, InPlaceRound, LlmFederation, random_prompts
+from benchmarks.ways.mezo import scalar_error
 from decomfl_lab.cli.main import main
-from decomfl_lab.language.causal import Verbalized
+from decomfl_lab.language.causal_model import Verbalized
+from decomfl_lab.methods.memory import status_bytes
 from decomfl_lab.objectives.objective import ModuleObjective
-from decomfl_lab.runs.memory import status_bytes
 from tests.decomfl_lab.language.tiny import PAD, V, answers, save_opt, transformers
 
 EXACT = ("serial", "auto", "lean")

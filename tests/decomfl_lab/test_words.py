@@ -4,7 +4,7 @@ import pytest
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.methods.registry import METHODS
-from decomfl_lab.runs.config import run_options
+from decomfl_lab.runs.configuration import run_options
 from decomfl_lab.words import WORDS, require_option
 from tests.tables import rows_of
 

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from docs import pictures
-from paper_repro.workflow import recorded
+from paper_repro.workflow import recordings
 from tests.docs import browser
 from tests.docs.blocks import ROOT
 
@@ -30,7 +30,7 @@ def wanted(stem: str) -> tuple[str | None, str | None]:
     if stem in WITHOUT_ROWS:
         return WITHOUT_ROWS[stem]
     part = "fig2" if stem == pictures.HERO else pictures.PICTURES[stem]
-    kept = recorded.largest(part)
+    kept = recordings.largest(part)
     return stem, "" if kept is None else kept.source(part)
 
 
@@ -47,8 +47,8 @@ def test_one_picture_in_place_of_another_is_noticed(tmp_path: Path) -> None:
 
 
 def test_other_rows_make_pictures_old(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = recorded.largest("fig2")
+    kept = recordings.largest("fig2")
     assert kept is not None
-    monkeypatch.setattr(recorded, "largest", lambda _: kept)
+    monkeypatch.setattr(recordings, "largest", lambda _: kept)
     monkeypatch.setattr(type(kept), "source", lambda *_: "fig2-full.csv.gz, sha256 other")
     assert all(told(DOCS / f"{stem}.png") != wanted(stem) for stem in ("fig2", pictures.HERO))

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from decomfl_lab import laws
 from decomfl_lab.cli.main import main
-from decomfl_lab.language.causal import load_causal
+from decomfl_lab.language.causal_model import load_causal
 from hessian import MeanLoss
 from tests.decomfl_lab.language.tiny import transformers
 from tests.hessian.problems import dense_hessian, kappa_of

@@ -43,8 +43,8 @@ from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding, draw_seeds
-from decomfl_lab.replicas.making import make_replica
-from decomfl_lab.replicas.pooled import PooledSgd
+from decomfl_lab.replicas.pool_sums import PooledSgd
+from decomfl_lab.replicas.registry import make_replica
 from decomfl_lab.replicas.rules import UpdateRule
 
 T = TypeVar("T")

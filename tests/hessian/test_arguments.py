@@ -30,8 +30,8 @@ from hessian import (
 )
 from hessian.kappa.picture import picture
 from tests.hessian import problems
-from tests.hessian.operators.test_exact import mixed
-from tests.hessian.operators.test_smoothed import Quadratic
+from tests.hessian.operators.test_gauss_newton_trace import mixed
+from tests.hessian.operators.test_smoothing import Quadratic
 from tests.hessian.spectra import Broken, rotated
 from tests.refusals import calls, refuses
 from tests.tables import rows_of

@@ -14,7 +14,7 @@ from decomfl_lab.optim import MeZO
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.messages import Plan
 from decomfl_lab.records.record import RoundRecord
-from decomfl_lab.replicas.making import make_replica
+from decomfl_lab.replicas.registry import make_replica
 from decomfl_lab.replicas.rules import LowPrecision, Sgd, UpdateRule
 
 

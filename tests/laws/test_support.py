@@ -21,7 +21,7 @@ from decomfl_lab.laws.strategies import Support, cases
 from decomfl_lab.noise import Format
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.records.seeds import Seeding
-from decomfl_lab.replicas.pooled import PooledSgd
+from decomfl_lab.replicas.pool_sums import PooledSgd
 from decomfl_lab.replicas.rules import LowPrecision
 
 MEASURED = "replies-are-measurements"

@@ -17,7 +17,7 @@ from figures import theory as bounds
 from figures.style import OKABE_ITO, method_styles
 from paper_repro.language_models.llm import FULL, P5
 from paper_repro.parts.memory import ROLES
-from paper_repro.workflow import recorded
+from paper_repro.workflow import recordings
 from paper_repro.workflow.part import Made
 from paper_repro.workflow.scales import SCALES
 from tests.paper_repro.recomputed import others
@@ -35,7 +35,7 @@ AVERAGE = "mean over rounds of E‖∇f‖²"
 @cache
 def drawn(part: str) -> tuple[Made, pd.DataFrame]:
     """What is made of a part at its largest scale, and its rows."""
-    kept = recorded.largest(part)
+    kept = recordings.largest(part)
     assert kept is not None
     return made(part, kept.scale, mixed=part in MIXED), rows(part, kept.scale)
 
@@ -84,7 +84,7 @@ def test_the_memory_figure_shows_its_rows() -> None:
 
 def test_the_figure_of_smollm2_shows_its_rows() -> None:
     made_of, frame = drawn("smollm2")
-    clients = recorded.largest("smollm2").provenance[0]["settings"]["clients"]  # type: ignore[union-attr]
+    clients = recordings.largest("smollm2").provenance[0]["settings"]["clients"]  # type: ignore[union-attr]
     frame = frame.assign(kB=frame.wire_bytes / clients / 1000)
     columns = {"rounds": "round", "kB that a client and the server exchanged": "kB"}
     for ax in made_of.figures["smollm2"]().axes:
@@ -496,7 +496,7 @@ AXES = ["figures.studies.AXES"]
         ("fig3", SETTLED, swapped("series", "FedAvg", "FedCom 8 bit"), r"(?s)(FedAvg|FedCom 8 bit) .*\n.*\n.*\n"),
         ("fig2", SETTLED, before(lambda frame: frame[frame.seed != 2]), r"FedAvg K=10 \(curves\): no line"),
         ("fig2", ["figures.curves.mean_and_band"], narrow, r"DeComFL K=10 P=20 \(curves\): no band of its colour"),
-        ("topk", ["paper_repro.workflow.recorded.load"], lambda whole: lambda part, _: whole(part, "default"), "."),
+        ("topk", ["paper_repro.workflow.recordings.load"], lambda whole: lambda part, _: whole(part, "default"), "."),
         ("hessian", ["figures.spectra._kappas"], swapped("kappa", "signed", "absolute"), "signed"),
         ("theory-dimension", ["figures.theory._draw"], swapped("series", *STATED), "by-d: Theorem 2, stated"),
         ("board", AXES, turned, "."),
@@ -507,7 +507,7 @@ def test_what_is_drawn_otherwise_is_noticed(
     stem: str, places: list[str], planted: Callable[[Any], Any], told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     part = stem.partition("-")[0]
-    kept = recorded.largest(part)
+    kept = recordings.largest(part)
     assert kept is not None
     for place in places:
         module, _, name = place.rpartition(".")

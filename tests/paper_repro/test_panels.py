@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from docs.pictures import hero
 from paper_repro import contents
-from paper_repro.workflow import recorded
+from paper_repro.workflow import recordings
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.scales import SCALES
 from tests.paper_repro.recomputed import images
@@ -27,7 +27,7 @@ PANELS_2 = {"local updates K (P = 20)": "local-updates", "perturbations P (K = 4
 
 def made(part: str, scale: str = "full", *, mixed: bool = False, **changes: Any) -> Made:
     """What is made of a part's recorded rows, or of them in another order."""
-    found = recorded.load(part, scale)
+    found = recordings.load(part, scale)
     assert found is not None
     given: dict[str, Any] = {"scale": SCALES[scale], "readings": ("as-plotted", "as-written"), "count": "wire"}
     frame = found.rows.sample(frac=1.0, random_state=0) if mixed else found.rows
@@ -94,7 +94,7 @@ def test_the_picture_of_the_readme_shows_the_same_by_both_countings() -> None:
 
 
 def test_thin_lines_are_the_rows_of_the_larger_scale() -> None:
-    figure = made("topk", "default", longer=recorded.load("topk", "full")).figures["topk"]()
+    figure = made("topk", "default", longer=recordings.load("topk", "full")).figures["topk"]()
     longer = images.counted_3(kept(lines(rows("topk", "full")), "series"))
     frame = rows("topk", "default")
     kinds = {name: kept(frame[frame.check == check], "series") for name, check in (("curves", False), ("checks", True))}

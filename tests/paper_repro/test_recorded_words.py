@@ -16,12 +16,12 @@ import pandas as pd
 import pytest
 
 from paper_repro.contents import PARTS
-from paper_repro.drawing import finished
-from paper_repro.workflow import recorded
+from paper_repro.report_folder import finished
+from paper_repro.workflow import recordings
 from paper_repro.workflow.claims import outcomes_json
+from paper_repro.workflow.options import READINGS
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.scales import SCALES
-from paper_repro.workflow.series import READINGS
 from tests.paper_repro.recomputed.common import RESULTS, lines, outcomes, rows, scale_of, trained
 from tests.paper_repro.test_recomputed import differing
 from tests.tables import rows_of
@@ -122,7 +122,7 @@ def test_a_word_that_was_changed_after_the_recording_is_noticed() -> None:
 
 def made(part: str) -> list[dict[str, Any]]:
     """The outcomes of a part that is made of its recorded rows, as ``decomfl paper`` does."""
-    kept = recorded.largest(part)
+    kept = recordings.largest(part)
     if kept is None:
         return []
     asked = Options(
@@ -131,7 +131,7 @@ def made(part: str) -> list[dict[str, Any]]:
         count="wire",
         authors=Path(os.environ["DECOMFL_REFERENCE"]),
     )
-    other = recorded.load(part, "default" if kept.scale == "full" else "full")
+    other = recordings.load(part, "default" if kept.scale == "full" else "full")
     asked = asked if kept.scale == "full" else replace(asked, longer=other)
     return json.loads(outcomes_json(finished(part, kept, asked, other).claims))
 

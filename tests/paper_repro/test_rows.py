@@ -13,7 +13,7 @@ import pytest
 
 from decomfl_lab.errors import InputError
 from paper_repro.workflow import manifest
-from paper_repro.workflow.recorded import load
+from paper_repro.workflow.recordings import load
 from tests.paper_repro.recomputed.common import RESULTS, rows
 from tests.tables import rows_of
 

@@ -11,7 +11,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch.utils.data import DataLoader, TensorDataset
 
-from tests.decomfl_lab.datasets.test_given import Rows
+from tests.decomfl_lab.datasets.test_batches import Rows
 from tests.situations import table_given, zoo
 from tests.situations.judge import RIGHT, Of, refused
 from tests.situations.zoo import BATCHES, N, X, Y, ce, mean_ce, mlp

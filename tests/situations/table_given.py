@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.utils import prune
 from torch.utils.data import DataLoader, TensorDataset
 
-from tests.decomfl_lab.datasets.test_given import Rows
+from tests.decomfl_lab.datasets.test_batches import Rows
 from tests.situations import zoo
 from tests.situations.judge import RIGHT, Table, either, refused
 from tests.situations.zoo import BATCHES, REAL, REAL64, X64, N, X, Y, around, ce, mean_ce, mlp, mse, net, through

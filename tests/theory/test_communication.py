@@ -14,7 +14,7 @@ from decomfl_lab.protocol.messages import HEADER_BYTES
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.protocol.wire import SEED_BYTES
 from decomfl_lab.records.seeds import Seeding
-from decomfl_lab.runs.prepared import build_federation
+from decomfl_lab.runs.preparation import build_federation
 from tests.thorough import sampled
 from theory import TABLE_1, ExpectedTraffic, expected_numbers, expected_traffic, value_of
 

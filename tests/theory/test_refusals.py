@@ -10,20 +10,20 @@ import decomfl_lab as lab
 import theory
 from tests.refusals import calls, refuses
 from tests.tables import rows_of
-from tests.theory.bounds.successors.test_robust import APART, at
+from tests.theory.bounds.successors.test_hiso import MIXED as SCALED
+from tests.theory.bounds.successors.test_robust_means import APART, at
 from tests.theory.bounds.successors.test_signs import simulated
-from tests.theory.bounds.successors.test_whitened import MIXED as SCALED
 from tests.theory.bounds.test_bounds import BASE
 from tests.theory.bounds.test_default_run import MIXED as MOVED
-from tests.theory.checks.test_checking import MIXED
+from tests.theory.checks.test_verdict import MIXED
 from tests.theory.statements.test_own_statements import CONTRACTION, STRONG
 from tests.theory.test_communication import _config
 from theory import Logistic, Quadratic, Setting, Spectrum, Waves, check, expected, hiso, statement, whitened
-from theory.bounds.successors.normalised import normalised_step
+from theory.bounds.successors.fzoo import normalised_step
 from theory.bounds.successors.pool import pool_contraction, pool_left, pool_left_about
 from theory.bounds.successors.signs import efficiency, sign_floor, vote_gain, wrong_vote
 from theory.checks.rounds import rounds_by_bound
-from theory.checks.simulate import federation
+from theory.checks.simulation import federation
 from theory.checks.stability import largest_step, load
 from theory.findings.evidence.designs import design
 from theory.notation.symbols import D

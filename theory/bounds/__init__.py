@@ -6,7 +6,7 @@ from typing import Final
 from decomfl_lab.errors import InputError, require_choice
 from theory.bounds.default_run import CONVEX, DEFAULT_RUN
 from theory.bounds.paper import PAPER
-from theory.bounds.sharper import SHARPER
+from theory.bounds.sharp_constants import SHARPER
 from theory.statements.statement import Statement, Variant
 
 __all__ = ["STATEMENTS", "names", "statement"]

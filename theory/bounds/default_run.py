@@ -41,7 +41,7 @@ from theory.notation.symbols import (
     sigma,
     sigma_G,
 )
-from theory.statements.measured import AVERAGE_LOSS, LAST_DISTANCE, LAST_LOSS, LOCAL_SECOND_MOMENT, SMOOTHED_GRADIENT
+from theory.statements.left_sides import AVERAGE_LOSS, LAST_DISTANCE, LAST_LOSS, LOCAL_SECOND_MOMENT, SMOOTHED_GRADIENT
 from theory.statements.statement import Statement
 
 _TAU: Final = beta / (1 - beta)

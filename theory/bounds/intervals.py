@@ -57,9 +57,9 @@ K/S, p = ηLS·x and 2r = ηLS·(1 − x),
     c₆ = ½{(1 + θ)(1 + 1/s) + Δ(1 − c)p(1 + θ')(1 + 1/s')}/A.
 
 All K ≥ 1, all q ≥ 0 and all admissible η are the points of the box ηLS ∈ [0, 1/9] (or [0, 1/4]), x ∈ [0, 1], c ∈ [0,
-1]. The parameters, the same for all of them, are in ``theory.bounds.sharper``; 2,000 intervals in x cover the box. That
-A > 0 and that none of c₁ … c₆ is above the table is thereby proved. Gaussian and sphere need less than Rademacher,
-whose ν and s_ν were put in. ∎
+1]. The parameters, the same for all of them, are in ``theory.bounds.sharp_constants``; 2,000 intervals in x cover the
+box. That A > 0 and that none of c₁ … c₆ is above the table is thereby proved. Gaussian and sphere need less than
+Rademacher, whose ν and s_ν were put in. ∎
 """
 
 from dataclasses import dataclass

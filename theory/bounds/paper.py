@@ -29,7 +29,7 @@ from theory.notation.symbols import (
     sigma_G,
     tail,
 )
-from theory.statements.measured import (
+from theory.statements.left_sides import (
     AVERAGE,
     DRIFT,
     LOCAL_SECOND_MOMENT,

@@ -12,7 +12,7 @@ import numpy as np
 
 from theory.bounds import statement
 from theory.checks.rounds import Rounds, rounds_by_bound, rounds_of, stability_limit
-from theory.checks.simulate import simulate
+from theory.checks.simulation import simulate
 from theory.notation.setting import Setting, Variant
 from theory.problems.quadratic import Quadratic, expected
 from theory.problems.spectrum import Spectrum

@@ -5,7 +5,7 @@ from typing import Final
 
 from decomfl_lab.errors import require
 from theory.bounds.paper import PAPER
-from theory.bounds.sharper import SHARPER
+from theory.bounds.sharp_constants import SHARPER
 from theory.notation.setting import Setting
 
 _STATED: Final = next(each for each in PAPER if (each.name, each.variant) == ("theorem-1", "stated"))

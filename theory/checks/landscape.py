@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from decomfl_lab.datasets.images import Dataset
-from decomfl_lab.federations.in_process import DeComFLFederation
+from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.objectives.objective import ModuleObjective
-from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.prepared import build_federation
+from decomfl_lab.runs.configuration import TrainConfig
+from decomfl_lab.runs.preparation import build_federation
 from hessian.kappa.effective_rank import effective_rank
 from hessian.operators.curvature import HessianOperator
 from hessian.operators.mean_loss import MeanLoss

@@ -9,12 +9,12 @@ from typing import Any, Final
 import numpy as np
 
 from decomfl_lab.errors import InputError, require_choice, require_int, require_possible
-from theory.checks.checking import Check, Source, check, ratio, require_statement, sides
 from theory.checks.search import Axis, Worst, instances, search
+from theory.checks.verdict import Check, Source, check, ratio, require_statement, sides
 from theory.notation.formula import names_in
 from theory.notation.setting import Setting
 from theory.notation.symbols import LETTERS
-from theory.problems.piecewise import Piecewise
+from theory.problems.bowls import Piecewise
 from theory.problems.problem import Problem
 from theory.problems.quadratic import Quadratic
 from theory.problems.spectrum import Spectrum

@@ -11,8 +11,8 @@ import click
 
 from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require, require_choice
+from decomfl_lab.json_values import print_json
 from decomfl_lab.options import option
-from decomfl_lab.plain import print_json
 from decomfl_lab.tables import table_beside
 from theory.findings.finding import KINDS, STATUSES, Cause, Entry, EntryResult
 
@@ -27,8 +27,8 @@ class AuditOptions:
     everything: bool = option(False, _HELP["everything"], flag="--all")
     cause: tuple[str, ...] = option((), _HELP["cause"])
     statement: tuple[str, ...] = option((), _HELP["statement"])
-    status: tuple[str, ...] = option((), _HELP["status"].format(statuses=", ".join(STATUSES)))
-    kind: tuple[str, ...] = option((), _HELP["kind"].format(kinds=", ".join(KINDS)))
+    status: tuple[str, ...] = option((), _HELP["status"].format(statuses=", ".join(STATUSES)), choices=STATUSES)
+    kind: tuple[str, ...] = option((), _HELP["kind"].format(kinds=", ".join(KINDS)), choices=KINDS)
     as_json: bool = option(False, _HELP["as_json"], flag="--json")
 
 
@@ -46,15 +46,11 @@ def audit(options: AuditOptions) -> None:
 
     Exit code 0 if all evidence holds, else 1.
     """
-    from decomfl_lab.runs.progress import RunBars
+    from decomfl_lab.progress import RunBars
     from theory.findings.finding import gather
     from theory.findings.registry import CAUSES, ENTRIES, affected
     from theory.findings.texts import KNOWN
 
-    for each in options.status or []:
-        require_choice("--status", each, STATUSES)
-    for each in options.kind or []:
-        require_choice("--kind", each, KINDS)
     for each in options.cause or []:
         require_choice("--cause", each, CAUSES)
     for each in options.statement or []:

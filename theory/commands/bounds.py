@@ -16,8 +16,8 @@ import theory
 from decomfl_lab.cli.command import beside, flags_of
 from decomfl_lab.cli.screen import Screened
 from decomfl_lab.errors import InputError, require, require_choice
+from decomfl_lab.json_values import print_json
 from decomfl_lab.options import option
-from decomfl_lab.plain import print_json
 from theory.notation.numbers import down, exactly
 from theory.notation.setting import RARE, Setting
 
@@ -52,9 +52,9 @@ class StepsizeOptions:
 class BoundOptions(StepsizeOptions):
     """The options of ``decomfl bound`` beside the constants."""
 
-    a: float | None = option(None, "Norm ‖∇f‖ of the gradient at the point that a lemma speaks of. [F/X]", RARE)
+    a: float | None = option(None, "Norm ‖∇f‖ of the gradient at the point that a lemma speaks of. [F/X]", RARE, ge=0)
     delta: float | None = option(
-        None, "Distance ‖x_{i,r}^k − x_r‖ of that point from the round's first, root mean square. [X]", RARE
+        None, "Distance ‖x_{i,r}^k − x_r‖ of that point from the round's first, root mean square. [X]", RARE, ge=0
     )
 
 
@@ -145,7 +145,6 @@ def _bound(options: BoundOptions, constants: Values) -> None:
         return
     setting, variants = _asked(options.theorem, options.named, constants)
     for name, value in at.items():
-        require(0 <= value < math.inf, name, "be a finite number of at least 0", value)
         terms = [term for each in variants.values() for term in each.terms.values()]
         known = any(name in theory.names_in(term) for term in terms)
         require(known, name, "be left out for a statement without it", value)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from decomfl_lab.cli.command import command
-from decomfl_lab.errors import require_choice, require_int
+from decomfl_lab.errors import require_choice
+from decomfl_lab.json_values import print_json
 from decomfl_lab.options import REQUIRED, option
-from decomfl_lab.plain import print_json
 from decomfl_lab.tables import table_beside
 from theory.notation.setting import Variant
 
@@ -26,10 +26,12 @@ class CheckOptions:
     """The options of ``decomfl check``."""
 
     statement: str = option(REQUIRED, _HELP["statement"], argument=True, metavar="STATEMENT")
-    variant: str = option("corrected", _HELP["variant"].format(variants=", ".join(get_args(Variant))))
+    variant: str = option(
+        "corrected", _HELP["variant"].format(variants=", ".join(get_args(Variant))), choices=get_args(Variant)
+    )
     on: tuple[str, ...] = option((), _HELP["on"])
     effort: int = option(6, _HELP["effort"])
-    seed: int = option(0, _HELP["seed"])
+    seed: int = option(0, _HELP["seed"], ge=0)
     as_json: bool = option(False, _HELP["as_json"], flag="--json")
 
 
@@ -108,20 +110,18 @@ def tightness(options: TightnessOptions) -> None:
 def _sought(options: CheckOptions, *, first: bool) -> tuple[Tightness, str]:
     """The worst cases, and the expression that gives the statement."""
     from decomfl_lab.plugins import made
-    from decomfl_lab.runs.progress import RunBars
+    from decomfl_lab.progress import RunBars
     from theory.bounds import statement as bound
     from theory.checks.worst_case import FAMILIES
     from theory.checks.worst_case import tightness as worst_cases
     from theory.statements.statement import Statement
 
-    require_int("seed", options.seed, 0)
     for each in options.on:
         require_choice("--on", each, FAMILIES)
     target, variant = options.statement, options.variant
     if ":" in target:
         statement, named = made("statement", target, Statement), f"named('statement', {target!r})"
     else:
-        require_choice("variant", variant, get_args(Variant))
         statement = bound(target, variant)  # type: ignore[arg-type]
         named = f"theory.statement({target!r}, {variant!r})"
     with RunBars() as bars:

@@ -6,8 +6,8 @@ from typing import Any, Final
 from decomfl_lab.errors import require
 from theory.findings.data import CAUSES as RAW_CAUSES
 from theory.findings.data import RAW
+from theory.findings.decorators import Placed, placed
 from theory.findings.finding import ROLES, Cause, Entry, EvidenceCheck, Nature, Role
-from theory.findings.placed import Placed, placed
 from theory.findings.texts import FORMULAS, bounds_in, fill, later
 
 _NAMED: Final = ("label", "line", "place", "kind", "status", "carries", "restates", "quote", "tests")

@@ -12,10 +12,10 @@ import sympy as sp
 
 from decomfl_lab.errors import require
 from theory.bounds import statement
+from theory.findings.corrections import MENDED
 from theory.findings.data import LINES, PROGRAMS
 from theory.findings.evidence.proof_one import PRINTED
 from theory.findings.finding import Evidence, EvidenceCheck
-from theory.findings.mended import MENDED
 from theory.notation.formula import written
 
 Writer = Callable[[str], str]

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, Literal, Self
 
-from decomfl_lab.errors import InputError, is_number, require, require_choice, require_finite_positive, require_int
-from decomfl_lab.options import REQUIRED, option
+from decomfl_lab.errors import InputError, is_number, require, require_choice, require_int
+from decomfl_lab.options import REQUIRED, option, require_options
 
 DISTRIBUTIONS: Final = ("gaussian", "sphere", "rademacher")
 RARE: Final = "Constants of some statements alone"
@@ -57,53 +57,42 @@ class Setting:
         InputError: That names the constant, the rule and the value.
     """
 
-    d: int = option(REQUIRED, "Number of parameters, as 28938 or 1e9.")
-    L: float = option(REQUIRED, "Lipschitz constant of the gradients. [F/X²]")
+    d: int = option(REQUIRED, "Number of parameters, as 28938 or 1e9.", ge=1)
+    L: float = option(REQUIRED, "Lipschitz constant of the gradients. [F/X²]", gt=0)
     m: int = option(1, "Number of clients sampled a round.")
-    M: int | None = option(None, "Number of clients. [default: m]")
-    P: int = option(1, "Number of directions a local step.")
-    K: int = option(1, "Number of local steps a round.")
-    R: int = option(1, "Number of rounds.")
-    eta: float | None = option(None, "Step size η. [X²/F]")
-    mu: float = option(0.0, "Smoothing μ of the finite difference; 0 is its limit. [X]")
-    sigma: float = option(0.0, "Standard deviation σ of the stochastic gradients. [F/X]")
-    sigma_G: float = option(0.0, "Gradient dissimilarity σ_G of the clients. [F/X]")
-    D: float = option(1.0, "Distance f(x_0) − f(x*) of the first loss from the least. [F]")
+    M: int | None = option(None, "Number of clients. [default: m]", ge=1)
+    P: int = option(1, "Number of directions a local step.", ge=1)
+    K: int = option(1, "Number of local steps a round.", ge=1)
+    R: int = option(1, "Number of rounds.", ge=1)
+    eta: float | None = option(None, "Step size η. [X²/F]", gt=0)
+    mu: float = option(0.0, "Smoothing μ of the finite difference; 0 is its limit. [X]", ge=0)
+    sigma: float = option(0.0, "Standard deviation σ of the stochastic gradients. [F/X]", ge=0)
+    sigma_G: float = option(0.0, "Gradient dissimilarity σ_G of the clients. [F/X]", ge=0)
+    D: float = option(1.0, "Distance f(x_0) − f(x*) of the first loss from the least. [F]", ge=0)
     kappa: float | None = option(None, "Effective rank κ = tr H/L of the H that the statement assumes.")
-    beta: float = option(0.0, "Momentum β in torch's form.")
+    beta: float = option(0.0, "Momentum β in torch's form.", ge=0, lt=1)
     distribution: str = option(
         "gaussian",
         f"Distribution of the directions: {', '.join(DISTRIBUTIONS)}. [default: the statement's first]",
         flag="--distribution --law",
+        choices=DISTRIBUTIONS,
     )
     replacement: bool = option(False, "Clients are sampled with replacement, as in the paper's proofs.")
-    G: float | None = option(None, "Largest norm of a stochastic gradient. [F/X]", RARE)
-    H3: float | None = option(None, "Lipschitz constant H₃ of the Hessians of every f_i(·; ξ). [F/X³]", RARE)
+    G: float | None = option(None, "Largest norm of a stochastic gradient. [F/X]", RARE, ge=0)
+    H3: float | None = option(None, "Lipschitz constant H₃ of the Hessians of every f_i(·; ξ). [F/X³]", RARE, ge=0)
     alpha: float | None = option(None, "Constant α of the PL inequality or of strong convexity. [F/X²]", RARE)
-    Q: float | None = option(None, "Squared distance ‖x_0 − x*‖² of the start from the minimiser. [X²]", RARE)
+    Q: float | None = option(None, "Squared distance ‖x_0 − x*‖² of the start from the minimiser. [X²]", RARE, ge=0)
     central: bool = False
     """Whether the scalars are central differences, not forward ones: a statement says it."""
 
     def __post_init__(self) -> None:
-        for name in ("d", "P", "K", "R"):
-            require_int(name, getattr(self, name), 1)
-        if self.M is not None:
-            require_int("M", self.M, 1)
+        require_options(self)
         require_int("m", self.m, 1, None if self.M is None or self.replacement else self.M)
-        require_finite_positive("L", self.L)
-        if self.eta is not None:
-            require_finite_positive("eta", self.eta)
-        for name in ("mu", "sigma", "sigma_G", "D", "G", "H3", "Q"):
-            value = getattr(self, name)
-            if value is not None:
-                require(is_number(value) and value >= 0, name, "be a finite number of at least 0", value)
         if (kappa := self.kappa) is not None:
             require(is_number(kappa) and 1.0 <= kappa <= self.d, "kappa", f"be in 1..d = {self.d}", kappa)
         if (alpha := self.alpha) is not None:
             most = f"be above 0 and at most L = {self.L:g}"
             require(is_number(alpha) and 0.0 < alpha <= self.L, "alpha", most, alpha)
-        require(is_number(self.beta) and 0.0 <= self.beta < 1.0, "beta", "be in [0, 1)", self.beta)
-        require_choice("distribution", self.distribution, DISTRIBUTIONS)
 
     @property
     def clients(self) -> int:

@@ -18,7 +18,7 @@ from theory.notation.setting import Variant as Variant
 from theory.notation.symbols import GIVEN
 from theory.notation.units import F, Unit, X, require_one_unit
 from theory.statements.algorithms import Step, decomfl
-from theory.statements.measured import AVERAGE, Left
+from theory.statements.left_sides import AVERAGE, Left
 
 Constant = float | Callable[[Any, Setting], float]
 """The value of a symbol of one's own: a number, or a function of the problem and the setting."""

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from decomfl_lab.carriers.commands.serve import read_key, with_extra
 from decomfl_lab.cli.command import command
-from decomfl_lab.errors import require, require_finite_positive, require_int
+from decomfl_lab.errors import require
 from decomfl_lab.interrupts import telling
-from decomfl_lab.options import REQUIRED, option
-from decomfl_lab.plain import print_json
-from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
+from decomfl_lab.json_values import print_json
+from decomfl_lab.options import MOST_THREADS, REQUIRED, option
+from decomfl_lab.runs.configuration import TrainConfig, config_from_mapping, read_config
 
 if TYPE_CHECKING:
     from decomfl_lab.outside import Offer
@@ -23,7 +23,7 @@ class JoinOptions:
     """The options of ``decomfl join``."""
 
     address: str = option(REQUIRED, "Where decomfl serve listens.", argument=True, metavar="HOST:PORT")
-    client: int = option(REQUIRED, "Number of this client.")
+    client: int = option(REQUIRED, "Number of this client.", ge=0)
     certificates: Path | None = option(
         None, "Folder with ca.crt, client-I.crt and client-I.key, see decomfl certificates."
     )
@@ -39,8 +39,8 @@ class JoinOptions:
         "Run the code that --config, or without it the server, names as module:function. [default: refuse it]",
     )
     device: str = option("cpu", "Where losses are computed: cpu, cuda, cuda:N or auto.")
-    threads: int = option(1, "CPU threads of torch.")
-    patience: float = option(60.0, "Seconds without a server after which to give up.")
+    threads: int = option(1, "CPU threads of torch.", ge=1, le=MOST_THREADS)
+    patience: float = option(60.0, "Seconds without a server after which to give up.", gt=0)
     as_json: bool = option(False, "Print one JSON object.", flag="--json")
 
 
@@ -61,12 +61,9 @@ def join(options: JoinOptions) -> None:
     from decomfl_lab.devices import use_threads_
     from decomfl_lab.federations.remote import host_of
     from decomfl_lab.outside import Offer, read_as
-    from decomfl_lab.runs.building import dataset_of
-    from decomfl_lab.runs.prepared import movable
+    from decomfl_lab.runs.preparation import Materials, movable
     from decomfl_lab.runs.run import Run
 
-    require_int("client", options.client, 0)
-    require_finite_positive("patience", options.patience)
     use_threads_(options.threads)
     given = "neither" if options.key is None else "both"
     require(
@@ -100,7 +97,7 @@ def join(options: JoinOptions) -> None:
             if any(whole.present(r) == run_config.clients for r in (0, *whole.joined)):
                 run_config = run_config.but(joined=whole.of_first(run_config.clients).joined)
     require(options.client < run_config.clients, "client", f"be in 0..{run_config.clients - 1}", options.client)
-    here = Run(run_config, dataset=dataset_of(run_config, options.device))
+    here = Run(run_config, dataset=Materials.of(run_config).dataset(options.device))
     federation = movable(here.federation, run_config.method)
     x, server = federation.observer, federation.server
     require(x.digest() == offer.x0, "digest of x_0", f"be the server's, {offer.x0}", x.digest())

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from decomfl_lab.carriers.stream.server import StreamServer
     from decomfl_lab.federations.remote import RemoteFederation
+    from decomfl_lab.progress import Progress
     from decomfl_lab.runs.run import Run
-    from decomfl_lab.runs.told import Progress
 
 logger = logging.getLogger(__name__)
 
@@ -99,8 +99,8 @@ def _serve(method: str, options: ServeOptions, flags: dict[str, Any]) -> None:
     from decomfl_lab.carriers.stream.connection import require_address
     from decomfl_lab.carriers.stream.server import StreamServer
     from decomfl_lab.federations.remote import RemoteFederation
-    from decomfl_lab.runs.prepared import movable
-    from decomfl_lab.runs.told import Rebuilt
+    from decomfl_lab.runs.messages import Rebuilt
+    from decomfl_lab.runs.preparation import movable
 
     out, certificates = options.place.out, options.certificates
     if out is None:
@@ -187,7 +187,7 @@ def _view(name: str, run: Run, server: StreamServer, remote: RemoteFederation) -
     from rich.live import Live
     from rich.logging import RichHandler
 
-    from decomfl_lab.runs.progress import LINE_SECONDS, words
+    from decomfl_lab.progress import LINE_SECONDS, words
 
     console, began = Console(stderr=True), time.monotonic()
     spoken = 0.0
@@ -222,7 +222,7 @@ def _picture(
     from rich.table import Table
     from rich.text import Text
 
-    from decomfl_lab.runs.progress import words
+    from decomfl_lab.progress import words
 
     r, M, session = remote.round, remote.server.M, remote.coordinator
     chosen, replies, there = set(session.asked), dict(session.replies), dict(server.connected)

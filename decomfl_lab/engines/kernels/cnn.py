@@ -48,7 +48,7 @@ from decomfl_lab.engines.kernels.winograd import (
 )
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.layout import Layout
-from decomfl_lab.noise.caching import njit
+from decomfl_lab.noise.kernel_cache import njit
 
 CHUNK = 32
 """Images whose features are kept at once for the linear layers."""

@@ -16,7 +16,7 @@ from decomfl_lab.engines.kernels.language import LanguageNetwork, Prompts, langu
 from decomfl_lab.engines.threads import Seat, Threads
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.estimators.differences import Point
-from decomfl_lab.language.causal import Verbalized
+from decomfl_lab.language.causal_model import Verbalized
 from decomfl_lab.objectives.objective import ModuleObjective, Objective
 
 

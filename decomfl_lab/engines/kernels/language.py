@@ -31,9 +31,9 @@ from torch import Tensor, nn
 from decomfl_lab.engines.kernels.cnn import cross_entropy_of
 from decomfl_lab.engines.kernels.tiles import BLOCK, PIXELS, WIDE, tile, turned, wide_tile
 from decomfl_lab.errors import require
-from decomfl_lab.language.causal import Verbalized
+from decomfl_lab.language.causal_model import Verbalized
 from decomfl_lab.layout import Layout
-from decomfl_lab.noise.caching import njit
+from decomfl_lab.noise.kernel_cache import njit
 
 TOKENS = 1024
 """Tokens that go through a layer together, or one prompt, if that is longer."""

@@ -13,7 +13,7 @@ from llvmlite import ir
 from numba.core import cgutils
 from numba.core.registry import cpu_target
 
-from decomfl_lab.noise.caching import njit
+from decomfl_lab.noise.kernel_cache import njit
 from decomfl_lab.noise.lanes import F32, Lanes
 from decomfl_lab.noise.numba_cpu import on_rows
 

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decomfl_lab.engines.kernels.tiles import BLOCK, add_product, multiply, panel
-from decomfl_lab.noise.caching import njit
+from decomfl_lab.noise.kernel_cache import njit
 from decomfl_lab.noise.lanes import F32, Lanes
 from decomfl_lab.noise.numba_cpu import on_rows
 

@@ -2,8 +2,8 @@
 
 from flwr.app import ConfigRecord, Context, RecordDict
 
-from decomfl_lab.federations.in_process import DeComFLFederation
-from decomfl_lab.runs.config import config_from_mapping
+from decomfl_lab.federations.simulation import DeComFLFederation
+from decomfl_lab.runs.configuration import config_from_mapping
 from decomfl_lab.runs.run import Run
 
 

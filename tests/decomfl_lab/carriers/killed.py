@@ -13,7 +13,7 @@ from typing import Any, Self
 
 from decomfl_lab.children import environment
 from decomfl_lab.protocol.log import RunLog
-from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.configuration import TrainConfig
 from decomfl_lab.tables import text_beside
 
 STEP = 0.03

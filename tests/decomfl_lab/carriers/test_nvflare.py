@@ -16,7 +16,7 @@ import pytest
 from decomfl_lab import InputError, Run, TrainConfig
 from decomfl_lab.protocol.messages import Hello
 from decomfl_lab.protocol.wire import read
-from decomfl_lab.runs.config import config_from_mapping, read_config
+from decomfl_lab.runs.configuration import config_from_mapping, read_config
 from decomfl_lab.tables import text_beside
 from tests.decomfl_lab.carriers.killed import rounds_of
 

@@ -20,7 +20,7 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.federations.remote import RemoteFederation
 from decomfl_lab.interrupts import interrupt
 from decomfl_lab.protocol.log import RunLog
-from decomfl_lab.runs.config import config_from_mapping, read_config
+from decomfl_lab.runs.configuration import config_from_mapping, read_config
 from tests.decomfl_lab.carriers.killed import free_address
 
 FLAGS = "--data digits --model logistic --clients 2 --sampled 2 --perturbations 3 --batch-size 8 --eval-every 100"

@@ -13,7 +13,7 @@ from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.cli.main import main
 from decomfl_lab.errors import MOST_OPERATIONS, InputError, require_int, require_possible
 from decomfl_lab.files import require_writable
-from decomfl_lab.runs import building
+from decomfl_lab.runs import preparation
 from tests.decomfl_lab.cli.test_screens import EVERY
 from tests.refusals import refused
 from tests.tables import rows_of
@@ -93,7 +93,8 @@ NUMBERS = "--rounds --clients --sampled --batch-size --local-steps --perturbatio
 @settings(max_examples=40)
 def test_no_number_makes_a_run_fail_otherwise_than_in_a_line(option: str, text: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(building, "dataset_of", lambda *_: (_ for _ in ()).throw(InputError("here the data are loaded")))
+        loaded = InputError("here the data are loaded")
+        patch.setattr(preparation.Materials, "dataset", lambda *_: (_ for _ in ()).throw(loaded))
         assert main(["train", option, text]) == 2
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from decomfl_lab.cli.main import main
-from decomfl_lab.plain import plain, print_json
+from decomfl_lab.json_values import plain, print_json
 from tests.decomfl_lab.cli.test_screens import EVERY
 from tests.tables import rows_of
 

@@ -8,7 +8,7 @@ import pytest
 from decomfl_lab.cli.main import main
 from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.records.seeds import Seeding
-from decomfl_lab.runs.config import TrainConfig, config_from_mapping, read_config
+from decomfl_lab.runs.configuration import TrainConfig, config_from_mapping, read_config
 from tests.refusals import refused
 from tests.tables import rows_of
 from tests.thorough import sampled

@@ -18,11 +18,11 @@ import decomfl_lab as lab
 from decomfl_lab.cli.main import application, main
 from decomfl_lab.errors import InputError
 from decomfl_lab.plugins import TORCH_LOSSES, code_in, named, require_trusted
-from decomfl_lab.runs.config import TrainConfig, config_from_mapping
+from decomfl_lab.runs.configuration import TrainConfig, config_from_mapping
 from decomfl_lab.runs.folder import looked_at
 from decomfl_lab.runs.run import load_run
 from decomfl_lab.tables import text_beside
-from hessian.named import from_run, scale_of
+from hessian.trained_models import from_run, scale_of
 from tests.decomfl_lab.carriers.test_engines_of_others import module
 from tests.decomfl_lab.cli.test_screens import EVERY
 from tests.tables import rows_of
@@ -89,7 +89,7 @@ IN_PYTHON: dict[str, Callable[..., Any]] = {
     "from_run": from_run,
     "scale_of": scale_of,
     "a mapping": lambda run, **more: config_from_mapping(
-        lab.runs.config.read_config(run / "config.toml"), "it", **more
+        lab.runs.configuration.read_config(run / "config.toml"), "it", **more
     ),
 }
 

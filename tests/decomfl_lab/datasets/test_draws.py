@@ -14,11 +14,11 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler, TensorD
 
 import decomfl_lab as lab
 import hessian
-from decomfl_lab.datasets import given
-from decomfl_lab.datasets.given import batches_of
-from decomfl_lab.datasets.own import data_of, first_clients, own_dataset
+from decomfl_lab.datasets import batches
+from decomfl_lab.datasets.batches import batches_of
+from decomfl_lab.datasets.user_data import data_of, first_clients, own_dataset
 from decomfl_lab.objectives.objective import EpochBatches
-from tests.decomfl_lab.datasets.test_given import Rows, X, Y, same
+from tests.decomfl_lab.datasets.test_batches import Rows, X, Y, same
 
 ROWS = [*zip(X / 12, Y, strict=True)]
 NOISES: dict[str, Callable[[Any], Any]] = {
@@ -149,7 +149,7 @@ class Endless(IterableDataset[Any]):
 
 @pytest.mark.parametrize(("limit", "value"), [("MOST_BATCHES", 20), ("MOST_AGAIN", 20), ("room", lambda _: 1e5)])
 def test_data_without_an_end_are_refused_and_others_may_be_long(limit: str, value: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(given, limit, value)
+    monkeypatch.setattr(batches, limit, value)
     for data in ([(X, Y)] * 50, iter([(X, Y)] * 50), itertools.repeat((X, Y), 50), DataLoader([*ROWS] * 9, 1)):
         assert len(batches_of("data", data)[0]) in (50, 108)
     once = limit == "MOST_AGAIN"

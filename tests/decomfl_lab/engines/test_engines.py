@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from benchmarks import round as measuring
 from benchmarks.round import RoundOptions, RoundRow, round_
-from benchmarks.ways.in_place import scalar_error
+from benchmarks.ways.mezo import scalar_error
 from benchmarks.ways.step import MU, EngineStep
 from decomfl_lab import InputError, Momentum, Sgd, TrainConfig, noise
 from decomfl_lab.cli.main import main
@@ -31,7 +31,7 @@ from decomfl_lab.engines.kernels.fused import Fused
 from decomfl_lab.engines.registry import ENGINES, make_engine
 from decomfl_lab.engines.threads import Threads
 from decomfl_lab.estimators.differences import central, forward, projection
-from decomfl_lab.federations.in_process import DeComFLFederation
+from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.layout import Layout
 from decomfl_lab.methods.hiso import Whitened
 from decomfl_lab.models.registry import build_model
@@ -41,7 +41,7 @@ from decomfl_lab.protocol.client import Client, handle_all
 from decomfl_lab.protocol.server import Server
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.replicas.replica import Replica
-from decomfl_lab.runs.prepared import build_federation
+from decomfl_lab.runs.preparation import build_federation
 from tests.refusals import refused, refuses
 
 TOLERANCE = 2.3 * 2.0**-19 / (2 * MU)

@@ -21,12 +21,12 @@ from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.estimators import differences as zo
 from decomfl_lab.estimators.differences import ESTIMATORS, central_curved
 from decomfl_lab.estimators.resolution import ENOUGH, Resolution, span
-from decomfl_lab.federations.in_process import DeComFLFederation
+from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.methods import scalars
 from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.runs.folder import METRICS
-from decomfl_lab.runs.prepared import build_federation
-from decomfl_lab.runs.run import train
+from decomfl_lab.runs.preparation import build_federation
+from decomfl_lab.runs.run import train_run
 from tests.refusals import refuses
 from tests.tables import rows_of
 from tests.thorough import sampled
@@ -68,11 +68,11 @@ def test_a_log_that_disturbed_the_scalars_would_be_seen(monkeypatch: pytest.Monk
             return replace(found, g=np.nextafter(found.g, np.float32(np.inf)))
 
     steep = replace(RUN, lr=1.0)
-    quiet = _plain(train(replace(steep, log_kappa=False)))
-    pd.testing.assert_frame_equal(_plain(train(steep)), quiet, check_exact=True)
+    quiet = _plain(train_run(replace(steep, log_kappa=False)))
+    pd.testing.assert_frame_equal(_plain(train_run(steep)), quiet, check_exact=True)
     monkeypatch.setattr(scalars, "central_curved", Disturbing())
     with pytest.raises(AssertionError):
-        pd.testing.assert_frame_equal(_plain(train(steep)), quiet, check_exact=True)
+        pd.testing.assert_frame_equal(_plain(train_run(steep)), quiet, check_exact=True)
 
 
 def test_trace_norm_and_bracket_are_those_of_the_hessian_of_the_mean_loss() -> None:
@@ -94,7 +94,7 @@ def test_trace_norm_and_bracket_are_those_of_the_hessian_of_the_mean_loss() -> N
     mean = sum(dense) / 4
     across = [a * b for i, a in enumerate(dense) for j, b in enumerate(dense) if i != j]
     square = float(sum(product.sum() for product in across) / 12)
-    row = train(config, dataset=dataset).iloc[-1]
+    row = train_run(config, dataset=dataset).iloc[-1]
     assert abs(row.hessian_trace - float(mean.trace())) < 4 * row.hessian_trace_stderr
     assert row.hessian_trace_stderr < 0.02 * row.hessian_trace
     assert row.hessian_frobenius == pytest.approx(square**0.5, rel=0.05)

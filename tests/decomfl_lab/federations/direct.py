@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from decomfl_lab.federations.carrier import Take
-from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.federations.remote import RemoteFederation
+from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.laws.contract import Case, Implementation
 from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol.session import Frames, Host

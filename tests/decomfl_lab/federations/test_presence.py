@@ -12,7 +12,7 @@ from decomfl_lab.protocol.aggregation import Aggregation, Krum, Mean, TrimmedMea
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.records.seeds import Seeding
-from decomfl_lab.replicas.pooled import PooledSgd
+from decomfl_lab.replicas.pool_sums import PooledSgd
 from decomfl_lab.replicas.replica import Replica
 from tests.decomfl_lab.federations.direct import CASE, LAB, RUN, Direct, but, counted, host, remote, simulated
 

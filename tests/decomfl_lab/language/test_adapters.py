@@ -12,7 +12,7 @@ from torch import nn
 from decomfl_lab import Sgd
 from decomfl_lab.cli.main import main
 from decomfl_lab.language.adapters import AdaptedLinear, lora_, norms_
-from decomfl_lab.models.initial import uniform
+from decomfl_lab.models.initialisers import uniform
 from decomfl_lab.models.registry import num_parameters
 from decomfl_lab.runs.run import load_run
 from tests.decomfl_lab.language.tiny import answers, prompts, save_opt, transformers

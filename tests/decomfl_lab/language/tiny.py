@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from decomfl_lab.errors import InputError
-from decomfl_lab.language.causal import Verbalized
+from decomfl_lab.language.causal_model import Verbalized
 from decomfl_lab.language.extra import llm_library
 
 V, PAD = 97, 1

@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from decomfl_lab.language import tasks
-from decomfl_lab.runs import finetuning
+from decomfl_lab.language import finetuning, tasks
 
 WORDS = 61
 PAD, FIRST = 0, 1

@@ -13,7 +13,7 @@ from decomfl_lab.protocol.messages import Reply
 from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding
-from decomfl_lab.replicas.pooled import PooledSgd
+from decomfl_lab.replicas.pool_sums import PooledSgd
 from tests.decomfl_lab.federations.direct import CASE, LAB, but
 from tests.refusals import refused
 

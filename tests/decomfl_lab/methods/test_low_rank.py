@@ -3,7 +3,7 @@
 import pytest
 
 from decomfl_lab.methods.registry import METHODS
-from decomfl_lab.runs.config import TrainConfig, config_from_mapping
+from decomfl_lab.runs.configuration import TrainConfig, config_from_mapping
 from tests.refusals import refuses
 from tests.tables import rows_of
 

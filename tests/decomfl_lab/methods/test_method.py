@@ -14,8 +14,8 @@ from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.methods._template import FedSgd
 from decomfl_lab.methods.registry import METHODS, find_method, name_of
 from decomfl_lab.noise import Format
-from decomfl_lab.runs.config import config_from_mapping, run_options
-from decomfl_lab.runs.prepared import build_federation
+from decomfl_lab.runs.configuration import config_from_mapping, run_options
+from decomfl_lab.runs.preparation import build_federation
 
 EACH = pytest.mark.parametrize("kind", [*METHODS.values(), FedSgd], ids=lambda kind: kind.name)
 

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 import decomfl_lab as lab
 from decomfl_lab import InputError, TrainConfig
-from decomfl_lab.datasets.own import own_dataset
+from decomfl_lab.datasets.user_data import own_dataset
 from decomfl_lab.methods.registry import METHODS
-from decomfl_lab.runs.prepared import build_federation
+from decomfl_lab.runs.preparation import build_federation
 from tests.refusals import refuses
 from tests.tables import rows_of
 from tests.thorough import sampled

@@ -22,8 +22,8 @@ from decomfl_lab.objectives.normalisation import (
     uses_batch_statistics,
 )
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
-from decomfl_lab.runs.config import TREATMENTS
-from decomfl_lab.runs.run import train
+from decomfl_lab.runs.configuration import TREATMENTS
+from decomfl_lab.runs.run import train_run
 from tests.tables import rows_of
 
 TINY = TrainConfig(
@@ -213,8 +213,8 @@ def test_calibrated_statistics_are_the_mean_and_variance_of_what_arrives() -> No
 @pytest.mark.parametrize("method", ["decomfl", "decomfl-projection", "fedzo", "fedavg", "baffle", "mezo"])
 def test_every_method_trains_them_and_repeats(method: str, model: str) -> None:
     config = TINY.but(method, model=model, rounds=1)
-    first, second = train(config), train(config)
+    first, second = train_run(config), train_run(config)
     assert first.test_loss.item() == second.test_loss.item() < 3
     if method == "decomfl" and model.endswith("-bn"):
-        lean = train(replace(config, lean=True))
+        lean = train_run(replace(config, lean=True))
         assert lean.test_loss.item() == first.test_loss.item()

@@ -15,7 +15,7 @@ from decomfl_lab import InputError, noise
 from decomfl_lab.engines.kernels import cnn as cnn_kernel
 from decomfl_lab.engines.kernels import tiles
 from decomfl_lab.laws.strategies import counters, distributions, seeds
-from decomfl_lab.noise import Distribution, caching, derive_seed, numba_cpu, vectors
+from decomfl_lab.noise import Distribution, derive_seed, kernel_cache, numba_cpu, vectors
 from decomfl_lab.noise.reference import philox4x32
 from decomfl_lab.noise.vectors import KNOWN_ANSWERS, PHILOX_ANSWERS
 from tests.decomfl_lab.noise.averages import averages
@@ -189,15 +189,15 @@ def test_a_change_in_any_file_of_kernels_has_every_kernel_compiled_again(
     kernels = (numba_cpu._run, tiles.multiply, cnn_kernel._losses)
     stamps = {locator(kernel).get_source_stamp() for kernel in kernels}
     assert len(stamps) == 1
-    for folder in caching._KERNELS:
-        shutil.copytree(Path(caching.__file__).parents[1] / folder, tmp_path / folder)
-    monkeypatch.setattr(caching, "_PACKAGE", tmp_path)
-    source = tmp_path / Path(tiles.__file__).relative_to(Path(caching.__file__).parents[1])
+    for folder in kernel_cache._KERNELS:
+        shutil.copytree(Path(kernel_cache.__file__).parents[1] / folder, tmp_path / folder)
+    monkeypatch.setattr(kernel_cache, "_PACKAGE", tmp_path)
+    source = tmp_path / Path(tiles.__file__).relative_to(Path(kernel_cache.__file__).parents[1])
     for change in (b"", b"\n", b"\n\n"):
         source.write_bytes(source.read_bytes() + change)
-        caching._digest.cache_clear()
+        kernel_cache._digest.cache_clear()
         stamps.add(locator(kernels[0]).get_source_stamp())
-    caching._digest.cache_clear()
+    kernel_cache._digest.cache_clear()
     assert len(stamps) == 3  # the copy as it is, and two changes
 
 
@@ -208,4 +208,4 @@ def test_kernels_of_others_are_kept_as_numba_keeps_them() -> None:
 
     assert twice(1.5) == 3.0
     assert type(locator(twice)).__module__ == "numba.core.caching"
-    assert type(locator(tiles.multiply)).__module__ == caching.__name__
+    assert type(locator(tiles.multiply)).__module__ == kernel_cache.__name__

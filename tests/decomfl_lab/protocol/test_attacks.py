@@ -13,7 +13,7 @@ from decomfl_lab import InputError, Krum, Run, TrainConfig
 from decomfl_lab.protocol.attacks import ATTACKS, Attack
 from decomfl_lab.protocol.messages import Reply
 from decomfl_lab.runs.folder import CONFIG_FILE
-from decomfl_lab.runs.prepared import movable
+from decomfl_lab.runs.preparation import movable
 from decomfl_lab.runs.run import load_run
 from tests.refusals import refuses
 from tests.tables import rows_of

@@ -13,8 +13,8 @@ from decomfl_lab.noise import Distribution, Program
 from decomfl_lab.objectives.objective import ModuleObjective
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import GridSgd, Momentum, Sgd, Step, UpdateRule
-from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.prepared import build_federation
+from decomfl_lab.runs.configuration import TrainConfig
+from decomfl_lab.runs.preparation import build_federation
 
 SETTINGS: dict[str, Any] = {"data": "digits", "model": "mlp", "clients": 4, "sampled": 2, "perturbations": 3}
 

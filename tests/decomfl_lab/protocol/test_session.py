@@ -13,7 +13,7 @@ from decomfl_lab.protocol.session import Coordinator, Host
 from decomfl_lab.protocol.wire import decode, encode, read, split_frame
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import Seeding
-from decomfl_lab.replicas.pooled import PooledSgd
+from decomfl_lab.replicas.pool_sums import PooledSgd
 from tests.decomfl_lab.federations.direct import CASE, LAB, RUN, but, host, simulated
 
 CASES = {"plain": CASE, "pooled": but(rule=PooledSgd(5, -24), seeding=Seeding.POOL)}

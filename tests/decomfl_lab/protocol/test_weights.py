@@ -11,8 +11,8 @@ import pytest
 
 from decomfl_lab import ClippedMean, InputError, Krum, Mean, Median, TrainConfig, TrimmedMean
 from decomfl_lab.datasets.images import load_dataset
-from decomfl_lab.federations.in_process import DeComFLFederation
 from decomfl_lab.federations.remote import CarriedFederation, RemoteFederation, host_of
+from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.protocol.messages import Examples, Reply
 from decomfl_lab.protocol.server import Server
@@ -20,7 +20,7 @@ from decomfl_lab.protocol.session import Host
 from decomfl_lab.protocol.weights import MOST_EXAMPLES, Weighting, Weights
 from decomfl_lab.protocol.wire import decode, encode, split_frame
 from decomfl_lab.records.schedules import Schedule
-from decomfl_lab.runs.prepared import build_federation
+from decomfl_lab.runs.preparation import build_federation
 from tests.decomfl_lab.federations.direct import RUN, Direct
 
 CONFIG = TrainConfig(

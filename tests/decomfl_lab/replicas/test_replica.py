@@ -8,13 +8,13 @@ import torch
 
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import InputError
-from decomfl_lab.federations.in_process import DeComFLFederation
+from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.noise import Distribution
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica, step_together_
 from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, Step
-from decomfl_lab.runs.config import TrainConfig
-from decomfl_lab.runs.prepared import build_federation
+from decomfl_lab.runs.configuration import TrainConfig
+from decomfl_lab.runs.preparation import build_federation
 from tests.refusals import refuses
 
 STEP = Step(7, np.array([0.5, -2.0], np.float32), 0.1, Distribution.GAUSSIAN)

@@ -15,12 +15,13 @@ import decomfl_lab as lab
 from decomfl_lab import DivergedError, InputError, Run, TrainConfig
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.datasets.images import load_dataset
-from decomfl_lab.federations.in_process import DeComFLFederation
+from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.protocol.log import RunLog
-from decomfl_lab.runs import kept, run, told
+from decomfl_lab.runs import folder as of_run
+from decomfl_lab.runs import messages, run
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS
-from decomfl_lab.runs.prepared import build_federation
-from decomfl_lab.runs.run import train
+from decomfl_lab.runs.preparation import build_federation
+from decomfl_lab.runs.run import train_run
 from tests.decomfl_lab.runs.variants import OTHERS, SMALL, VARIANTS
 from tests.thorough import sampled
 
@@ -58,11 +59,11 @@ def _killed(config: TrainConfig, out: Path, n: int) -> None:
     With n = 0 a shorter run ends there, between two evaluations.
     """
     if not n:
-        train(config.but(rounds=5), out=out)
+        train_run(config.but(rounds=5), out=out)
         return
     left = [n]
-    places = [(RunLog, "create"), (RunLog, "append"), (Run, "evaluate"), (kept, "write_checkpoint")]
-    places += [(kept, "write_provenance"), (kept, "write_atomically")]
+    places = [(RunLog, "create"), (RunLog, "append"), (Run, "evaluate"), (of_run, "write_checkpoint")]
+    places += [(of_run, "write_provenance"), (of_run, "write_atomically")]
     with pytest.MonkeyPatch.context() as patch:
         for owner, name in places:
             done = getattr(owner, name)
@@ -75,7 +76,7 @@ def _killed(config: TrainConfig, out: Path, n: int) -> None:
 
             patch.setattr(owner, name, counted)
         with contextlib.suppress(KilledError):
-            train(config, out=out)
+            train_run(config, out=out)
 
 
 @pytest.mark.parametrize("saves", [False, True], ids=["in its first 20 seconds", "later"])
@@ -97,10 +98,10 @@ def test_a_run_that_was_killed_ends_with_the_bits_and_the_table_of_one_that_was_
 ) -> None:
     monkeypatch.setattr(run, "CHECKPOINT_SECONDS", 0.0 if saves else 1e9)
     config = TINY.but(**{"eval_every": 2, "rounds": 7} | changes)
-    whole = train(config, out=tmp_path / "whole")
+    whole = train_run(config, out=tmp_path / "whole")
     for n in kills:
         _killed(config, tmp_path / "cut", n)
-    again = train(config, out=tmp_path / "cut")
+    again = train_run(config, out=tmp_path / "cut")
     pd.testing.assert_frame_equal(_without_time(whole), _without_time(again), check_exact=True)
     assert again.seconds.gt(0).all()
     (there, said), (here, told) = (read_checkpoint(tmp_path / name / CHECKPOINT_FILE) for name in ("whole", "cut"))
@@ -138,7 +139,7 @@ def test_clients_and_server_of_a_resumed_federation_have_their_own_bits_and_all_
 
 def test_a_run_of_a_version_whose_clients_kept_nothing_is_opened_and_goes_on_as_it_began(tmp_path: Path) -> None:
     fresh = FEDAVG.but(optimizer_state="fresh")
-    train(replace(fresh, rounds=6), out=tmp_path)
+    train_run(replace(fresh, rounds=6), out=tmp_path)
     path = tmp_path / CHECKPOINT_FILE
     tensors, values = read_checkpoint(path)
     del values["federation"]["states"], values["config"]["optimizer_state"]
@@ -147,47 +148,47 @@ def test_a_run_of_a_version_whose_clients_kept_nothing_is_opened_and_goes_on_as_
     written.write_text(re.sub("optimizer_state.*\n", "", written.read_text(encoding="utf-8")), encoding="utf-8")
     assert lab.load(tmp_path).round == 6
     with pytest.raises(InputError, match="differs in optimizer_state"):
-        train(FEDAVG, out=tmp_path)
-    pd.testing.assert_frame_equal(_without_time(train(fresh, out=tmp_path)), _without_time(train(fresh)))
+        train_run(FEDAVG, out=tmp_path)
+    pd.testing.assert_frame_equal(_without_time(train_run(fresh, out=tmp_path)), _without_time(train_run(fresh)))
 
 
 def test_the_first_evaluation_can_come_earlier_than_the_others() -> None:
-    assert train(TINY.but(eval_first=1)).loc[:, "round"].tolist() == [1, 4, 7, 8]
+    assert train_run(TINY.but(eval_first=1)).loc[:, "round"].tolist() == [1, 4, 7, 8]
     with pytest.raises(InputError, match=r"eval_first must be an integer in 0\.\.3, got 4"):
         TINY.but(eval_first=4)
 
 
 def test_a_folder_with_another_run_is_refused_and_left_alone(tmp_path: Path) -> None:
-    train(TINY, out=tmp_path)
+    train_run(TINY, out=tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(InputError, match="out must be empty or hold the same run"):
-        train(replace(TINY, lr=0.02), out=tmp_path)
+        train_run(replace(TINY, lr=0.02), out=tmp_path)
     with pytest.raises(InputError, match="rounds must be at least the 8 of the run"):
-        train(replace(TINY, rounds=7), out=tmp_path)
+        train_run(replace(TINY, rounds=7), out=tmp_path)
     assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
 
 def test_training_learns_on_real_digits() -> None:
     config = replace(TINY, rounds=60, momentum=0.9, lr=0.003, perturbations=10, eval_every=60)
-    assert train(config).test_accuracy.iloc[-1] > 0.6  # chance is 0.1
+    assert train_run(config).test_accuracy.iloc[-1] > 0.6  # chance is 0.1
 
 
 def test_a_loss_that_rose_is_warned_of_at_the_rate_of_the_last_round(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("decomfl_lab.runs.told.RISEN", 0.0)  # any loss did
-    train(replace(TINY, lr=0.01, lr_schedule={1: 0.002, 2: 0.003, 3: 0.004}, rounds=3))
+    monkeypatch.setattr("decomfl_lab.runs.messages.RISEN", 0.0)  # any loss did
+    train_run(replace(TINY, lr=0.01, lr_schedule={1: 0.002, 2: 0.003, 3: 0.004}, rounds=3))
     (told,) = [said for said in caplog.messages if "the training loss ended at" in said]
     assert told.endswith("at lr = 0.003; try lr = 0.0003")
 
 
 @pytest.mark.parametrize("changes", [{}, {"rebuild": "copy"}, {"method": "decomfl-projection"}, {"history": 2}])
 def test_every_client_rebuilds_the_global_model(changes: dict[str, Any]) -> None:
-    held: list[DeComFLFederation] = []
     more = {"server_model": True} if "history" in changes else {}
     config = replace(TINY, rounds=5, local_steps=2, **changes, **more)
-    train(config, on_end=lambda federation: held.append(federation))  # type: ignore[arg-type]
-    (federation,) = held
+    run = Run(config)
+    run.train()
+    federation = run.federation.by_records
     digests = federation.rebuilt()
     reach = [i for i, c in enumerate(federation.clients) if c.replica.round >= federation.server.history.start]
     assert list(digests) == reach
@@ -206,7 +207,7 @@ def test_a_run_that_diverges_says_so_and_keeps_its_rows(tmp_path: Path) -> None:
         r"scalars of client \d must be finite: training diverged in round \d+ at lr = 300; try lr = 30; the rounds bef"
     )
     with pytest.raises(DivergedError, match=told) as diverged:
-        train(config, out=tmp_path)
+        train_run(config, out=tmp_path)
     rows = pd.read_csv(tmp_path / "metrics.csv")
     assert len(diverged.value.run.metrics) == len(rows)
     assert tuple(rows.columns) == METRICS
@@ -228,7 +229,7 @@ def test_copied_replicas_are_the_replayed_ones(changes: dict[str, Any], tmp_path
     tables, digests = [], []
     for rebuild in ("replay", "copy"):
         config = replace(base, rebuild=rebuild, **changes)
-        tables.append(train(config).drop(columns="seconds"))
+        tables.append(train_run(config).drop(columns="seconds"))
         federation, _, _ = build_federation(config, load_dataset("digits"))
         assert isinstance(federation, DeComFLFederation)
         for _ in range(7):
@@ -253,7 +254,7 @@ def test_copied_replicas_are_the_replayed_ones(changes: dict[str, Any], tmp_path
 def test_a_loss_that_rose_is_told_with_what_made_it_rise(
     method: Any, says: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told.warn_if_risen(1.0, 9.0, method, 0.1)
+    messages.warn_if_risen(1.0, 9.0, method, 0.1)
     assert not caplog.messages
-    told.warn_if_risen(1.0, 11.0, method, 0.1)
+    messages.warn_if_risen(1.0, 11.0, method, 0.1)
     assert [message.endswith(says) for message in caplog.messages] == [True]

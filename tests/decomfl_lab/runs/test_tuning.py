@@ -16,7 +16,7 @@ import decomfl_lab as lab
 from decomfl_lab import DivergedError, InputError, Run, Sgd
 from decomfl_lab.cli.main import main
 from decomfl_lab.cli.train import RunPlace, prepared
-from decomfl_lab.runs.provenance import read_provenance
+from decomfl_lab.provenance import read_provenance
 from decomfl_lab.runs.run import load_run
 from decomfl_lab.runs.tuning import Tuning, cheapest_directions, largest_step, rehearse
 from tests.decomfl_lab.runs.bowl import QuadraticBowl, half_square

@@ -18,16 +18,16 @@ import decomfl_lab as lab
 import hessian
 from decomfl_lab.cli import main as cli
 from decomfl_lab.datasets.images import load_dataset
+from decomfl_lab.datasets.splits import fixed_choice
 from decomfl_lab.models.registry import build_model
+from decomfl_lab.objectives.descent import Descent
 from decomfl_lab.options import declared
-from decomfl_lab.runs.descent import Descent
-from decomfl_lab.runs.evaluation import fixed_choice
 from decomfl_lab.runs.run import load_run
 from decomfl_lab.tables import text_beside
 from hessian.commands.kappa import KappaOptions
-from hessian.named import from_run, trained_here
 from hessian.operators.mean_loss import MeanLoss
 from hessian.operators.options import CurvatureKeywords, CurvatureOptions
+from hessian.trained_models import from_run, trained_here
 from tests.decomfl_lab.language.tiny import save_opt
 from tests.decomfl_lab.language.toy import write_sst2
 from tests.hessian.problems import dense_hessian
@@ -164,7 +164,7 @@ def test_a_checkpoint_of_other_settings_or_damaged_is_refused_before_any_data_ar
 ) -> None:
     file = tmp_path / "kappa.safetensors"
     run(capsys, *SMALL, "--checkpoint", str(file))
-    monkeypatch.setattr("hessian.named.load_dataset", None)
+    monkeypatch.setattr("hessian.trained_models.load_dataset", None)
     told = refused(capsys, *SMALL, "--seed", "1", "--checkpoint", str(file))
     assert "checkpoint must be of this run (seed differ)" in told
     content = bytearray(file.read_bytes())
@@ -263,7 +263,7 @@ def test_a_model_that_diverged_or_has_no_curvature_has_no_kappa(
 ) -> None:
     argv = [*SMALL, "--lr", "1e30", "--products", "6"]
     assert "loss after training must be at most 10 times the 2.3" in refused(capsys, *argv)
-    monkeypatch.setattr("hessian.named.RISEN", float("inf"))
+    monkeypatch.setattr("hessian.trained_models.RISEN", float("inf"))
     assert cli.main(["kappa", *argv]) == 2
     captured = capsys.readouterr()
     assert "H = 0 along every direction tried, so κ is undefined, at a loss of" in captured.err
@@ -305,7 +305,7 @@ def test_bad_input_is_one_line_before_any_data_are_read(
 ) -> None:
     words = {"SMALL": " ".join(SMALL), "MINE": " ".join(MINE), "FILE": __file__}
     if not any(part in message for part in ("images for", "diverged", "layer9")):  # what only the data tell
-        monkeypatch.setattr("hessian.named.load_dataset", None)
+        monkeypatch.setattr("hessian.trained_models.load_dataset", None)
     assert message.format(**words) in refused(capsys, *line.format(**words).split())
 
 

@@ -12,26 +12,26 @@ from torch.nn.functional import cross_entropy
 
 from decomfl_lab import InputError, noise
 from decomfl_lab.noise import Distribution, derive_seed
+from decomfl_lab.objectives.descent import Descent
 from decomfl_lab.objectives.function import Slopes
-from decomfl_lab.runs.descent import Descent
 from hessian.kappa.effective_rank import effective_rank
 from hessian.kappa.estimation import BESIDE
-from hessian.kappa.forward import forward_only
+from hessian.kappa.function_values import forward_only
 from hessian.kappa.trace import trace
-from hessian.named import trained_here
 from hessian.operators.curvature import FisherOperator, GaussNewtonOperator, HessianOperator
-from hessian.operators.exact import gauss_newton_trace
-from hessian.operators.given import FunctionOperator
+from hessian.operators.gauss_newton_trace import gauss_newton_trace
+from hessian.operators.matrices import FunctionOperator
 from hessian.operators.mean_loss import MeanLoss
 from hessian.operators.operator import BlockOperator, Operator
 from hessian.operators.options import CurvatureOptions
 from hessian.operators.probes import probe_at
-from hessian.operators.smoothed import SmoothedOperator
+from hessian.operators.smoothing import SmoothedOperator
 from hessian.spectrum import lanczos as krylov_module
 from hessian.spectrum.density import spectral_density
 from hessian.spectrum.diagonal import diagonal
 from hessian.spectrum.eigenvalues import top_eigenvalues
 from hessian.spectrum.lanczos import lanczos
+from hessian.trained_models import trained_here
 from tests.hessian.spectra import rotated
 from tests.hessian.watches import META, Live, another_device
 from tests.thorough import sampled

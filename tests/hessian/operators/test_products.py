@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hessian import EffectiveRankProgress, effective_rank, forward_only, lanczos
-from hessian.kappa.forward import mu_ladder
+from hessian.kappa.function_values import mu_ladder
 from tests.hessian.spectra import Watched, rotated
 
 VALUES = torch.cat([torch.tensor([40.0, 25.0, 11.0, 6.0, -4.0]), torch.linspace(-0.2, 1.0, 55)]).double()
@@ -18,7 +18,7 @@ VALUES = torch.cat([torch.tensor([40.0, 25.0, 11.0, 6.0, -4.0]), torch.linspace(
 @pytest.fixture
 def always_saved(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every product is in the checkpoint, however long writing takes."""
-    monkeypatch.setattr("hessian.resume._SHARE", math.inf)
+    monkeypatch.setattr("hessian.resumption._SHARE", math.inf)
 
 
 def asked(settings: dict[str, Any]) -> tuple[list[Watched], dict[str, Any]]:

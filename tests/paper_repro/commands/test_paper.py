@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from decomfl_lab.cli.main import main
-from paper_repro import making, request
+from paper_repro import pipeline, request
 from paper_repro.request import Request
 from paper_repro.sources import Found, works_of
 from tests.paper_repro.parts.test_parts import options
@@ -29,7 +29,7 @@ def test_checking_the_bits_is_a_part_of_the_minutes(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(request, "find_device", lambda name: torch.device(name))
     monkeypatch.setattr(request, "require_bits", lambda device: time.sleep(0.6))
-    monkeypatch.setattr(making, "computed_parts", make)
+    monkeypatch.setattr(pipeline, "computed_parts", make)
     assert main(["paper", "--device", "cuda", "--minutes", "1", "--out", str(tmp_path)]) == 0
     assert main(["paper", "--device", "cuda:1", "--minutes", "1", "--out", str(tmp_path)]) == 0
     assert [device for device, _ in seen] == ["cuda", "cuda:1"]

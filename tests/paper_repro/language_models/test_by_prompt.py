@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hessian import CurvatureOptions, GaussNewtonOperator
-from hessian.named import from_task
+from hessian.trained_models import from_task
 from paper_repro.language_models import by_prompt
 from tests.decomfl_lab.language.tiny import save_opt
 from tests.decomfl_lab.language.toy import write_sst2

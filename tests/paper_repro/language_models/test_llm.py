@@ -9,16 +9,15 @@ import pandas as pd
 import pytest
 
 from decomfl_lab.cli.main import main
-from decomfl_lab.language import tasks
+from decomfl_lab.language import finetuning, tasks
+from decomfl_lab.language import pretraining as family
 from decomfl_lab.language.corpus import Corpus
 from decomfl_lab.language.opt import Size
+from decomfl_lab.language.pretraining import PretrainConfig
 from decomfl_lab.language.tasks import TASKS, TaskData
-from decomfl_lab.runs import finetuning
-from decomfl_lab.runs import pretraining as family
-from decomfl_lab.runs.pretraining import PretrainConfig
 from paper_repro.language_models import language, llm
 from paper_repro.language_models.llm import FEDZO, P10, claims, in_print, results
-from paper_repro.workflow import data, recorded
+from paper_repro.workflow import data, recordings
 from paper_repro.workflow.claims import ClaimOutcome, decided
 from paper_repro.workflow.scales import SCALES, TaskTuning
 from tests.decomfl_lab.language.tiny import transformers
@@ -187,7 +186,7 @@ def test_the_command_pretrains_a_model_and_makes_the_part(
     page = (out / "report.html").read_text()
     assert "half of it is missing" in page
     assert "diverged" in page
-    again = recorded.load("llm", "smoke", kept)
+    again = recordings.load("llm", "smoke", kept)
     assert again is not None
     cached = llm.make(again.rows, again.provenance, options("smoke"))
     assert [claim.verdict for claim in decided(cached.claims, "smoke")] == [

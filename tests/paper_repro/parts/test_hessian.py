@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from decomfl_lab.runs.told import Progress
-from hessian.named import untrained
+from decomfl_lab.progress import Progress
 from hessian.spectrum.density import SpectralDensity, spectral_density
+from hessian.trained_models import untrained
 from paper_repro.parts import hessian
 from paper_repro.parts.hessian import _density, _spectra
 from paper_repro.workflow.scales import SCALES

@@ -11,12 +11,12 @@ import pandas as pd
 import pytest
 
 from decomfl_lab.cli.main import main
-from paper_repro.drawing import ingredients, told_changed
 from paper_repro.parts import audit, fig2, fig3, hessian, table1
+from paper_repro.report_folder import ingredients, told_changed
 from paper_repro.sources import kept_beside
 from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.part import Made, Options
-from paper_repro.workflow.recorded import Rows
+from paper_repro.workflow.recordings import Rows
 from paper_repro.workflow.reference import fig2_reference, fig3_reference
 from paper_repro.workflow.report import Section
 from paper_repro.workflow.scales import SCALES, changed

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from decomfl_lab.datasets.images import load_dataset
-from decomfl_lab.runs.told import Progress
+from decomfl_lab.progress import Progress
 from paper_repro.parts import audit
 from paper_repro.parts.theory import _beside_bounds, _config
 from paper_repro.workflow.claims import CLAIMS

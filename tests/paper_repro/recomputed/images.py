@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 import paper_repro
-from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.configuration import TrainConfig
 from paper_repro.workflow.claims import limits
 from tests.paper_repro.recomputed.common import (
     ALL,

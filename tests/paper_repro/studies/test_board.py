@@ -31,7 +31,7 @@ from paper_repro.studies.board_runs import (
     races,
     searched,
 )
-from paper_repro.workflow import recorded
+from paper_repro.workflow import recordings
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.runs import RESULT_FILE, Job
 from paper_repro.workflow.scales import SCALES, Race, Sizes
@@ -212,13 +212,13 @@ def test_what_the_board_does_not_know_is_refused(
 
 
 def test_the_page_is_made_of_what_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recorded, "RESULTS", tmp_path)
+    monkeypatch.setattr(recordings, "RESULTS", tmp_path)
     with pytest.raises(InputError, match="board must be recorded"):
         page()
     rows = pd.concat([line(name, [9, 8, 9], problem=PROBLEM) for name in ("DeComFL", "HiSo")])
-    recorded.save("board", "default", rows, [{"data": "digits", "code": "1"}], tmp_path)
+    recordings.save("board", "default", rows, [{"data": "digits", "code": "1"}], tmp_path)
     other = pd.concat([line("FZOO", [7, 7, 7], problem=named) for named in (PROBLEM, "MNIST, CNN")])
-    recorded.save("board", "full", other, [{"data": "digits", "code": "2"}], tmp_path, (2, 9))
+    recordings.save("board", "full", other, [{"data": "digits", "code": "2"}], tmp_path, (2, 9))
     command.run(BoardOptions(write=tmp_path))
     text = (tmp_path / "board.md").read_text(encoding="utf-8")
     assert "| DeComFL | 0.1 | 7 | 3 of 3 | 8.67 ± 4 % |" in text

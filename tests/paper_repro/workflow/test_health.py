@@ -13,14 +13,14 @@ from scipy.signal import lfilter
 
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import InputError
-from decomfl_lab.runs.provenance import provenance
-from paper_repro.drawing import finished
-from paper_repro.workflow import claims, health, recorded
+from decomfl_lab.provenance import provenance
+from paper_repro.report_folder import finished
+from paper_repro.workflow import claims, health, recordings
 from paper_repro.workflow.claims import UNHEALTHY, ClaimOutcome
 from paper_repro.workflow.expression import evaluated
 from paper_repro.workflow.health import complaint, decided_by_health, ill_words
 from paper_repro.workflow.measures import bands_table, compared, judged_bands
-from paper_repro.workflow.recorded import Rows
+from paper_repro.workflow.recordings import Rows
 from tests.paper_repro.parts import test_parts
 from tests.tables import rows_of
 
@@ -116,7 +116,7 @@ def test_an_end_above_the_least_is_found_whatever_its_length(noise: float, end: 
 
 
 def test_baselines_that_never_train_decide_nothing() -> None:
-    kept = recorded.load("fig3", "full")
+    kept = recordings.load("fig3", "full")
     assert kept is not None
     first = kept.rows.series.str.startswith("Fed")
     flat = kept.rows.assign(train_loss=kept.rows.train_loss.mask(first, 2.3026))
@@ -133,7 +133,7 @@ def test_nine_evaluations_are_said_to_be_too_few() -> None:
 
 
 def test_the_norm_shows_a_fresh_adam_long_before_its_loss_rises_and_none_that_is_kept() -> None:
-    rows = recorded.load("fig3", "full").rows  # type: ignore[union-attr]
+    rows = recordings.load("fig3", "full").rows  # type: ignore[union-attr]
     by_run = rows[rows.series.isin(["FedAvg", "FedCom 8 bit", "FedAvg+Top-k 10 %"])].groupby(["series", "seed"])
     kept = {run: own.sort_values("round") for run, own in by_run}
     assert len(kept) == 9
@@ -219,7 +219,7 @@ def test_a_claim_about_training_runs_says_what_it_rests_on_or_why_on_nothing(
 
 @pytest.mark.parametrize("scale", ["default", "full"])
 def test_the_training_whose_spectra_are_recorded_lowers_its_loss(scale: str) -> None:
-    kept = recorded.load("hessian", scale)
+    kept = recordings.load("hessian", scale)
     assert kept is not None
     losses = kept.rows[(kept.rows["kind"] == "estimate") & (kept.rows["name"] == "loss")].set_index("step").value
     assert losses[losses.index.max()] < 0.8 * losses[losses.index.min()]
@@ -227,7 +227,7 @@ def test_the_training_whose_spectra_are_recorded_lowers_its_loss(scale: str) -> 
 
 @pytest.mark.parametrize("name", [own.id for own in claims.CLAIMS.values() if own.rests])
 def test_the_series_that_a_claim_rests_on_are_in_the_recorded_rows(name: str) -> None:
-    kept = recorded.largest(name.partition(".")[0])
+    kept = recordings.largest(name.partition(".")[0])
     assert kept is not None
     there = list(health.series_named(health._lines(kept.rows)))
     for pattern in claims.claim(name).rests:
@@ -236,7 +236,7 @@ def test_the_series_that_a_claim_rests_on_are_in_the_recorded_rows(name: str) ->
 
 def test_no_recorded_verdict_rests_on_an_ill_run() -> None:
     for part in sorted({own.part for own in claims.CLAIMS.values() if own.rests}):
-        kept = recorded.largest(part)
+        kept = recordings.largest(part)
         assert kept is not None
         outcomes = [
             ClaimOutcome(row["id"], row["verdict"], row["measured"])

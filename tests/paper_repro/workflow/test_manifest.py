@@ -10,9 +10,9 @@ import pytest
 
 from benchmarks.page import PageOptions, page
 from decomfl_lab.errors import InputError
-from paper_repro.workflow import claims, manifest, recorded
+from paper_repro.workflow import claims, manifest, recordings
 
-RESULTS = recorded.RESULTS
+RESULTS = recordings.RESULTS
 
 
 @pytest.fixture
@@ -20,7 +20,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of what is recorded, which the code takes for the record."""
     copy = tmp_path / "results"
     shutil.copytree(RESULTS, copy)
-    monkeypatch.setattr(recorded, "RESULTS", copy)
+    monkeypatch.setattr(recordings, "RESULTS", copy)
     monkeypatch.setattr(claims, "RECORDED", copy / "claims.json")
     return copy
 
@@ -36,16 +36,16 @@ def test_the_list_is_one_that_sha256sum_reads() -> None:
 def test_a_changed_table_is_an_error_that_names_it(results: Path) -> None:
     shutil.copy(results / "fig3-default.csv.gz", results / "fig3-full.csv.gz")
     with pytest.raises(InputError, match=r"fig3-full\.csv\.gz must be the file that .*SHA256SUMS lists"):
-        recorded.load("fig3", "full")
+        recordings.load("fig3", "full")
     assert manifest.wrong(results) == ["fig3-full.csv.gz"]
 
 
 @pytest.mark.parametrize(
     ("file", "old", "new", "read"),
     [
-        ("fig3-full.json", "2026", "2025", lambda: recorded.load("fig3", "full")),
+        ("fig3-full.json", "2026", "2025", lambda: recordings.load("fig3", "full")),
         ("claims.json", "does not hold", "holds", claims.rows),
-        ("benchmarks/round.json", "1", "2", lambda: page.run(PageOptions(records=recorded.RESULTS / "benchmarks"))),
+        ("benchmarks/round.json", "1", "2", lambda: page.run(PageOptions(records=recordings.RESULTS / "benchmarks"))),
     ],
 )
 def test_a_changed_file_is_an_error_wherever_it_is_read(
@@ -64,11 +64,11 @@ def test_a_file_that_is_gone_or_not_listed_is_noticed(name: str, results: Path) 
 
 
 def test_what_is_recorded_is_listed_by_the_command_that_records_it(results: Path) -> None:
-    kept = recorded.load("fig3", "default")
+    kept = recordings.load("fig3", "default")
     assert kept is not None
-    recorded.save("fig3", "smoke", kept.rows, kept.provenance, results)
-    recorded.save("fig3", "default", kept.rows[:9], kept.provenance, results)
-    recorded.save_outcomes({}, {}, results)
+    recordings.save("fig3", "smoke", kept.rows, kept.provenance, results)
+    recordings.save("fig3", "default", kept.rows[:9], kept.provenance, results)
+    recordings.save_outcomes({}, {}, results)
     assert manifest.wrong(results) == []
     shutil.rmtree(results / "runs" / "smollm2")
     manifest.note(results, results / "runs")

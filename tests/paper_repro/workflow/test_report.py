@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.files import write_atomically
-from paper_repro.live import Overlay
+from paper_repro.live_runs import Overlay
 from paper_repro.workflow.answer import AnswerLine
 from paper_repro.workflow.claims import VERDICTS, ClaimOutcome, outcomes_json
 from paper_repro.workflow.claims import claim as registered

@@ -15,13 +15,12 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from decomfl_lab import InputError, TrainConfig, processes
+from decomfl_lab import InputError, TrainConfig, processes, provenance
 from decomfl_lab.interrupts import Interrupted
 from decomfl_lab.processes import Processes
-from decomfl_lab.runs import course, provenance
-from decomfl_lab.runs import kept as of_run
-from decomfl_lab.runs.progress import left_words
-from decomfl_lab.runs.told import Progress
+from decomfl_lab.progress import Progress, left_words
+from decomfl_lab.runs import folder as of_run
+from decomfl_lab.runs import run as a_run
 from paper_repro.workflow import runs
 from paper_repro.workflow.runs import RESULT_FILE, SO_FAR, Job, Report, Result, Work, run_all
 
@@ -181,14 +180,14 @@ def _stopped_after(rounds: int, root: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
         return train(*args, on_round=told, **kwargs)
 
-    train = runs.train
+    train = runs.train_run
     with monkeypatch.context() as patch:
-        patch.setattr(runs, "train", slowly)
+        patch.setattr(runs, "train_run", slowly)
         return one(job(), root, until=time.monotonic() + 3600, resume=True)
 
 
 def _version(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (provenance, course, of_run, runs):
+    for module in (provenance, a_run, of_run, runs):
         monkeypatch.setattr(module, "code_version", lambda *_: name)
 
 

@@ -8,16 +8,17 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.configuration import TrainConfig
 from paper_repro.contents import PARTS
-from paper_repro.language_models import llm, pretrained, sizes
+from paper_repro.language_models import llm, sizes, smollm2
 from paper_repro.parts import fig2, fig3
 from paper_repro.parts.theory import _config
 from paper_repro.workflow.data import TaskFacts, data_set
+from paper_repro.workflow.options import READINGS
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.scales import SCALES, TASK_ROWS, Scale, changed
-from paper_repro.workflow.series import READINGS, Series, from_toml
+from paper_repro.workflow.series import Series, from_toml
 from tests.tables import rows_of
 from theory.notation.printed import PARAMETERS, RATES, RESULTS, ROUNDS, model_terabytes
 
@@ -28,10 +29,10 @@ CURVES: Final = ("fig2", "fig3", "projection", "topk", "table1")
 @pytest.fixture(autouse=True)
 def at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs can be listed where no data are."""
-    for part in (llm, sizes, pretrained):
-        monkeypatch.setattr(part, "missing", lambda names, models, pretrained: "")
+    for part in (llm, sizes, smollm2):
+        monkeypatch.setattr(part, "missing", lambda names, models, own: "")
     monkeypatch.setattr(llm, "task_facts", lambda task: TaskFacts(100, 0.5, "digest"))
-    monkeypatch.setattr(pretrained, "_weights", lambda: Path("weights"))
+    monkeypatch.setattr(smollm2, "_weights", lambda: Path("weights"))
 
 
 def jobs(part: str, scale: Scale, device: str = "cpu") -> Any:

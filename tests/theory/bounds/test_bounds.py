@@ -15,7 +15,7 @@ from sympy import exp
 from decomfl_lab.errors import InputError
 from tests.refusals import refuses
 from tests.tables import rows_of
-from tests.theory.checks.test_checking import alone
+from tests.theory.checks.test_verdict import alone
 from theory import STATEMENTS, Quadratic, Setting, Spectrum, check, statement, unit_of, value_of
 from theory.bounds import names
 from theory.notation import symbols as s

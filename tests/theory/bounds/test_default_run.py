@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decomfl_lab.errors import InputError
-from tests.theory.checks.test_checking import planted
+from tests.theory.checks.test_verdict import planted
 from tests.theory.problems.test_quadratic import MIXED
 from tests.theory.strategies import quadratics, runs, waves
 from tests.thorough import sampled

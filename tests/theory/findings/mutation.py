@@ -28,8 +28,8 @@ from tests.theory.findings.source import TexSource
 from tests.theory.findings.typed import typed_in
 from theory import bounds
 from theory.findings.data import CAUSES, RAW
+from theory.findings.decorators import placed
 from theory.findings.finding import FALSE, ROLES, TRUE, Entry, EntryResult, Evidence, Role, gather
-from theory.findings.placed import placed
 from theory.findings.registry import ENTRIES
 from theory.notation import printed
 
@@ -73,7 +73,7 @@ def _left_out(label: str) -> Plant:
 
 def _placed(changed: Callable[[Any], bool], name: str, value: Any) -> Plant:
     """Plants another role or cause in the pieces of evidence that are to be changed."""
-    return lambda get: [setattr(each, name, value) for each in get("placed").placed() if changed(each)]
+    return lambda get: [setattr(each, name, value) for each in get("decorators").placed() if changed(each)]
 
 
 def _formulas() -> Iterator[Mutation]:

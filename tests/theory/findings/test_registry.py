@@ -23,8 +23,8 @@ from tests.theory.findings.wording import differences
 from theory.bounds import STATEMENTS
 from theory.findings import registry
 from theory.findings.data import PLACES
+from theory.findings.decorators import Placed, placed
 from theory.findings.finding import AS_MEANT, FALSE, TRUE, Cause, Entry, EntryResult, Evidence, EvidenceCheck, gather
-from theory.findings.placed import Placed, placed
 from theory.findings.registry import CAUSES, ENTRIES
 
 TEX = r"""\begin{document}

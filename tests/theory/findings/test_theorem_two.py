@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from tests.tables import rows_of
 from tests.thorough import sampled
 from theory import Setting, Statement, statement
+from theory.findings.corrections import parsed
 from theory.findings.evidence import gaussian, theorem_two, theorem_two_proof
 from theory.findings.evidence.covariance import SAMPLE, Clients, mended_covariance, printed_covariance
 from theory.findings.evidence.designs import design
 from theory.findings.instruments import same, unlike
-from theory.findings.mended import parsed
 from theory.notation.setting import DISTRIBUTIONS, effective_factor, sixth_moment
 
 # Designs ---------------------------------------------------------------------------------------------------------

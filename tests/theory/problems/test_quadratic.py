@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from tests.tables import rows_of
 from tests.theory.strategies import quadratics
-from theory.checks.simulate import simulate
+from theory.checks.simulation import simulate
 from theory.notation.setting import DISTRIBUTIONS, Setting, effective_factor, second_moment_factor, sixth_moment
 from theory.problems.problem import Bowl, directions
 from theory.problems.quadratic import Quadratic, expected, local_steps, remainder, signs, spread

@@ -8,10 +8,10 @@ import pytest
 
 import theory
 from decomfl_lab.errors import InputError
-from tests.theory.checks.test_checking import MIXED
+from tests.theory.checks.test_verdict import MIXED
 from tests.thorough import sampled
 from theory import F, Left, Losses, Quadratic, Spectrum, UnitError, X
-from theory.checks.simulate import simulate
+from theory.checks.simulation import simulate
 from theory.notation import symbols as s
 
 NU = theory.symbol("nu", F / X**2)

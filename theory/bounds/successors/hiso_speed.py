@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from theory.bounds.successors.whitened import hiso_step, whitened
-from theory.checks.simulate import simulate
+from theory.bounds.successors.hiso import hiso_step, whitened
+from theory.checks.simulation import simulate
 from theory.checks.stability import largest_step
 from theory.notation.setting import Setting
 from theory.problems.problem import Floats

@@ -14,7 +14,7 @@ from theory.notation.units import F, X
 from theory.problems.problem import Floats
 from theory.problems.spectrum import Spectrum
 from theory.statements.algorithms import Losses, Step
-from theory.statements.measured import Left
+from theory.statements.left_sides import Left
 from theory.statements.statement import ONE_HESSIAN, Statement
 
 LENGTH: Final = symbol("length", X)

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from theory.findings.data import ALGORITHMS, LINES, RAW
 from theory.findings.data import PROGRAMS as LISTED
+from theory.findings.decorators import mends, refutes, supports
 from theory.findings.finding import Evidence
-from theory.findings.placed import mends, refutes, supports
 
 Vector = NDArray[Any]  # of Fractions, shape (2,)
 Scalar = Callable[[int, Vector, Vector, Fraction], Fraction]

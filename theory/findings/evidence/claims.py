@@ -11,15 +11,15 @@ from scipy import optimize
 from sympy import sqrt
 
 from decomfl_lab.models.registry import build_model, num_parameters
-from decomfl_lab.runs.config import TrainConfig
+from decomfl_lab.runs.configuration import TrainConfig
 from theory.bounds import statement
 from theory.communication import TABLE_1, expected_numbers, expected_traffic
+from theory.findings.corrections import MENDED
+from theory.findings.decorators import mends, refutes, supports
 from theory.findings.evidence import algorithms
 from theory.findings.evidence.algorithms import PROGRAMS, AlgorithmLine, outcome, play
 from theory.findings.finding import Evidence, by_role
 from theory.findings.instruments import equal
-from theory.findings.mended import MENDED
-from theory.findings.placed import mends, refutes, supports
 from theory.notation import symbols as s
 from theory.notation.formula import written
 from theory.notation.setting import Setting, second_moment_factor

@@ -6,11 +6,11 @@ from dataclasses import replace
 from theory.bounds import statement
 from theory.communication import TABLE_1
 from theory.findings.data import RAW
+from theory.findings.decorators import refutes, supports
 from theory.findings.evidence.algorithms import PROGRAMS, play
 from theory.findings.evidence.prose import tighter
 from theory.findings.finding import Evidence
 from theory.findings.instruments import at_most, equal, exceeds, unlike
-from theory.findings.placed import refutes, supports
 from theory.notation import symbols as s
 from theory.notation.formula import names_in
 from theory.notation.printed import EXAMPLES, MOST_FREQUENT, PARAMETERS, RESULTS, ROUNDS

@@ -9,11 +9,11 @@ from typing import Any, Final
 import numpy as np
 import sympy as sp
 
+from theory.findings.corrections import MENDED
+from theory.findings.decorators import mends, refutes, supports
 from theory.findings.evidence.designs import design
 from theory.findings.finding import Evidence
 from theory.findings.instruments import at_most, exceeds, same, unlike
-from theory.findings.mended import MENDED
-from theory.findings.placed import mends, refutes, supports
 
 Matrix = Any  # numpy array of Fractions, shape (d, d)
 

@@ -7,11 +7,11 @@ from typing import Final
 import numpy as np
 import sympy as sp
 
+from theory.findings.corrections import MENDED
+from theory.findings.decorators import mends, refutes, supports
 from theory.findings.evidence.algorithms import PROGRAMS, outcome, play
 from theory.findings.finding import Evidence, by_role
 from theory.findings.instruments import equal
-from theory.findings.mended import MENDED
-from theory.findings.placed import mends, refutes, supports
 
 
 @supports("line-215")

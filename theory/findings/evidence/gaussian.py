@@ -9,6 +9,8 @@ import sympy as sp
 from scipy import stats
 
 from theory.bounds import statement
+from theory.findings.corrections import MENDED
+from theory.findings.decorators import mends, refutes, supports
 from theory.findings.evidence.designs import design
 from theory.findings.finding import Evidence, by_role
 from theory.findings.instruments import (
@@ -24,8 +26,6 @@ from theory.findings.instruments import (
     whole,
     within,
 )
-from theory.findings.mended import MENDED
-from theory.findings.placed import mends, refutes, supports
 from theory.notation.setting import Setting, effective_factor, sixth_moment
 from theory.problems.quadratic import Quadratic, expected
 from theory.problems.spectrum import Spectrum

@@ -10,6 +10,7 @@ from decomfl_lab.noise import direction
 from theory.bounds import STATEMENTS, statement
 from theory.communication import TABLE_1, expected_traffic
 from theory.findings.data import RAW
+from theory.findings.decorators import mends, refutes, supports
 from theory.findings.evidence import algorithms
 from theory.findings.evidence.claims import (
     config_of,
@@ -18,7 +19,6 @@ from theory.findings.evidence.claims import (
 )
 from theory.findings.finding import Evidence
 from theory.findings.instruments import equal
-from theory.findings.placed import mends, refutes, supports
 from theory.notation import symbols as s
 from theory.notation.formula import names_in
 from theory.notation.setting import Setting, second_moment_factor

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import sympy as sp
 
-from decomfl_lab.runs.memory import ROLES
+from decomfl_lab.methods.memory import ROLES
 from theory.bounds import statement
+from theory.findings.decorators import context, mends, refutes, supports
 from theory.findings.evidence.algorithms import PROGRAMS, UndefinedError, outcome, play
 from theory.findings.evidence.claims import records_sent
 from theory.findings.evidence.covariance import SAMPLE, printed_covariance
@@ -18,7 +19,6 @@ from theory.findings.evidence.tables import lora_gains
 from theory.findings.evidence.theorem_two import kappa_in_few_products
 from theory.findings.finding import Evidence
 from theory.findings.instruments import equal, exceeds, same, unlike
-from theory.findings.placed import context, mends, refutes, supports
 from theory.notation.printed import EXAMPLES, LORA, LORA_PARAMETERS, MOST_FREQUENT, PARAMETERS
 
 # Checks that speak the other way here.

@@ -9,6 +9,8 @@ import numpy as np
 from scipy import integrate, stats
 
 from theory.bounds import statement
+from theory.findings.corrections import MENDED
+from theory.findings.decorators import mends, refutes, supports
 from theory.findings.evidence.one_round import OneRound
 from theory.findings.finding import Evidence, by_role
 from theory.findings.instruments import (
@@ -25,8 +27,6 @@ from theory.findings.instruments import (
     whole,
     within,
 )
-from theory.findings.mended import MENDED
-from theory.findings.placed import mends, refutes, supports
 from theory.notation.setting import Setting
 from theory.notation.symbols import d
 from theory.statements.statement import Variant

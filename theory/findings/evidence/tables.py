@@ -6,13 +6,13 @@ from dataclasses import astuple
 from itertools import product
 from typing import Final
 
+from decomfl_lab.methods.memory import ROLES
 from decomfl_lab.models.registry import build_model, num_parameters
-from decomfl_lab.runs.memory import ROLES
 from theory.communication import expected_numbers
+from theory.findings.corrections import MENDED
+from theory.findings.decorators import context, mends, refutes, supports
 from theory.findings.evidence.algorithms import PROGRAMS, play
 from theory.findings.finding import Evidence
-from theory.findings.mended import MENDED
-from theory.findings.placed import context, mends, refutes, supports
 from theory.notation.printed import (
     EXAMPLES,
     LORA,

@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from theory.bounds import statement
+from theory.findings.corrections import MENDED
+from theory.findings.decorators import mends, refutes, supports
 from theory.findings.evidence.one_round import OneRound
 from theory.findings.evidence.proof_one import DERIVED, PRINTED, plus, printed, slips, times
 from theory.findings.evidence.smoothing import norm_moment
@@ -35,8 +37,6 @@ from theory.findings.instruments import (
     whole,
     within,
 )
-from theory.findings.mended import MENDED
-from theory.findings.placed import mends, refutes, supports
 from theory.notation.formula import value_of
 from theory.notation.numbers import down, exactly
 from theory.notation.setting import Setting

@@ -14,11 +14,11 @@ from hessian.kappa.effective_rank import effective_rank
 from hessian.operators.operator import DenseOperator
 from theory.bounds import statement
 from theory.communication import table1_scalars_decomfl
+from theory.findings.corrections import MENDED
+from theory.findings.decorators import mends, refutes, supports
 from theory.findings.evidence.designs import design
 from theory.findings.finding import Evidence
 from theory.findings.instruments import Axis, everywhere, exceeds, linear, over, same, unlike, whole
-from theory.findings.mended import MENDED
-from theory.findings.placed import mends, refutes, supports
 from theory.notation.formula import value_of
 from theory.notation.setting import DISTRIBUTIONS, Setting
 from theory.notation.symbols import D, L, P, R, d, eta, kappa, m, mu, sigma, sigma_G

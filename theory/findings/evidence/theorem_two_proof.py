@@ -11,6 +11,8 @@ import sympy as sp
 from numpy.typing import NDArray
 
 from theory.bounds import statement
+from theory.findings.corrections import MENDED
+from theory.findings.decorators import mends, refutes, supports
 from theory.findings.evidence.covariance import SAMPLE, Clients, printed_covariance
 from theory.findings.evidence.designs import Design, design
 from theory.findings.finding import Evidence
@@ -25,8 +27,6 @@ from theory.findings.instruments import (
     unlike,
     whole,
 )
-from theory.findings.mended import MENDED
-from theory.findings.placed import mends, refutes, supports
 from theory.notation.formula import value_of
 from theory.notation.setting import Setting, effective_factor
 from theory.problems.quadratic import Quadratic, spread

@@ -24,7 +24,7 @@ from decomfl_lab.engines.kernels.language import language_network
 from decomfl_lab.engines.registry import make_engine
 from decomfl_lab.estimators.differences import central, forward
 from decomfl_lab.language.adapters import lora_
-from decomfl_lab.language.causal import Verbalized
+from decomfl_lab.language.causal_model import Verbalized
 from decomfl_lab.layout import Layout
 from decomfl_lab.noise import Distribution
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective

@@ -13,11 +13,11 @@ from scipy import integrate, stats
 
 from decomfl_lab import Majority
 from decomfl_lab.estimators.differences import ESTIMATORS
-from tests.theory.bounds.successors.test_robust import divided
-from tests.theory.checks.test_checking import planted
+from tests.theory.bounds.successors.test_robust_means import divided
+from tests.theory.checks.test_verdict import planted
 from theory import Quadratic, Setting, Spectrum, check, feedsign
 from theory.bounds.successors.signs import efficiency, sign_floor, tolerated_gradient, vote_gain, wrong_vote
-from theory.checks.simulate import federation, simulate
+from theory.checks.simulation import federation, simulate
 
 MEAN = math.sqrt(2 / math.pi)
 

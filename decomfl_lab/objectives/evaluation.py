@@ -1,0 +1,144 @@
+"""What is measured on held-out examples: loss, accuracy, and measures of the user's own."""
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from decomfl_lab.errors import THEIRS, InputError, brief, printable, require
+from decomfl_lab.objectives.batch_loss import IGNORED, BatchLoss, LossFunction, logits_of
+from decomfl_lab.objectives.objective import mean_losses
+from decomfl_lab.objectives.trees import feed, joined, mapped, row_count, tensors
+from decomfl_lab.objectives.watch import Classes
+
+Metric = Callable[[Any, Any], Any]
+"""metric(outputs, targets), a number, of all held-out examples at once, on the CPU: F1 is no mean over batches."""
+
+
+def right_share(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The share of targets that are the number of the largest output."""
+    return (outputs.argmax(1) == targets).float().mean()
+
+
+class _Accuracy:
+    """The shares of a batch's labels that are predicted, and that count; as much as its loss is one of classes.
+
+    Cross-entropy itself is known to be one. Others are looked at while they compute (``objectives.watch``).
+    """
+
+    def __init__(self, loss: BatchLoss) -> None:
+        self._loss, self._counted = loss, torch.ones(())
+
+    def right(self, outputs: Any, targets: Any) -> Tensor:
+        """The share of labels that count and are predicted, among all; NaN where nothing is seen to be a class."""
+        if self._loss.loss is cross_entropy:
+            self._counted = (targets != IGNORED).float().mean()
+            return right_share(outputs, targets)
+        self._counted = torch.ones(())
+        if not isinstance(logits := logits_of(outputs), Tensor):
+            return torch.tensor(math.nan)
+        with Classes(logits, targets) as watch:
+            self._loss.of_outputs(outputs, targets)
+        if (seen := watch.seen()) is None:
+            return torch.tensor(math.nan)
+        right, counted = seen
+        share: float = counted.numel() / targets.numel()  # less than 1 where a loss takes labels out
+        if not share:
+            self._counted = torch.zeros(())
+            return self._counted
+        self._counted = counted.float().mean() * share
+        predicted: Tensor = right.float().mean() * share
+        return predicted
+
+    def counted(self, outputs: Any, targets: Any) -> Tensor:  # noqa: ARG002
+        """The share of labels that count, of the batch of which ``right`` was asked last."""
+        return self._counted
+
+
+def evaluate(
+    module: nn.Module,
+    loss: BatchLoss,
+    inputs: Any,
+    targets: Any,
+    batch_size: int,
+    metrics: Mapping[str, Metric] | None = None,
+    *,
+    content_free: Tensor | None = None,
+) -> dict[str, float]:
+    """Means over the examples: test_accuracy (of classes), test_loss and of a task calibrated_accuracy.
+
+    Beside them is each of the user's ``metrics``, {column: metric}, of all examples at once. They are NaN where there
+    are no examples (see ``Run``), and the accuracy where the loss is none of classes, or no label counts. A loss that
+    is no mean over examples is the mean over batches of ``batch_size``.
+    """
+    metrics = metrics or {}
+    if not row_count(inputs):
+        return dict.fromkeys(["test_accuracy", "test_loss", *metrics], math.nan)
+    measures: dict[str, LossFunction | BatchLoss] = {}
+    # Only targets that are classes may be compared with the largest of the outputs.
+    if isinstance(targets, Tensor) and not targets.is_floating_point() and loss.is_of_outputs:
+        accuracy = _Accuracy(loss)
+        measures = {"test_accuracy": accuracy.right, "counted": accuracy.counted}
+    measures["test_loss"] = loss
+    if content_free is not None:
+        with torch.inference_mode():
+            prior = module(content_free)
+        measures["calibrated_accuracy"] = lambda outputs, wanted: right_share(outputs - prior, wanted)
+    kept: list[Any] = []
+
+    def keep(outputs: Any, wanted: Any) -> Tensor:  # noqa: ARG001
+        kept.append(mapped(_copied, outputs))
+        return torch.zeros(())
+
+    if metrics:
+        measures["kept"] = keep  # the last, so that no batch is kept twice where one before it is computed anew
+    chunk = None if loss.additive else batch_size
+    found = dict(zip(measures, mean_losses(module, list(measures.values()), inputs, targets, chunk), strict=True))
+    if "counted" in found:
+        counted = found.pop("counted")
+        found["test_accuracy"] = found["test_accuracy"] / counted if counted else math.nan
+    if metrics:
+        del found["kept"]
+        try:
+            outputs, wanted = joined(kept), mapped(_copied, targets)
+        except (RuntimeError, ValueError, KeyError, TypeError) as error:
+            rule = "have outputs of one form for all held-out examples, as metrics are of all at once"
+            raise InputError(f"model must {rule}, got {brief(str(error), 100)}") from error
+        found |= {column: _measured(column, metric, outputs, wanted) for column, metric in metrics.items()}
+    return found
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True)
+
+
+def _measured(column: str, metric: Metric, outputs: Any, targets: Any) -> float:
+    """A measure of all held-out outputs and targets; InputError if it fails, writes to these, or is no number."""
+    what = f"metric {column.removeprefix('test_')!r}"
+    before = _digest(outputs, targets)
+    try:
+        with torch.no_grad():
+            value = metric(outputs, targets)
+    except THEIRS as error:
+        found = f"{type(error).__name__}: {brief(printable(str(error)), 200)}"
+        rule = "take (outputs, targets), all held-out ones at once, without an error"
+        raise InputError(f"{what} must {rule}, got {found}") from error
+    same = _digest(outputs, targets) == before
+    require(same, what, "leave outputs and targets as they are (outputs.clone())", "one that writes to them")
+    one = isinstance(value, Tensor | np.ndarray | np.generic) and math.prod(value.shape) == 1
+    value = value.item() if one else value
+    fine = isinstance(value, int | float) and not math.isinf(value)
+    require(fine, what, "be a finite number, or NaN where it has no value", value)
+    return float(value)
+
+
+def _digest(*trees: Any) -> bytes:
+    h = hashlib.blake2b(digest_size=16)
+    for tensor in tensors(trees):
+        feed(h, tensor)
+    return h.digest()

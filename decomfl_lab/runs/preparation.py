@@ -1,0 +1,559 @@
+"""The preparation of a run: what its configuration names is made, once; a user's own is tried before a run rests on it.
+
+Whatever comes after takes from ``Prepared`` what it needs, and asks the configuration no more how to make it.
+
+Tried are the batches of every client's first epoch and the held-out ones, in the sizes, the dtype and the mode of the
+run, for four evaluations of all of them (``objectives.trial``); for a method that needs gradients, also for a gradient
+and two evaluations in float64; for one of differences, the first batch on a few lines, and for a gradient.
+"""
+
+import copy
+import math
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, partial
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from decomfl_lab.datasets.images import Dataset, load_dataset
+from decomfl_lab.datasets.splits import fixed_choice, split
+from decomfl_lab.datasets.user_data import data_of
+from decomfl_lab.devices import find_device, use_tf32_
+from decomfl_lab.engines.probation import Tried
+from decomfl_lab.engines.registry import make_engine
+from decomfl_lab.errors import InputError, LabWarning, require
+from decomfl_lab.federations.carrier import Elsewhere
+from decomfl_lab.federations.federation import Federation
+from decomfl_lab.federations.remote import CarriedFederation, host_of
+from decomfl_lab.federations.setting import TrainingSetting
+from decomfl_lab.federations.simulation import DeComFLFederation
+from decomfl_lab.language.encoding import by_length
+from decomfl_lab.language.finetuning import FineTuning
+from decomfl_lab.layout import MODULE, Layout
+from decomfl_lab.methods.decomfl import DeComFL
+from decomfl_lab.methods.method import Method
+from decomfl_lab.methods.registry import LAGGING
+from decomfl_lab.models.registry import build_model, initialising
+from decomfl_lab.objectives.batch_loss import IGNORED, BatchLoss, Form, LossFunction, called, logits_of
+from decomfl_lab.objectives.derivatives import sloped
+from decomfl_lab.objectives.evaluation import Metric
+from decomfl_lab.objectives.function import Function, Piece
+from decomfl_lab.objectives.modules import copied, prepared
+from decomfl_lab.objectives.normalisation import calibrated, freeze_, use_batch_statistics_
+from decomfl_lab.objectives.objective import (
+    CHUNK,
+    EpochBatches,
+    ModuleObjective,
+    Objective,
+    RoundedObjective,
+    require_still,
+)
+from decomfl_lab.objectives.trees import Batch, row_count, rows, tensors
+from decomfl_lab.objectives.trial import Trial, narrowed, parts_agree, refuse
+from decomfl_lab.plugins import OWN, is_own, made, named, taking
+from decomfl_lab.protocol.session import Host
+from decomfl_lab.runs.configuration import CROSS_ENTROPY, OWN_LOSS, TrainConfig
+
+PATIENCE = 1e9
+"""Seconds that a simulated round may take, as it may in one process."""
+ODD = CHUNK - 1
+"""Examples of a part in which batches are tried: nearly those of a run, and odd, so that a loss of pairs shows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Materials:
+    """What a run is made of as its configuration names it: data, loss and model, each made when it is asked for.
+
+    The fields are options of a run, and are explained there, but for the first two.
+    """
+
+    tuning: FineTuning | None  # the task and what is trained of its language model; None without a task
+    initial: int | None  # the number of clients in round 0; None where nobody joins later
+    data: str
+    redraw: int
+    loss: str
+    model: str
+    seed: int
+    draws: str
+    batchnorm: str
+    calibration_examples: int
+
+    @classmethod
+    def of(cls, config: TrainConfig) -> Self:
+        """What this configuration names."""
+        tuning = FineTuning.of(config) if config.task else None
+        initial = config.present.initial if config.joined else None
+        options = {
+            each.name: getattr(config, each.name) for each in fields(cls) if each.name not in ("tuning", "initial")
+        }
+        return cls(tuning=tuning, initial=initial, **options)
+
+    def dataset(self, device: str = "cpu") -> Dataset:
+        """A task's prompts, a data set or the user's own data; InputError if they are not here."""
+        place = find_device(device)
+        require(self.data != OWN, "clients", "be given again, as the run was trained on examples given in Python", None)
+        if is_own(self.data):
+            found = data_of(made("data", self.data, object), whole=self.takes_whole_batches(), redraw=self.redraw)
+        else:
+            found = load_dataset(self.data) if self.tuning is None else self.tuning.dataset()
+        return found.to(place)
+
+    def loss_function(self) -> LossFunction | None:
+        """The loss; None for the module's own."""
+        if self.loss == CROSS_ENTROPY:
+            return cross_entropy
+        if self.loss == OWN_LOSS:
+            return None
+        rule = "be given again, as the run was trained with a loss given in Python"
+        require(is_own(self.loss), "loss", rule, self.loss)
+        return own_loss(self.loss)
+
+    def takes_whole_batches(self, loss: LossFunction | None = None) -> bool:
+        """Whether the loss, or the one that is given, is one of (model, batch), so that batches are taken whole."""
+        known = loss is not None or is_own(self.loss)
+        return known and BatchLoss.of(self.loss_function() if loss is None else loss).form is Form.MODEL
+
+    def workspace(self, dataset: Dataset, module: nn.Module | None, x: Tensor | None = None) -> nn.Module:
+        """A module of the run's own at x_0, where the data are.
+
+        Args:
+            dataset: The data.
+            module: The user's own module, which is copied; None for the one that is named.
+            x: x_0, where it is known otherwise, as from a log; None for what the module has, or the run draws.
+
+        Raises:
+            InputError: If there is no module, it has no finite values, or another number of them than x.
+        """
+        require(module is None or isinstance(module, nn.Module), "model", MODULE, module)
+        lacks = self.model == OWN and module is None and self.tuning is None
+        require(not lacks, "model", "be given again, as the run trained a module given in Python", None)
+        if self.tuning is not None:
+            own = self.tuning.module(dataset)
+        elif module is not None or is_own(self.model):
+            own = prepared(made("model", self.model, nn.Module) if module is None else module, shared=False)
+        else:
+            shape, classes = tuple(dataset.train_images.shape[1:]), dataset.classes
+            own = build_model(self.model, seed=self.seed, in_shape=shape, classes=classes, draws=self.draws)
+        empty = any(p.is_meta for p in own.parameters())
+        require(not empty, "model", "have values, and not be on the meta device", type(own).__name__)
+        if x is not None:
+            layout = Layout.of(own)
+            require(layout.d == x.numel(), "model", f"have d = {x.numel()}, as x_0 in the log", layout.d)
+            same = layout.dtype == x.dtype
+            require(same, "dtype of the parameters", f"be {x.dtype}, as of x_0 in the log", layout.dtype)
+            layout.bind(own, x)
+        own.to(dataset.device)
+        if self.tuning is not None:
+            return own
+        unfit = next((name for name, p in own.named_parameters() if not p.isfinite().all()), None)
+        found = f"{type(own).__name__} with NaN or infinity in {unfit}"
+        require(unfit is None, "model", "have finite parameters", found)
+        if self.batchnorm == "frozen":
+            numbers = next((p.dtype for p in own.parameters() if p.is_floating_point()), torch.float32)
+            freeze_(own, self.calibration(dataset.cast(numbers)))
+        else:
+            use_batch_statistics_(own)
+        return own
+
+    def calibration(self, dataset: Dataset) -> Any:
+        """Training images, the same for every seed, on which BatchNorm's statistics are made; labels play no part.
+
+        Those of clients that join later are not among them: the losses of the others stay what they were.
+        """
+        there = np.arange(dataset.N)
+        if self.initial is not None and dataset.parts is not None:
+            there = np.concatenate(dataset.parts[: self.initial])
+        chosen = torch.from_numpy(there)[fixed_choice(len(there), self.calibration_examples, 6)]
+        return fast_layout(rows(dataset.train_images, chosen))
+
+
+def fast_layout(images: Any) -> Any:
+    """Channels-last images: the same numbers, in the memory order in which CPU convolutions are fastest.
+
+    Trees of tensors, and what is no batch of images, stay as they are.
+    """
+    is_images = isinstance(images, Tensor) and images.ndim == 4
+    return images.to(memory_format=torch.channels_last) if is_images else images
+
+
+def held_out(dataset: Dataset, count: int) -> Batch:
+    """The held-out images and labels that a run is evaluated on: all for 0, else a fixed random choice of so many."""
+    n = dataset.held_out
+    images, labels = dataset.test_images, dataset.test_labels
+    if 0 < count < n:
+        images, labels = rows((images, labels), fixed_choice(n, count, 5))
+    if dataset.pad is not None:
+        order = by_length(images, dataset.pad)
+        images, labels = images[order], labels[order]
+    return fast_layout(images), labels
+
+
+def fitted(config: TrainConfig, dataset: Dataset, sampled: int | None = None) -> TrainConfig:
+    """The run with as many clients as the data bring, where they come as clients' own.
+
+    Args:
+        config: The run.
+        dataset: Its data.
+        sampled: The number of sampled clients where the user gave it; None for the configuration's, or all if fewer.
+
+    Raises:
+        InputError: If ``sampled`` is more than the clients.
+    """
+    M = config.clients if dataset.parts is None else len(dataset.parts)
+    m = min(config.sampled, M) if sampled is None else sampled
+    return config if config.method.alone else config.but(clients=M, sampled=m)
+
+
+def own_loss(target: str) -> LossFunction:
+    """The loss that a ``module:function`` is, or that a ``module:Class`` of losses makes, as torch.nn:HuberLoss."""
+    loss: Any = named("loss", target)
+    loss = made("loss", target, object) if isinstance(loss, type) else loss
+    rule = "be a function of (outputs, targets), or of (model, batch)"
+    require(callable(loss), f"loss {target!r}", rule, type(loss).__name__)
+    return loss  # type: ignore[no-any-return]
+
+
+def name_of_loss(loss: LossFunction | None) -> str:
+    """What a configuration calls a loss: module:function where it can be found so again, else "own ..."."""
+    if loss is None:
+        return OWN_LOSS
+    require(callable(loss), "loss", "be a function of (outputs, targets), or of (model, batch)", loss)
+    if loss is cross_entropy:
+        return CROSS_ENTROPY
+    return _name_of(loss)
+
+
+def _name_of(function: Any) -> str:
+    """The module:function by which a function can be imported again, else "own ..."."""
+    name = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', '')}"
+    known = is_own(name) and not name.startswith("__main__")
+    return name if known else f"{OWN} {getattr(function, '__qualname__', function)}"
+
+
+def names_of_metrics(metrics: Mapping[str, Metric] | None) -> str:
+    """What a configuration calls a user's measures; InputError if they are none."""
+    rule = "be {name: function of (outputs, targets)}"
+    require(metrics is None or isinstance(metrics, Mapping), "metrics", rule, metrics)
+    pieces = []
+    for name, metric in (metrics or {}).items():
+        require(callable(metric), f"metric {name!r}", "be a function of (outputs, targets)", metric)
+        # What has no name of its own may have any signs in the words that print it.
+        nameless = f"{OWN} {type(metric).__name__}"
+        pieces.append(f"{name}={_name_of(metric) if hasattr(metric, '__qualname__') else nameless}")
+    return ",".join(pieces)
+
+
+def metrics_of(config: TrainConfig, given: Mapping[str, Metric] | None) -> dict[str, Metric]:
+    """A run's measures of the user's own by their columns: those that are given, else what the configuration names."""
+    found: dict[str, Metric] = {}
+    if given is not None:
+        require(given.keys() == config.measures.keys(), "metrics", f"be {[*config.measures]}, as in the run", [*given])
+    for name, target in config.measures.items():
+        if given is None:
+            rule = "be given again, as the run was measured by a function given in Python"
+            require(is_own(target), f"metric {name!r}", rule, target)
+        metric = found[f"test_{name}"] = named("metrics", target) if given is None else given[name]
+        require(callable(metric), f"metric {name!r}", "be a function of (outputs, targets)", target)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A run at round 0, before anybody trains."""
+
+    config: TrainConfig  # the configuration
+    dataset: Dataset  # the data, where the run computes
+    given: nn.Module | None  # the user's own module; None where the configuration names it
+    module: nn.Module  # the run's module, a copy of that: a workspace, whose parameters become views of any x
+    layout: Layout  # where x lies in the module
+    loss: BatchLoss  # the loss of a batch, which says whether batches may be cut (``trial``)
+    x: Tensor  # x_0, shape (d,)
+    own: bool  # whether module, loss or data are the user's, so that they are to be tried first
+
+    @classmethod
+    def of(
+        cls,
+        config: TrainConfig,
+        dataset: Dataset | None = None,
+        module: nn.Module | None = None,
+        loss: LossFunction | BatchLoss | None = None,
+        *,
+        device: str | None = None,
+        x: Tensor | None = None,
+    ) -> Self:
+        """Resolve a configuration.
+
+        Args:
+            config: The configuration of the run.
+            dataset: The data; None for those that ``config`` names.
+            module: The model at x_0, which is copied; None for the one that ``config`` names.
+            loss: The loss of a batch; None for the one that ``config`` names. A ``BatchLoss`` has been tried.
+            device: The device, cpu, cuda, cuda:N or auto; None for the one that the data are on.
+            x: x_0, as a log has it; None for what the module has, or ``config`` draws.
+
+        Raises:
+            InputError: If there are no such data, or module and loss do not fit them.
+        """
+        materials = Materials.of(config)
+        dataset = materials.dataset() if dataset is None else dataset
+        dataset = dataset if device is None else dataset.to(find_device(device))
+        use_tf32_(config.compute == "tf32")
+        on_gpu = dataset.device.type == "cuda"
+        require(config.compute != "tf32" or on_gpu, "compute", "be float32 or bfloat16 on the CPU", config.compute)
+        own = module is not None or loss is not None or any(map(is_own, (config.model, config.data, config.loss)))
+        untried = own and not isinstance(loss, BatchLoss) and not config.trust
+        measure = BatchLoss.of(materials.loss_function() if loss is None else loss)
+        copied = materials.workspace(dataset, module, x)
+        layout = Layout.of(copied)
+        targets = dataset.train_labels
+        if measure.loss is cross_entropy and isinstance(targets, Tensor):
+            classes = not targets.is_floating_point() or (targets.ndim > 1 and targets.shape[-1] > 1)
+            rule = (
+                "suit the targets: these are numbers, and cross-entropy takes classes (int64) or their probabilities; "
+                "choose another loss, as torch.nn.functional.mse_loss"
+            )
+            require(classes, "loss", rule, CROSS_ENTROPY)
+        return cls(config, dataset, module, copied, layout, measure, layout.flatten(copied), untried)
+
+    @property
+    def method(self) -> Method:
+        """The method."""
+        return self.config.method
+
+    @cached_property
+    def numbers(self) -> Dataset:
+        """The data in the dtype of x."""
+        return self.dataset.cast(self.layout.dtype)
+
+    @cached_property
+    def calibration(self) -> Any:
+        """The images on which BatchNorm's statistics are made."""
+        return Materials.of(self.config).calibration(self.numbers)
+
+    @cached_property
+    def chosen(self) -> list[Tensor]:
+        """The numbers of each client's examples in all draws, where these are."""
+        config, data = self.config, self.numbers
+        labels, parts = data.train_labels, data.parts
+        if parts is None:
+            if not isinstance(labels, Tensor):
+                require(config.split == "iid", "split", "be iid where targets are no tensor of classes", config.split)
+                labels = torch.zeros(data.N)
+            labels = labels[: data.N]  # of the first draw
+            classes = (labels if labels.ndim == 1 else labels[:, 0]).cpu().numpy()  # of text the first of a sequence
+            parts = split(config.split, classes, config.clients, config.seed, alpha=config.alpha, draws=config.draws)
+        elif config.method.alone:
+            parts = [np.arange(data.N)]
+        else:
+            require(len(parts) == config.clients, "clients M", f"be {len(parts)}, as in data", config.clients)
+        chosen = [data.drawn(torch.from_numpy(part)).to(data.device) for part in parts]
+        if data.pad is None:
+            return chosen
+        # Prompts of like length lie together, so that a batch has little padding.
+        return [index[by_length(data.train_images[index], data.pad)] for index in chosen]
+
+    def batches(self) -> list[EpochBatches]:
+        """The batches of every client.
+
+        Examples are in their user's order within a batch where the loss is no mean over them: it may hang on it.
+        """
+        ascending = self.dataset.pad is not None or not self.loss.additive
+        B, seed, redraw = self.config.batch_size, self.config.seed, self.dataset.redraw
+        own = partial(EpochBatches, draws=self.config.draws, ascending=ascending, redraw=redraw)
+        return [
+            # 3 tells batches from what else is drawn
+            own(len(index) // redraw, B, (seed, 3, i))
+            for i, index in enumerate(self.chosen)
+        ]
+
+    def objectives(self) -> list[Objective]:
+        """f_i of every client, all in the one module."""
+        module, layout = self.module, self.layout
+        rounded = self.config.compute == "bfloat16"
+        if rounded:  # losses come from a copy in 16 bits; x, and the module that is evaluated, stay float32
+            module, layout = copied(module).bfloat16(), replace(layout, dtype=torch.bfloat16)
+        batches, data = self.batches(), self.numbers
+        first = ModuleObjective(
+            module, layout, self.loss, fast_layout(data.train_images), data.train_labels, batches[0]
+        )
+        exact = [first.of(index, own) for index, own in zip(self.chosen, batches, strict=True)]
+        return [RoundedObjective(objective) for objective in exact] if rounded else [*exact]
+
+    def setting(self) -> TrainingSetting:
+        """What the method trains."""
+        config, engine = self.config, make_engine(self.config.engine)
+        engine = Tried(engine, config.engine) if self.loss.tried else engine
+        return TrainingSetting(self.x, self.objectives(), config.sampled, config.seed, engine, joined=config.joined)
+
+    def federation(self, by: Elsewhere | None = None) -> Federation:
+        """The method's federation at round 0, its clients in this process or elsewhere.
+
+        Raises:
+            InputError: If the data cannot be split so, or clients that are elsewhere send more than scalars, or keep
+                something in this process.
+        """
+        here = self.method.federation(self.setting())
+        if by is None:
+            return here
+        rule = "be lab.Ray(workers=N), or None for this process, or another federations.carrier.Elsewhere"
+        require(isinstance(by, Elsewhere), "federation", rule, by)
+        federation = movable(here, self.method)
+        self.method.require_carried(by)
+        require(self.dataset.device.type == "cpu", "device", f"be cpu with federation {by}", self.dataset.device.type)
+        # In each host there is one model for all of its clients anyway: they replay.
+        there = self.config.but(self.method.replaying())
+        make = partial(build_host, there, self.dataset, self.given, self.loss)
+        run, m = there.identity(federation.observer.digest()), there.sampled
+        return CarriedFederation.of(federation, by.carrier(make, there.clients), run, quorum=m, patience=PATIENCE)
+
+
+def build_federation(
+    config: TrainConfig,
+    dataset: Dataset,
+    *,
+    module: nn.Module | None = None,
+    loss: LossFunction | BatchLoss | None = None,
+) -> tuple[Federation, nn.Module, Layout]:
+    """The federation of ``config`` in this process, and the module and layout to evaluate its model with.
+
+    Args and errors are those of ``Prepared.of``; nothing is tried.
+    """
+    start = Prepared.of(config, dataset, module, loss)
+    return start.federation(), start.module, start.layout
+
+
+def build_host(
+    config: TrainConfig,
+    dataset: Dataset,
+    module: nn.Module | None,
+    loss: LossFunction | BatchLoss | None,
+    ids: Iterable[int],
+) -> Host:
+    """The host of these clients of ``config``, as it is made in another process; see ``build_federation``."""
+    found, _, _ = build_federation(config, dataset, module=module, loss=loss)
+    federation = movable(found, config.method)
+    return host_of(federation, config.identity(federation.observer.digest()), ids)
+
+
+def movable(federation: Federation, method: Method) -> DeComFLFederation:
+    """The federation; InputError unless its clients can be in other processes, as only scalars travel."""
+    found = federation.by_records
+    if found is None or not found.movable:
+        rule = f"be one of {', '.join(LAGGING)} where clients are in other processes, as only scalars travel"
+        raise InputError(f"method must {rule}, got {method.name}")
+    kind = None if found.attack is None else found.attack.kind
+    require(
+        kind is None, "attack", "be none where clients are in other processes, as liars here know all replies", kind
+    )
+    return found
+
+
+class _Batches(Sequence[Piece]):
+    """The batches of a run, named by whose they are; they are gathered when they are asked for, and not kept."""
+
+    def __init__(self, start: Prepared) -> None:
+        data, size = start.numbers, start.config.batch_size
+        trained = fast_layout(data.train_images), data.train_labels
+        self.parts: list[tuple[str, Any, Any]] = []
+        for i, (index, own) in enumerate(zip(start.chosen, start.batches(), strict=True)):
+            for step in range(-(-own.n // own.batch_size)):
+                self.parts.append((f"client {i}", trained, index[torch.from_numpy(own(step)).to(index.device)]))
+        held = fast_layout(data.test_images), data.test_labels
+        for a in range(0, data.held_out, size):
+            self.parts.append(("test", held, slice(a, min(a + size, data.held_out))))
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    def __getitem__(self, n: Any) -> Any:
+        name, data, chosen = self.parts[n]
+        inputs, targets = rows(data, chosen)
+        return Piece(inputs, targets, name=name)
+
+
+def tried(start: Prepared) -> Prepared:
+    """The same with a loss that says whether its batches may be cut; all of the lab's own may.
+
+    Raises:
+        InputError: If the user's model and loss do not take the data, or are no function of x and a batch alone, or
+            torch's derivative is not that function's and the method needs it.
+    """
+    if not start.own:
+        return start
+    module, x = copy.deepcopy(start.module), start.x
+    require_still(module)
+    f = Function(module, start.loss, start.layout, x.device, bound=True)
+    f.pieces = _Batches(start)
+    fresh = copy.copy(f)
+    fresh.module = copy.deepcopy(module)
+    trial = Trial(f, x)
+    given = {} if start.given is None else dict(start.given.named_parameters())
+    with torch.inference_mode(False), initialising(0):
+        data = start.dataset
+        refuse(narrowed("clients", (data.train_images, data.train_labels), f.dtype))
+        refuse(narrowed("test", (data.test_images, data.test_labels), f.dtype))
+        refuse(_classes(f, data))
+        refuse(trial.closed(fresh, given))
+        refuse(trial.still())
+        # A BatchNorm has statistics that are fixed while parts are compared with wholes.
+        f.layout.bind(module, trial.near)
+        with calibrated(module, start.calibration) as fixed:
+            additive = not any(trial.additive(size=ODD, anew=fixed))
+        if not additive:
+            sizes = {f"client {i}": len(index) for i, index in enumerate(start.chosen)}
+            refuse(_orders(trial, sizes))
+        mu = start.method.plain().get("mu")
+        if start.method.gradients:
+            varies = trial.values != trial.near_values
+            refuse(sloped(f, x, start.method.name, varies=varies, mend=partial(_without_gradients, trial)))
+        elif mu is not None:
+            for finding in trial.continuous(mu):
+                warnings.warn(finding, LabWarning, stacklevel=3)
+    return replace(start, loss=replace(start.loss, additive=additive, tried=True), own=False)
+
+
+def _without_gradients(trial: Trial) -> str:
+    """That differences do, if they do."""
+    jumps = any(trial.continuous(DeComFL().mu, sloped=False))
+    return "" if jumps else " A method of differences (decomfl) follows the values alone"
+
+
+def _classes(f: Function, dataset: Dataset) -> Iterator[str]:
+    """Where a target is not the number of one of the model's outputs, by the client who has it."""
+    if f.measure.loss is not cross_entropy:
+        return
+    first = f.pieces[0]
+    with taking(first.name, tensors(first.batch)), torch.no_grad():
+        outputs = logits_of(f.measure.needs.met(partial(called, f.module, first.inputs)))
+    named = [(f"client {i}", rows(dataset.train_labels, part)) for i, part in enumerate(dataset.parts or ())]
+    for who, targets in [*named, ("clients", dataset.train_labels), ("test", dataset.test_labels)]:
+        whole = isinstance(targets, Tensor) and targets.ndim == 1 and not targets.is_floating_point()
+        if not (whole and isinstance(outputs, Tensor) and outputs.ndim > 1):
+            continue
+        classes = outputs.shape[1]
+        wrong = ((targets < 0) | (targets >= classes)) & (targets != IGNORED)
+        if wrong.any():
+            at = int(wrong.nonzero()[0])
+            rule = f"be a class in 0..{classes - 1}, as the model has {classes} outputs"
+            yield f"target {at} of {who} must {rule}, got {int(targets[at])}"
+
+
+def _orders(trial: Trial, clients: dict[str, int]) -> Iterator[str]:
+    """Where a loss that is no mean over examples is noise or state, or hangs on an order that is drawn."""
+    f = trial.f
+    # Batches that are not all of a client's examples, in its own order.
+    drawn = [piece for piece in f.pieces if clients.get(piece.name) not in (None, row_count(piece.batch))]
+    yield from trial.still(everywhere=True, at_x=not drawn)
+    for piece in drawn:
+        turned = Piece(*rows(piece.batch, torch.arange((row_count(piece.batch) or 1) - 1, -1, -1)))
+        value, again = f.piece_value(trial.x, piece), f.piece_value(trial.x, turned)
+        if not parts_agree(again, [(None, 1.0, value)], math.sqrt(torch.finfo(f.dtype).eps)):
+            yield (
+                "loss must not depend on the order of a batch's examples, which are drawn anew (or batch_size be all "
+                f"examples), got {value, again}"
+            )

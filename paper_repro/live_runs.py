@@ -1,0 +1,229 @@
+"""What this machine runs beside what is recorded: the beginnings of the same runs, and how far the numbers agree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from decomfl_lab.errors import plural
+from paper_repro.contents import PARTS
+from paper_repro.report_folder import DrawnPart, drawn, ingredients, judged
+from paper_repro.request import Request
+from paper_repro.workflow.claims import PARTS as FACTS
+from paper_repro.workflow.claims import VERDICTS, ClaimOutcome
+from paper_repro.workflow.part import Made
+from paper_repro.workflow.recordings import Rows, facts_of
+from paper_repro.workflow.recordings import load as recorded_rows
+from paper_repro.workflow.runs import Job, Result, Work
+
+FOLDER: Final = "live"  # the folder, in that of the report, of tables of live runs
+
+SHARE: Final = 0.15  # the share of a training run's rounds that is run live
+_POINTS: Final = 0.02
+"""Accuracies that differ by less are alike: processors round losses differently, and training magnifies it."""
+_RELATIVE: Final = 0.05  # the same of other numbers, as a share of the larger one
+_PEAK: Final = 0.5  # the same of measured memory: small models lie within the granularity of what a process takes
+_MEMORY: Final = ("peak_bytes", "models", "phi_share")
+_ACCURACIES: Final = ("test_accuracy", "calibrated_accuracy")
+_NOT_COMPARED: Final = ("seconds", "finished", "planned", "diverged")
+"""Columns of times, and of what is known of a run when it ends."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overlay:
+    """What live runs say of a section of the page."""
+
+    tone: str  # the colour of the badge, one of those of verdicts
+    sign: str  # its sign
+    verdict: str  # its words
+    words: Sequence[str]  # paragraphs: what was run, how its numbers compare, which verdicts it decides
+    # the section of the live runs, as ``page_section`` makes it; its figures show the recorded ones thin
+    section: Mapping[str, Any]
+
+
+def beginning(work: Work | Job) -> Work | Job:
+    """The work as it is run live: of a training run the first rounds, of other work all."""
+    return work.beginning(SHARE) if isinstance(work, Job) else work
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How rows that were made here compare with the recorded rows of the same work, at the same scale."""
+
+    rows: int  # the number of rows made here
+    compared: int = 0  # how many of them are recorded too
+    equal: int = 0  # how many of these are equal, in every number and every text
+    # column -> the largest difference: of accuracies themselves, of other numbers as a share
+    largest: Mapping[str, float] | None = None
+    texts: Sequence[str] = ()  # the columns of text that differ in a row
+    other_data: bool = False  # whether the recorded rows are of other data, so that nothing was compared
+
+    @property
+    def alike(self) -> bool | None:
+        """Whether all differences are those of rounding, and no text differs; None where nothing was compared."""
+        if not self.compared:
+            return None
+        limits = {**dict.fromkeys(_ACCURACIES, _POINTS), **dict.fromkeys(_MEMORY, _PEAK)}
+        return not self.texts and all(gap <= limits.get(name, _RELATIVE) for name, gap in (self.largest or {}).items())
+
+    def __str__(self) -> str:
+        if self.other_data:
+            return "The recorded rows are of other data, so the numbers are not compared; the figure shows both."
+        if not self.compared:
+            return "None of these rows is recorded at this scale, so the numbers are not compared."
+        said = [f"{self.equal} of {plural(self.compared, 'row')} equal the recorded ones in every digit and word."]
+        if self.largest:
+            name, value = max(self.largest.items(), key=lambda each: each[1])
+            amount = f"{100 * value:.2g} points" if name in _ACCURACIES else f"{value:.2g} of its value"
+            said.append(f"The largest difference of numbers is in {name}: {amount}.")
+        if self.texts:
+            said.append(f"Texts differ in {', '.join(self.texts)}.")
+        return " ".join(said)
+
+
+def agreement(
+    works: Sequence[Work | Job], results: Mapping[str, Result], rows: pd.DataFrame, kept: Rows | None
+) -> Agreement:
+    """Compare what was made here with what is recorded of the same work.
+
+    Args:
+        works: The work of a part, as it was run.
+        results: The results by ``Work.key``.
+        rows: The rows of all of it.
+        kept: What is recorded of the part at the same scale; None where nothing is.
+    """
+    if kept is None:
+        return Agreement(len(rows))
+    here = {facts.get("data_digest") for _, facts in results.values() if facts}
+    there = {facts.get("data_digest") for facts in kept.provenance}
+    if not here <= there | {None}:
+        return Agreement(len(rows), other_data=True)
+    pairs = []
+    for work in works:
+        if work.labels:
+            # The rows of a run that are recorded too, and the recorded ones, round by round.
+            own = work.among(kept.rows).drop_duplicates("round").set_index("round", drop=False)
+            made = results[work.key()][0]
+            shared = made[made["round"].isin(own.index)].reset_index(drop=True)
+            pairs.append((shared, own.loc[shared["round"]].reset_index(drop=True)))
+    if not all(work.labels for work in works):
+        # Rows that do not say whose they are stand in one order, and are as many as are recorded, or are others.
+        pairs = [(rows.reset_index(drop=True), kept.rows.reset_index(drop=True))] if len(rows) == len(kept.rows) else []
+    equal: list[pd.Series[bool]] = []
+    gaps: list[pd.DataFrame] = []
+    texts: dict[str, None] = {}
+    for one, other in pairs:
+        if one.empty:
+            continue
+        names = [str(name) for name in one if name in other and name not in _NOT_COMPARED]
+        columns = [name for name in names if all(pd.api.types.is_numeric_dtype(f[name]) for f in (one, other))]
+        # A file has no text and no list where a frame has an empty one.
+        a, b = (frame[[n for n in names if n not in columns]].fillna("").astype(str) for frame in (one, other))
+        alike = a == b
+        a, b = (frame[columns].astype(float) for frame in (one, other))
+        gap = (a - b).abs().where(~(a.isna() & b.isna()), 0.0).fillna(np.inf)  # a number beside none is no rounding
+        size = pd.DataFrame(np.maximum(a.abs(), b.abs()), columns=columns).replace(0.0, 1.0).fillna(1.0)
+        gaps.append(gap / size.assign(**{name: 1.0 for name in _ACCURACIES if name in columns}))
+        equal.append((gap == 0).all(axis=1) & alike.all(axis=1))
+        texts |= dict.fromkeys(map(str, alike.columns[~alike.all()]))
+    if not equal:
+        return Agreement(len(rows))
+    same = pd.concat(equal)
+    largest = {str(name): float(most) for name, most in pd.concat(gaps).max().items() if most > 0}
+    return Agreement(len(rows), len(same), int(same.sum()), largest, tuple(texts))
+
+
+def overlay(
+    works: Sequence[Work | Job],
+    found: Agreement,
+    made: DrawnPart,
+    recorded: Sequence[ClaimOutcome],
+    data: str,
+) -> Overlay:
+    """What the page says of a part that was run live, and its drawing over what is recorded."""
+    known = {each.id: each.verdict for each in recorded}
+    decides = [each for each in made.claims if each.verdict in VERDICTS[:3]]
+    others = [each for each in decides if known.get(each.id) != each.verdict]
+    begun = sum(isinstance(work, Job) and bool(work.whole) for work in works)
+    did = {f"the first {SHARE:.0%} of {plural(begun, 'training run')}": begun}
+    did |= {plural(whole := len(works) - begun, "whole run"): whole}
+    words = [f"Done here at default scale: {' and '.join(name for name, count in did.items() if count)}. {found}"]
+    if decides:
+        same = f"Verdicts that these rows decide: {len(decides)}, as recorded: {len(decides) - len(others)}"
+        told = [f"{each.id} reads “{each.verdict}” here, “{known.get(each.id, 'nothing')}” there" for each in others]
+        words += ["; ".join([same, *told]) + "."]
+    if data:
+        words += [f"Data here: {data}."]
+    if found.alike is None:
+        tone, sign, verdict = ("untested", "–", "run live, not compared")
+    elif not found.alike:
+        tone, sign, verdict = ("no", "✗", "differs here")
+    elif others:
+        tone, sign, verdict = ("depends", "±", "numbers as recorded, a verdict is not")
+    else:
+        tone, sign, verdict = ("yes", "✓", "checked live")
+    return Overlay(tone=tone, sign=sign, verdict=verdict, words=words, section=made.section)
+
+
+def run_live(
+    names: Sequence[str],
+    recorded: Sequence[ClaimOutcome],
+    request: Request,
+    compute: Callable[..., Any],
+    show: Callable[[Mapping[str, Overlay], str], None],
+) -> None:
+    """Run the beginnings of the parts' runs; ``show`` each part over what is recorded of it as soon as it is done.
+
+    Args:
+        names: The parts.
+        recorded: What is recorded of their claims.
+        request: What is asked for.
+        compute: ``run_all`` with all but works and ``on_result``.
+        show: Called with the overlays so far, and a sentence about them.
+    """
+    works = {name: [beginning(work) for work in PARTS[name].jobs(request.options)] for name in names}
+    # A part of one long piece begins first: nothing else can be done of it meanwhile.
+    works = dict(sorted(((name, own) for name, own in works.items() if own), key=lambda item: len(item[1]) > 1))
+    left = {name: {work.key() for work in own} for name, own in works.items()}
+    overlays: dict[str, Overlay] = {}
+
+    def ended(work: Work | Job) -> None:
+        key = work.key()
+        for name in [name for name, keys in left.items() if key in keys]:
+            left[name].discard(key)
+            if left[name]:
+                continue
+            overlays[name] = _drawn_over(name, works[name], recorded, request)
+            done = ", ".join(FACTS[each].title.partition(":")[0] for each in PARTS if each in overlays)
+            far = "" if len(overlays) == len(works) else " so far (load this page again to see more)"
+            show(overlays, f"Checked live on this machine{far}: {len(overlays)} of {len(works)} parts: {done}.")
+
+    # The dearest of a part first, so that its processes end together.
+    ordered = (sorted(own, key=lambda work: -work.cost) for own in works.values())
+    compute([*chain.from_iterable(ordered)], on_result=ended)
+
+
+def _drawn_over(name: str, works: Sequence[Work | Job], recorded: Sequence[ClaimOutcome], request: Request) -> Overlay:
+    """A part of live runs, drawn over what is recorded of it, with what the comparison says."""
+    results = {work.key(): result for work in works if (result := work.result(request.asked.cache / work.key()))}
+    frames, facts = zip(*results.values(), strict=True)
+    rows = Rows(request.options.scale.name, pd.concat(frames, ignore_index=True), [*filter(None, facts)])
+    # The recorded runs of the same settings are drawn thin, to their end.
+    kept = recorded_rows(name, request.options.scale.name)
+    at = replace(request.options, longer=kept)
+    found = agreement(works, results, rows.rows, kept)
+
+    def make() -> Made:
+        part = judged(name, rows, at)
+        # Where every row is as it is recorded, a figure would show the same points once more.
+        figure = None if found.equal == found.rows else part.section.figure
+        return replace(part, section=replace(part.section, id=f"{name}-live", figure=figure, more_figures={}))
+
+    # The page alone shows it: no picture is a file of its own.
+    made = drawn(request.asked.out / FOLDER, name, ingredients(name, rows, at), make, kinds=())
+    return overlay(works, found, made, recorded, facts_of(rows.provenance).get("data", ""))

@@ -1,0 +1,198 @@
+"""Parts drawn into the folder of a report, with their verdicts; none again while nothing that it is made of changed."""
+
+import hashlib
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Final
+
+import matplotlib
+from matplotlib.figure import Figure
+
+import decomfl_lab
+import figures
+import hessian
+import paper_repro
+import theory
+from decomfl_lab.files import file_digest, read_sealed, write_atomically, write_sealed
+from decomfl_lab.processes import Processes
+from decomfl_lab.progress import RunBars
+from decomfl_lab.provenance import code_version
+from figures.style import rc
+from paper_repro.contents import DEAREST, PARTS
+from paper_repro.sources import drawable
+from paper_repro.workflow import recordings
+from paper_repro.workflow.claims import SCALE_NAMES, UNTESTED, ClaimOutcome, decided
+from paper_repro.workflow.health import decided_by_health, ill_words
+from paper_repro.workflow.part import Made, Options
+from paper_repro.workflow.recordings import Rows, facts_of
+from paper_repro.workflow.reference import curves_file
+from paper_repro.workflow.report import page_section
+from paper_repro.workflow.scales import SCALES
+
+FOLDER: Final = "drawn"
+KINDS: Final = ("png", "pdf")  # of the files of a figure
+FEW: Final = 3  # parts that are drawn by this process alone: to start others takes as long
+TABLES: Final = Path(__file__).parent / "workflow"  # where the tables of claims and scales are
+_LAYERS: Final = (decomfl_lab, figures, hessian, paper_repro, theory)
+_LIBRARIES: Final = ("matplotlib", "numpy", "pandas", "scipy")
+
+
+@dataclass(frozen=True)
+class DrawnPart:
+    """What the report needs of a part."""
+
+    section: Mapping[str, Any]  # the section, as ``page_section`` makes it
+    claims: Sequence[ClaimOutcome]  # the outcomes of its claims
+
+
+def all_drawn(
+    parts: Mapping[str, Rows], options: Options, out: Path, kinds: Sequence[str], processes: Processes
+) -> list[DrawnPart]:
+    """The parts in their order. Each takes seconds: the processes share them, where they are more than ``FEW``."""
+    if len(parts) <= FEW:
+        return [_draw(name, rows, options, out, kinds) for name, rows in parts.items()]
+    # The dearest first, so that the processes end together.
+    ordered = sorted(parts, key=lambda name: DEAREST.index(name) if name in DEAREST else len(DEAREST))
+    calls = iter([(name, _draw, (name, parts[name], options, out, kinds)) for name in ordered])
+    made: dict[str, DrawnPart] = {}
+    with RunBars() as bars:
+        for name, part in processes.results(lambda: next(calls, None)):
+            made[name] = part
+            bars.show("parts", len(made), len(parts), "drawn")
+    return [made[name] for name in parts]
+
+
+def _draw(name: str, rows: Rows, options: Options, out: Path, kinds: Sequence[str]) -> DrawnPart:
+    """A part in a report's folder, from whatever source its rows are: as it was drawn there of the same, or now."""
+    at = replace(options, scale=SCALES[rows.scale]) if rows.date else options
+    other = None
+    # Rows at changed settings stand alone: what is recorded is of the settings as they are.
+    if name not in options.changes:
+        whole = at.scale.name == SCALE_NAMES[-1]
+        kept = recordings.load(name, SCALE_NAMES[-2] if whole else SCALE_NAMES[-1])
+        other = kept if kept is not None and drawable(name, kept) else None
+        at = at if whole else replace(at, longer=other)
+    key = ingredients(name, rows, at, other)
+    return drawn(out, name, key, lambda: finished(name, rows, at, other), rows.source(name), kinds)
+
+
+def finished(name: str, rows: Rows, options: Options, other: Rows | None) -> Made:
+    """A part, which says from what it was kept, with the verdicts of ``other`` rows where its own decide nothing."""
+    part = judged(name, rows, options)
+    section = replace(
+        part.section,
+        scale=options.scale.name,
+        command=options.command(name),
+        provenance=facts_of([*filter(None, rows.provenance)]),
+        notes=[*ill_words(name, rows.rows), *part.section.notes],
+    )
+    part = replace(part, section=section)
+    if name in options.changes:
+        return told_changed(part, options.changes[name])
+    # What these rows do not decide, rows at the other scale may: their outcome says where it is from.
+    if other is not None and any(claim.verdict == UNTESTED for claim in part.claims):
+        at = replace(options, scale=SCALES[other.scale], longer=None)
+        known = {claim.id: claim for claim in judged(name, other, at).claims if claim.verdict != UNTESTED}
+        claims = [known.get(claim.id, claim) if claim.verdict == UNTESTED else claim for claim in part.claims]
+        part = replace(part, claims=claims)
+    return part
+
+
+def judged(name: str, rows: Rows, options: Options) -> Made:
+    """A part from rows at the scale of the options; what that scale or ill runs leave undecided says so."""
+    part = PARTS[name].make(rows.rows, rows.provenance, options).of(rows)
+    if name in options.changes:
+        return part
+    return replace(part, claims=decided_by_health(rows.rows, decided(part.claims, options.scale.name)))
+
+
+def told_changed(part: Made, changes: str) -> Made:
+    """A part of changed settings: no verdict counts, and each says what it would be."""
+    note = f"Changed by --set: {changes}. So this is not the paper's experiment, and no verdict on it counts."
+    words = f"for settings changed by --set ({changes})"
+    claims = [replace(c, verdict=UNTESTED, scale=f"reads “{c.verdict}” {words}; {c.scale}") for c in part.claims]
+    return replace(part, section=replace(part.section, notes=[note, *part.section.notes]), claims=claims)
+
+
+# --- a part on disk ---------------------------------------------------------------------------------------------------
+
+
+def ingredients(name: str, rows: Rows, options: Options, other: Rows | None = None) -> str:
+    """A fingerprint of everything that a part is made of: rows, where they are from, what was asked for, and code."""
+    # What was asked for, as far as it changes what is drawn: the folder and the number of processes do not.
+    asked: tuple[object, ...] = (
+        options.scale.name,
+        options.readings,
+        options.count,
+        options.changes.get(name, ""),
+        rows.words,
+    )
+    for kept in filter(None, (options.longer, other)):
+        asked += (kept.words, kept.digest)
+    # Any change of code draws anew: which function a figure goes through is not known.
+    code = [code_version(Path(str(layer.__file__)).parent) for layer in _LAYERS]
+    code += [path.read_text(encoding="utf-8") for path in sorted(TABLES.glob("*.toml"))]
+    libraries = [version(library) for library in _LIBRARIES]
+    told = json.dumps([name, list(rows.provenance), asked, code, libraries], sort_keys=True, default=str)
+    h = hashlib.sha256(told.encode())
+    h.update(rows.digest.encode())
+    h.update(curves_file(options.authors).read_bytes())
+    return h.hexdigest()
+
+
+def rendered(
+    figure: Figure, kind: str = "png", dpi: float | None = None, metadata: Mapping[str, str] | None = None
+) -> bytes:
+    """The figure as a file of the given kind, in the one style; ``dpi`` is of pixels, None for the style's."""
+    buffer = io.BytesIO()
+    with matplotlib.rc_context(rc()):
+        figure.savefig(buffer, format=kind, dpi=dpi, metadata=metadata)
+    with matplotlib.rc_context({"figure.autolayout": False, "figure.constrained_layout.use": False}):
+        figure.set_layout_engine(None)  # the next kind has the places of this one, without being drawn to find them
+    return buffer.getvalue()
+
+
+def label(stem: str, source: str, kind: str = "png") -> dict[str, str]:
+    """What the file of a picture says of itself: its stem, and the rows that it shows."""
+    return {"Title": stem, ("Source" if kind == "png" else "Subject"): source}
+
+
+def drawn(
+    out: Path, name: str, key: str, make: Callable[[], Made], source: str = "", kinds: Sequence[str] = KINDS
+) -> DrawnPart:
+    """The part ``name`` with its figures and tables in ``out``: as it was drawn there, or else drawn now.
+
+    It is drawn again where ``key`` (its ``ingredients``) differs, or any file of it is not as it was written. Pictures
+    are files of these ``kinds``, and say in their metadata that they show rows from ``source``.
+    """
+    key = " ".join([key, *kinds])
+    path = out / FOLDER / f"{name}.json"
+    kept = read_sealed(path)
+    # Somebody may have changed or removed a figure or table meanwhile.
+    if (
+        kept is not None
+        and kept["key"] == key
+        and all(file_digest(out / file) == h for file, h in kept["files"].items())
+    ):
+        return DrawnPart(kept["section"], [ClaimOutcome(**outcome) for outcome in kept["claims"]])
+    made = make()
+    written: dict[str, str] = {}
+
+    def write(file: str, content: bytes) -> None:
+        write_atomically(out / file, content)
+        written[file] = hashlib.sha256(content).hexdigest()
+
+    for stem, draw in made.figures.items():
+        for kind in kinds:
+            write(f"figures/{stem}.{kind}", rendered(draw(), kind, metadata=label(stem, source, kind)))
+    for stem, table in made.tables.items():
+        write(f"tables/{stem}.csv", table.to_csv(index=False).encode())
+    # The figures of the page are kept as SVG text, so that a page needs no figure drawn.
+    section = page_section(made.section)
+    claims = [asdict(claim) for claim in made.claims]
+    write_sealed(path, {"key": key, "section": section, "claims": claims, "files": written})
+    return DrawnPart(section, made.claims)

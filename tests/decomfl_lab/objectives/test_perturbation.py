@@ -1,0 +1,492 @@
+"""The loss at x + μ z without a write to x, against a copy of the module that is perturbed by hand."""
+
+import copy
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, Self
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as functional
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.overrides import BaseTorchFunctionMode
+
+from decomfl_lab.errors import InputError
+from decomfl_lab.layout import Layout
+from decomfl_lab.noise import Distribution, direction
+from decomfl_lab.objectives import perturbation
+from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
+from decomfl_lab.objectives.perturbation import moved, virtual
+from tests.refusals import refuses
+
+Distributions = st.sampled_from(list(Distribution))
+Seeds = st.integers(0, 2**64 - 1)
+
+
+class _Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, 6)
+        self.head = nn.Linear(6, 11)
+        self.head.weight = self.embed.weight
+
+    def forward(self, index: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.embed(index)))
+
+
+class _Functional(nn.Module):
+    """Weights that no forward method of a leaf module uses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(5, 7))
+        self.bias = nn.Parameter(torch.randn(5))
+        self.scales = nn.ParameterList([torch.randn(()), torch.randn(5, 1)])
+        self.never_called = nn.Linear(5, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = functional.linear(x, self.weight, bias=self.bias) + x @ self.weight.t()
+        y = torch.cat([y, self.scales[1].T * self.scales[0], self.weight.data[:, :5], self.weight[1:3, -5:]])
+        return torch.addmm(self.never_called.bias, y, self.never_called.weight) * self.bias.detach().numpy().sum()
+
+
+class _Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True, add_bias_kv=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.attention(x, x, x)[0]
+        return out
+
+
+class _Lstm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(4, 5, num_layers=2, bidirectional=True)
+        self.cell = nn.GRUCell(10, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.cell(self.lstm(x)[0][-1])  # type: ignore[no-any-return]
+
+
+def _mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 9), nn.LayerNorm(9), nn.PReLU(), nn.Linear(9, 3))
+
+
+def _conv() -> nn.Module:
+    parts = nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.ConvTranspose2d(4, 2, 2), nn.Flatten()
+    return nn.Sequential(*parts, nn.Linear(2 * 5 * 5, 3))
+
+
+def _encoder() -> nn.Module:
+    return nn.TransformerEncoderLayer(8, 2, 12, batch_first=True)
+
+
+MODULES: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
+    "mlp": (_mlp, lambda: torch.randn(5, 6)),
+    "conv": (_conv, lambda: torch.randn(3, 1, 6, 6)),
+    "attention": (_Attention, lambda: torch.randn(2, 4, 8)),
+    "encoder": (_encoder, lambda: torch.randn(2, 4, 8)),
+    "lstm": (_Lstm, lambda: torch.randn(3, 2, 4)),
+    "tied": (_Tied, lambda: torch.tensor([[1, 5, 10], [0, 0, 3]])),
+    "functional": (_Functional, lambda: torch.randn(4, 7)),
+}
+
+
+def _make(name: str, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, Layout, Tensor]:
+    make, data = MODULES[name]
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        module, inputs = make().eval().to(dtype), data()
+    layout = Layout(tuple(n for n, _ in module.named_parameters()), tuple(w.shape for w in module.parameters()), dtype)
+    return module, layout, inputs.to(dtype) if inputs.is_floating_point() else inputs
+
+
+def _by_hand(
+    module: nn.Module,
+    seed: int,
+    p: int,
+    mu: float,
+    distribution: Distribution = Distribution.GAUSSIAN,
+) -> nn.Module:
+    """A copy at fl(w + fl(mu z)), from one whole direction; no code of ``perturbation``."""
+    other = copy.deepcopy(module)
+    weights = list(other.parameters())
+    z = torch.from_numpy(direction(seed, p, sum(w.numel() for w in weights), distribution=distribution))
+    first = 0
+    with torch.no_grad():
+        for w in weights:
+            wide = torch.promote_types(w.dtype, torch.float32)
+            part = z[first : first + w.numel()].to(wide)
+            w.copy_((w.to(wide) + part.mul(float(np.float32(mu))).view(w.shape)).to(w.dtype))
+            first += w.numel()
+    return other
+
+
+def _bits(module: nn.Module) -> list[bytes]:
+    return [w.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes() for w in module.parameters()]
+
+
+def _run(module: nn.Module, inputs: Tensor, *, mode: bool = True) -> Tensor:
+    """One forward pass; under some torch function mode, for that is what switches the fused kernels off."""
+    with torch.no_grad(), BaseTorchFunctionMode() if mode else nullcontext():
+        out: Tensor = module(inputs)
+    return out
+
+
+@pytest.mark.parametrize("name", MODULES)
+@settings(max_examples=12, deadline=None)
+@given(Seeds, st.integers(0, 2**32 - 1), st.floats(-1, 1, width=64), Distributions, st.sampled_from([32, 64]))
+def test_the_loss_is_that_of_the_module_moved_by_hand(
+    name: str, seed: int, p: int, mu: float, distribution: Distribution, bits: int
+) -> None:
+    """To the bit, since the kernels of torch see the same contiguous tensors."""
+    mu = mu if abs(mu) > 1e-30 else 0.0
+    module, layout, inputs = _make(name, torch.float32 if bits == 32 else torch.float64)
+    wanted = _run(_by_hand(module, seed, p, mu, distribution), inputs)
+    before = _bits(module)
+    with virtual(module, layout, seed, p, mu, distribution=distribution), torch.inference_mode():
+        assert torch.equal(module(inputs), wanted)
+        assert torch.equal(module(inputs), wanted)
+    assert _bits(module) == before
+    assert mu == 0 or abs(mu) < 1e-3 or not torch.equal(wanted, _run(module, inputs))
+
+
+@pytest.mark.parametrize("name", [name for name in MODULES if name != "functional"])  # numpy has no bfloat16
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_sixteen_bits_are_moved_in_float32_and_rounded_once(
+    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(perturbation, "CHUNK", 32)  # so that small tensors take several chunks
+    module, layout, inputs = _make(name)
+    module, low = module.to(dtype), Layout(layout.names, layout.shapes, dtype)
+    inputs = inputs.to(dtype) if inputs.is_floating_point() else inputs
+    wanted, before = _by_hand(module, 3, 4, 0.3), _bits(module)
+    with virtual(module, low, 3, 4, 0.3), torch.no_grad():
+        for w, moved in zip(module.parameters(), wanted.parameters(), strict=True):
+            assert torch.equal(w.clone(), moved)
+        assert torch.equal(module(inputs), _run(wanted, inputs))
+    assert _bits(module) == before
+
+
+@pytest.mark.parametrize("name", ["mlp", "attention", "encoder", "tied"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_sixteen_bits_can_be_moved_without_rounding(name: str, dtype: torch.dtype) -> None:
+    """Then the pass is that of the widened module, moved; rounding would forget all of so small a step."""
+    module, layout, inputs = _make(name)
+    module = module.to(dtype)
+    widened, low = copy.deepcopy(module).float(), Layout(layout.names, layout.shapes, dtype)
+    with virtual(module, low, 3, 4, 1e-4, wide=True), torch.no_grad():
+        moved = module(inputs)
+    assert moved.dtype == torch.float32
+    assert torch.equal(moved, _run(_by_hand(widened, 3, 4, 1e-4), inputs))
+    assert not torch.equal(moved, _run(widened, inputs))
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 1 << 16])
+def test_elements_are_counted_row_major_whatever_the_strides(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(perturbation, "CHUNK", chunk)
+    plain, layout, inputs = _make("conv")
+    strided = copy.deepcopy(plain).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    strided[-1].weight = nn.Parameter(plain[-1].weight.detach().T.contiguous().T)  # type: ignore[index,union-attr,operator]
+    spread = torch.zeros(2 * 4).fill_(7.0)
+    spread[::2] = plain[1].weight.detach()  # type: ignore[index,union-attr]
+    strided[1].weight = nn.Parameter(spread[::2])  # type: ignore[index]
+    assert sum(not w.is_contiguous() for w in strided.parameters()) >= 3
+    wanted = _by_hand(plain, 5, 2, 0.2)
+    with virtual(strided, layout, 5, 2, 0.2), torch.no_grad():
+        for w, moved in zip(strided.parameters(), wanted.parameters(), strict=True):
+            assert torch.equal(w.clone(), moved)
+            assert torch.equal(w.view(-1) if w.is_contiguous() else w.reshape(-1), moved.reshape(-1))
+            if w.dim() > 1:
+                assert torch.equal(w.as_strided(w.shape, w.stride()), moved)
+        assert torch.allclose(strided(inputs), wanted(inputs), rtol=1e-5, atol=1e-5)
+    assert spread[1::2].eq(7).all()
+
+
+def test_metadata_form_nothing_and_values_do() -> None:
+    module, layout, _ = _make("functional")
+    w = module.weight
+    with virtual(module, layout, 1, 0, 0.1, strict=False), _tracked() as live:
+        facts = w.shape, w.size(0), w.dtype, w.dim(), w.device, w.numel(), w.requires_grad, w.stride(), len(w), w.ndim
+        assert facts == (torch.Size([5, 7]), 5, torch.float32, 2, w.device, 35, True, (7, 1), 5, 2)
+        assert (w.is_leaf, w.grad, w.type(), w.is_contiguous(), torch.is_floating_point(w)) == (
+            True,
+            None,
+            "torch.FloatTensor",
+            True,
+            True,
+        )
+        w.requires_grad_(False)
+        assert not w.requires_grad
+        torch.zeros_like(w), w.new_zeros(2), w.data_ptr(), torch.zeros(35).view_as(w), hash(w), torch.ones(2).to(w)
+        assert live.formed == 0
+        assert w.tolist() != w.numel()
+        assert live.formed == 1
+        assert (w == w).all()
+        assert live.formed == 2
+
+
+class _Live:
+    def __init__(self) -> None:
+        self.elements = self.peak = self.formed = 0
+
+    def __iadd__(self, elements: int) -> Self:
+        self.elements += elements
+        self.peak = max(self.peak, self.elements)
+        return self
+
+
+@contextmanager
+def _tracked() -> Iterator[_Live]:
+    """Counts the elements of formed tensors from when they are made until their memory is freed."""
+    live, form = _Live(), perturbation._Direction.formed
+
+    def formed(self: perturbation._Direction, w: Tensor, first: int, c: float) -> Tensor:
+        t = form(self, w, first, c)
+        live.__iadd__(t.numel())
+        live.formed += 1
+        weakref.finalize(t.untyped_storage(), live.__iadd__, -t.numel())
+        return t
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(perturbation._Direction, "formed", formed)
+        yield live
+
+
+LAYERS = {
+    "mlp": [6 * 9 + 9, 2 * 9, 1, 9 * 3 + 3],
+    "conv": [4 * 9 + 4, 2 * 4, 4 * 2 * 4 + 2, 50 * 3 + 3],
+    "attention": [4 * 64 + 3 * 8 + 8 + 2 * 8],
+    "encoder": [4 * 64 + 4 * 8, 8 * 12 + 12, 12 * 8 + 8, 16, 16],
+    "tied": [11 * 6 + 11],
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_no_more_than_the_largest_layer_is_perturbed_at_a_time(name: str) -> None:
+    module, layout, inputs = _make(name)
+    assert sum(LAYERS[name]) == layout.d
+    with _tracked() as live, virtual(module, layout, 1, 0, 0.1), torch.no_grad():
+        for _ in range(2):
+            module(inputs)
+            assert live.elements == 0
+    assert live.peak == max(LAYERS[name])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("index", [[[3, 399], [3, 200]], [[0, 1, 2, 3]], [399], []])
+def test_of_a_table_the_rows_that_are_looked_up_are_made(
+    index: list[object], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module, rows = nn.Sequential(nn.Embedding(2, 5), nn.Embedding(400, 5)).to(dtype), 20
+    monkeypatch.setattr(perturbation, "CHUNK", 5 * rows)
+    layout = Layout(("0.weight", "1.weight"), (torch.Size([2, 5]), torch.Size([400, 5])), dtype)
+    inputs = torch.tensor(index, dtype=torch.int64)
+    with _tracked() as live, virtual(module, layout, 3, 1, 0.1, strict=False), torch.no_grad():
+        found = module[1](inputs)
+    assert torch.equal(found, _by_hand(module, 3, 1, 0.1)[1](inputs))  # type: ignore[index]
+    assert live.peak <= 5 * rows
+    with pytest.raises(IndexError), virtual(module, layout, 3, 1, 0.1):
+        module[1](torch.tensor([400]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_allocator_agrees_on_the_extra_memory(dtype: torch.dtype) -> None:
+    """Peak of torch's own allocation events: φ above a plain pass, and the buffer of 16-bit weights."""
+    layers = 6
+    module = nn.Sequential(*(nn.Linear(256, 256, bias=False) for _ in range(layers))).to(dtype)
+    layout = Layout(tuple(f"{i}.weight" for i in range(layers)), (torch.Size([256, 256]),) * layers, dtype)
+    inputs = torch.ones(1, 256, dtype=dtype)
+
+    def peak(context: Callable[[], object]) -> int:
+        cpu = [torch.profiler.ProfilerActivity.CPU]
+        with torch.profiler.profile(activities=cpu, profile_memory=True) as profile, context(), torch.no_grad():  # type: ignore[attr-defined]
+            module(inputs)
+        events = profile.profiler.kineto_results.events()  # type: ignore[union-attr]
+        moments = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
+        return int(np.cumsum([0, *(size for _, size in moments)]).max())
+
+    phi = 256 * 256 * dtype.itemsize
+    extra = peak(lambda: virtual(module, layout, 1, 0, 0.1)) - peak(nullcontext)
+    buffer = 4 * perturbation.CHUNK if dtype is torch.bfloat16 else 0
+    assert phi <= extra <= phi + buffer + 4096
+    assert phi * layers > phi + buffer + 4096
+
+
+def test_what_is_never_used_is_named() -> None:
+    module, layout, inputs = _make("mlp")
+    module.add_module("spare", nn.Linear(2, 2))
+    layout = Layout.of(module)
+
+    def measure() -> None:
+        with virtual(module, layout, 0, 0, 0.1):
+            assert module.spare.weight.size() == module.spare.weight.shape
+            torch.zeros_like(module.spare.bias)
+            nn.Sequential(*list(module)[:4])(inputs)  # type: ignore[call-overload]
+
+    with pytest.raises(InputError, match=r"no torch function was given parameter 'spare.weight', 'spare.bias'.*strict"):
+        measure()
+    with virtual(module, layout, 0, 0, 0.1, strict=False):
+        pass
+
+
+class _Writer(nn.Module):
+    def __init__(self, write: Callable[[nn.Parameter], object]) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4, 4))
+        self.write = write
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = x @ self.weight
+        self.write(self.weight)
+        return y
+
+
+def _write_view_of_view(w: Tensor) -> None:
+    v = w.view(-1)[2:]
+    v = v[1:]
+    v.mul_(2)
+
+
+WRITES: dict[str, Callable[[nn.Parameter], object]] = {
+    "add_": lambda w: w.add_(1.0),
+    "__iadd__": lambda w: w.__iadd__(1.0),
+    "__setitem__": lambda w: w.__setitem__(0, 0.0),
+    "out": lambda w: torch.add(torch.ones(4, 4), 1.0, out=w),
+    "data": lambda w: setattr(w, "data", torch.zeros(4, 4)),
+    "data.copy_": lambda w: w.data.copy_(torch.zeros(4, 4)),
+    "data.view": lambda w: w.data.view(-1)[1:].zero_(),
+    "detach": lambda w: w.detach().clamp_(0, 0.5),
+    "view of a view": _write_view_of_view,
+    "foreach": lambda w: torch._foreach_add_([w], 1.0),
+    "init": lambda w: nn.init.zeros_(w),
+    "max_norm": lambda w: functional.embedding(torch.tensor([0]), w, max_norm=0.1),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+@pytest.mark.parametrize("inference", [False, True])
+def test_a_forward_pass_that_writes_to_x_is_refused(name: str, inference: bool) -> None:
+    module = _Writer(WRITES[name])
+    refused = pytest.raises(InputError, match="writes to parameter 'weight' inside a forward pass")
+    with refused, virtual(module, Layout.of(module), 1, 0, 0.1), torch.inference_mode(inference), torch.no_grad():
+        module(torch.ones(4))
+    assert torch.equal(module.weight, torch.ones(4, 4))
+
+
+def test_compiled_parts_are_refused_by_name() -> None:
+    module = nn.Sequential(nn.Linear(3, 3), nn.Sequential(nn.ReLU()))
+    with pytest.warns(DeprecationWarning, match="jit") if torch.__version__ >= "2.10" else nullcontext():
+        module[1].append(torch.jit.trace(nn.Linear(3, 3), torch.zeros(1, 3)))  # type: ignore[operator]
+    with (
+        pytest.raises(InputError, match=r"module '1\.1' \(.*\) is compiled"),
+        virtual(module, Layout.of(module), 0, 0, 0.1),
+    ):
+        raise AssertionError
+    module = nn.Sequential(nn.Linear(3, 3))
+    module[0]._compiled_call_impl = module[0]._call_impl  # all that module[0].compile() does, without a compiler
+    with pytest.raises(InputError, match="module '0' .* is compiled"), virtual(module, Layout.of(module), 0, 0, 0.1):
+        raise AssertionError
+
+
+class _OwnGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: object, x: Tensor, w: Tensor) -> Tensor:
+        return x @ w.t()
+
+
+WAYS: dict[str, Callable[[Tensor, nn.Parameter], Tensor]] = {
+    "op": lambda x, w: torch.ops.aten.linear(x, w),
+    "overload": lambda x, w: torch.ops.aten.linear.default(x, w),
+    "autograd function": lambda x, w: _OwnGradient.apply(x, w),  # type: ignore[no-untyped-call,no-any-return]
+    "einsum": lambda x, w: torch.einsum("bi,oi->bo", x, w),
+    "vmap over data": lambda x, w: torch.vmap(lambda row: w @ row)(x),
+    "checkpoint": lambda x, w: torch.utils.checkpoint.checkpoint(lambda y: y @ w.T, x, use_reentrant=False),
+    "norm": lambda x, w: functional.linear(x, torch._weight_norm(w, torch.ones(3, 1))),
+    "callback": lambda x, w: functional.triplet_margin_with_distance_loss(
+        x, x + 1, x * x, distance_function=lambda a, b: ((a - b) @ w.T).square().sum(-1)
+    ),
+    "named tuple": lambda x, w: torch.block_diag(*torch.broadcast_tensors(w, w)),
+    "dict": lambda x, w: torch.stack(list(OrderedDict(w=w).values())),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_way_to_use_a_weight_is_seen(way: str) -> None:
+    module = nn.Module()
+    module.weight = nn.Parameter(torch.linspace(-1, 1, 12).view(3, 4))
+    x = torch.linspace(0, 3, 8).view(2, 4)
+    wanted = WAYS[way](x, _by_hand(module, 1, 2, 0.25).weight)
+    assert not torch.equal(wanted, WAYS[way](x, module.weight))
+    with virtual(module, Layout.of(module), 1, 2, 0.25):
+        assert torch.equal(WAYS[way](x, module.weight), wanted)
+
+
+def test_after_an_exception_the_module_is_as_before() -> None:
+    module, layout, inputs = _make("encoder")
+    before, wanted = _bits(module), _run(module, inputs, mode=False)
+
+    def measure() -> None:
+        with virtual(module, layout, 1, 0, 0.1):
+            assert not torch.equal(module(inputs), wanted)
+            raise KeyError("inside")
+
+    with pytest.raises(KeyError, match="inside"):
+        measure()
+    assert _bits(module) == before
+    assert torch.equal(_run(module, inputs, mode=False), wanted)
+    module.train()(inputs).sum().backward()
+    assert all(w.grad is not None for w in module.parameters())
+
+
+def test_losses_of_an_objective_and_a_flat_vector_agree() -> None:
+    """f at x + μz made as a vector, as the client does, is f inside virtual; a rebind inside is refused."""
+    module, layout, _ = _make("mlp")
+    inputs, targets = torch.randn(40, 6), torch.randint(0, 3, (40,))
+    objective = ModuleObjective(module, layout, functional.cross_entropy, inputs, targets, EpochBatches(40, 40, (0,)))
+    x = layout.flatten(module)
+    moved = x + 0.125 * torch.from_numpy(direction(6, 3, layout.d))
+    wanted = objective(moved, 0)
+    assert objective(x, 0) != wanted
+    with virtual(module, layout, 6, 3, 0.125):
+        assert objective(x, 0) == wanted
+        with pytest.raises(InputError, match=r"data\.__set__ writes to parameter '0.weight'"):
+            objective(moved, 0)
+
+
+@refuses(
+    ({"seed": -1}, "seed must be an integer in 0"),
+    ({"p": 2**32}, r"p must be an integer in 0\.\."),
+    ({"mu": float("nan")}, "mu rounded to float32 must be finite"),
+    ({"mu": 1e39}, "mu rounded to float32 must be finite"),
+    ({"mu": 1e-60}, "mu rounded to float32 must be finite, and 0 only if mu is, got 1e-60"),
+    ({"module": nn.Linear(3, 2)}, "names of the layout must be parameters of the module, got '0.weight'"),
+    ({"module": nn.Sequential(nn.Linear(3, 2))}, r"parameter '0.weight' must be of shape \(9, 6\)"),
+    ({"module": _mlp().double()}, "parameter '0.weight' must be of shape .* torch.float32 as in the layout"),
+    ({"layout": Layout(("0.weight",), (torch.Size([9, 6]),), torch.int64)}, "dtype of the layout must be"),
+    ({"layout": Layout(("1.bias",) * 2, (torch.Size([9]),) * 2, torch.float32)}, "of the layout must differ"),
+)
+def test_bad_arguments_are_refused_by_name(changes: dict[str, Any]) -> None:
+    module, layout, _ = _make("mlp")
+    with virtual(**({"module": module, "layout": layout, "seed": 0, "p": 0, "mu": 0.1} | changes)):
+        raise AssertionError
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_parameters_without_their_module_are_formed_to_the_same_bits(dtype: torch.dtype) -> None:
+    module = nn.Sequential(nn.Linear(3, 40), nn.Linear(40, 1700), nn.Linear(1700, 3), nn.Linear(3, 3)).to(dtype)
+    named = list(module.named_parameters())
+    layout = Layout(tuple(name for name, _ in named), tuple(w.shape for _, w in named), dtype)
+    x, found = torch.ones(2, 3, dtype=dtype), []
+    for context in (virtual(module, layout, 5, 1, 0.1), moved(named, 5, 1, 0.1)):
+        with torch.no_grad(), context:
+            found.append(module(x))
+    assert torch.equal(*found)
+    assert not torch.equal(found[0], module(x))

@@ -1,0 +1,278 @@
+"""Every value that comes from outside is held to its schema at every door: Python, file, flag and peer."""
+
+import copy
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import msgspec
+import pytest
+import tomli_w
+import torch
+from msgspec import inspect
+
+import decomfl_lab as lab
+from decomfl_lab.carriers.commands.join import _agreed
+from decomfl_lab.checkpoint import read_values
+from decomfl_lab.cli.command import OptionsCommand, made_of
+from decomfl_lab.cli.main import main
+from decomfl_lab.methods.registry import METHODS
+from decomfl_lab.options import REQUIRED, Option, declared, struct_of
+from decomfl_lab.outside import FILES, Offer, read_as
+from decomfl_lab.protocol.log import RunLog
+from decomfl_lab.runs.configuration import TrainConfig, run_options
+from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE, PROVENANCE_FILE
+from decomfl_lab.runs.run import train
+from hessian import DenseOperator, effective_rank
+from tests.decomfl_lab.cli.test_screens import EVERY
+from tests.decomfl_lab.runs.variants import SMALL
+from tests.refusals import refused
+
+LONG, HALF = "x" * 5000, "\ud800"
+
+
+def bad(kind: inspect.Type) -> list[Any]:
+    """Values that no field of this type may have: below, above, of a wrong type, NaN."""
+    if isinstance(kind, inspect.Metadata):
+        return bad(kind.type)
+    if isinstance(kind, inspect.UnionType):
+        wrong = [each for own in kind.types for each in bad(own)]
+        return [each for each in wrong if each is not None or not kind.includes_none]
+    if isinstance(kind, inspect.IntType):
+        below = -(2**70) if kind.ge is None else kind.ge - 1
+        return [below, 2**70 if kind.le is None else kind.le + 1, 1.5, "x", LONG, None, True, math.nan]
+    if isinstance(kind, inspect.FloatType):
+        least = [each for each in (kind.ge - 1 if kind.ge is not None else None, kind.gt) if each is not None]
+        most = [each for each in (kind.le + 1 if kind.le is not None else None, kind.lt) if each is not None]
+        return [*least, *most, *[math.nan] * bool(least + most), "x", LONG, None, True]
+    if isinstance(kind, inspect.LiteralType):
+        return ["neither", LONG, HALF, 7, None]
+    if isinstance(kind, inspect.StrType):
+        return [HALF, 7, None, *[LONG] * bool(kind.pattern or kind.max_length)]
+    wrong_kinds = {inspect.BoolType: [1, "yes", None], inspect.DictType: [7, None, "x"], inspect.ListType: [7, None]}
+    return wrong_kinds.get(type(kind), [])  # type: ignore[arg-type]
+
+
+def fields_of(struct: type[msgspec.Struct]) -> dict[str, inspect.Type]:
+    """The types of a schema's fields."""
+    info = inspect.type_info(struct)
+    assert isinstance(info, inspect.StructType)
+    return {each.name: each.type for each in info.fields}
+
+
+def require_line(told: str, name: str, value: Any) -> None:
+    """What is told is one line that names the place, the rule and, as far as a line can show it, the value."""
+    assert told.isprintable(), told
+    assert name.replace("_", "-") in told.replace("_", "-"), (name, told)
+    assert " must " in told, told
+    got = repr(value)[:20].strip("'\"")
+    assert got.isprintable() is False or got in told or "ud800" in told, (value, told)
+
+
+OPTIONS = {
+    (name, repr(each)): (method, name, each)
+    for method in reversed(METHODS)
+    for name, each in {**METHODS[method].options(), **run_options()}.items()
+    if not each.is_schedule
+}
+"""Every option of a run once, with a method that has it."""
+CASES = [
+    (method, name, each, value)
+    for method, name, each in OPTIONS.values()
+    for value in bad(fields_of(struct_of("one", {name: each}))[name])
+]
+SEED = {"seed": [-1, 2**64]}
+"""What 64 bits cannot say is told by words in the schema."""
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_option_of_a_run_is_out_of_its_range_in_python_a_file_or_an_offer(method: str, tmp_path: Path) -> None:
+    own = [(name, value) for of, name, _, value in CASES if of == method]
+    own += [("seed", value) for value in SEED["seed"]]
+    run, x0 = "0" * 32, "f" * 32
+    for name, value in own:
+        if value != HALF:  # Python's own texts are whole
+            with pytest.raises(lab.InputError) as python:
+                TrainConfig(method, **{name: value})
+            require_line(str(python.value), name, value)
+        values = TrainConfig(method).to_dict() | {name: value}
+        with pytest.raises(lab.InputError) as peer:
+            _agreed(read_as(Offer, {"run": run, "x0": x0, "config": values}, "offer of the server"), trust_code=False)
+        require_line(str(peer.value), "text" if value == HALF else name, value)
+
+
+def written(value: Any) -> str | None:
+    """The value as a flag has it; None where a flag cannot say it."""
+    return None if value is None or value in (HALF, True) or isinstance(value, bool) else str(value)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_option_of_a_run_is_out_of_its_range_in_a_flag_or_a_file_and_nothing_is_written(
+    method: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, file = tmp_path / "out", tmp_path / "run.toml"
+    for name, option, value in [case[1:] for case in CASES if case[0] == method and case[3] is not None]:
+        if option.kind is not bool and (text := written(value)) is not None and not (option.kind is str and value == 7):
+            told = refused(capsys, "train", method, f"--{name.replace('_', '-')}={text}", "--out", str(out))
+            assert name.replace("_", "-") in told.replace("_", "-"), told
+        if value != HALF and not (isinstance(value, int) and abs(value) >= 2**63):  # TOML has neither
+            file.write_text(tomli_w.dumps({name: value, "method": method}))
+            require_line(refused(capsys, "train", "--config", str(file), "--out", str(out)).strip(), name, value)
+    assert not out.exists()
+
+
+COMMANDS = [(path, each) for path, each in EVERY if isinstance(each, OptionsCommand)]
+
+
+@pytest.mark.parametrize(("path", "command"), COMMANDS, ids=[path for path, _ in COMMANDS])
+def test_no_flag_of_a_command_is_out_of_its_range_and_nothing_is_begun(
+    path: str, command: OptionsCommand, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "run", None)  # it would raise a TypeError if it were begun
+    own = dict(declared(command.kind))
+    given = {name: "1" for name, each in own.items() if each.default is REQUIRED}
+    flags = {param.name: param for param in command.params}
+    for name, option in own.items():
+        kind = fields_of(struct_of("one", {name: option}))[name]
+        kind = kind.item_type if isinstance(kind, inspect.ListType) else kind
+        texts = {text for each in bad(kind) if (text := written(each)) is not None}
+        for text in texts if option.kind in (int, float) or option.choices else ():
+            words = []
+            for each, said in (given | {name: text}).items():
+                words.append(f"{flags[each].opts[-1]}={said}" if isinstance(flags[each], click.Option) else said)
+            told = refused(capsys, *path.split()[1:], *words)
+            assert name.replace("_", "-") in told.replace("_", "-") or flags[name].opts[-1] in told, told
+
+
+def test_an_unknown_option_is_refused_with_the_nearest_at_every_door(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "run.toml").write_text("batchsize = 4\n")
+    for told in (
+        refused(capsys, "train", "decomfl", "--batchsize", "4"),
+        refused(capsys, "train", "--config", str(tmp_path / "run.toml")),
+    ):
+        assert "batch" in told.partition("did you mean")[2].lower() or "--batch-size" in told
+    with pytest.raises(lab.InputError, match="did you mean batch_size"):
+        TrainConfig(batchsize=4)
+
+
+# Files: what runs and estimates really write, with each of its fields spoilt in turn.
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("run")
+    train(SMALL, out=folder)
+    effective_rank(DenseOperator(torch.diag(torch.arange(1.0, 90.0))), seed=0, checkpoint=folder / "kappa", rtol=0.5)
+    with RunLog.open(folder / LOG_FILE, write=False) as log:
+        header = {name: value for name, value in log.header.items() if name != "run_seed"}
+    return {
+        "log": header,
+        "checkpoint": read_values(folder / CHECKPOINT_FILE)[1],
+        "provenance": json.loads((folder / PROVENANCE_FILE).read_text()),
+        "offer": {"run": "0" * 32, "x0": "f" * 32, "config": SMALL.to_dict()},
+        "host": {"run": "0" * 32, "round": 3, "steps": {"0": 4}, "answers": {"0": [3, "00ff"]}},
+        "kappa-checkpoint": read_values(folder / "kappa")[1],
+    }
+
+
+def spoilt(kind: inspect.Type, value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """The path of each field of a value of this type, with values that it may not have."""
+    kind = kind.type if isinstance(kind, inspect.Metadata) else kind
+    if isinstance(kind, inspect.UnionType):
+        structs = [own for own in kind.types if isinstance(own, inspect.StructType)]
+        if len(structs) != 1 or value is None:
+            return
+        kind = structs[0]
+    for each in bad(kind):
+        yield path, each
+    if isinstance(kind, inspect.StructType | inspect.DataclassType):
+        yield path, 7
+        for field in kind.fields:
+            if field.encode_name in value:
+                yield from spoilt(field.type, value[field.encode_name], (*path, field.encode_name))
+                if field.required:
+                    yield (*path, field.encode_name), REQUIRED
+    elif isinstance(kind, inspect.ListType | inspect.VarTupleType) and value:
+        yield from spoilt(kind.item_type, value[0], (*path, 0))
+    elif isinstance(kind, inspect.TupleType):
+        for n, own in enumerate(kind.item_types):
+            yield from spoilt(own, value[n], (*path, n))
+    elif isinstance(kind, inspect.DictType) and value and not isinstance(kind.value_type, inspect.AnyType):
+        key = next(iter(value))
+        yield from spoilt(kind.value_type, value[key], (*path, key))
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_field_of_a_file_is_out_of_its_range(name: str, files: dict[str, dict[str, Any]]) -> None:
+    kind, right = FILES[name], json.loads(json.dumps(files[name]))
+    read_as(kind, right, name)
+    read_as(kind, {**right, "of a later version": 1}, name)
+    info, tried = inspect.type_info(kind), set()
+    for path, value in spoilt(info, right):
+        own = copy.deepcopy(right)
+        *outer, last = path or ("",)
+        place = own
+        for step in outer:
+            place = place[step]
+        if not path:
+            own = value
+        elif value is REQUIRED:
+            del place[last]
+        else:
+            place[last] = value
+        with pytest.raises(lab.InputError) as found:
+            read_as(kind, own, f"the {name}")
+        told = str(found.value)
+        assert told.isprintable(), told
+        assert f"the {name}" in told, told
+        assert " must " in told, told
+        assert value == HALF or not path or isinstance(last, int) or str(last) in told, (path, value, told)
+        tried.add(path)
+    assert {path[0] for path in tried if path} >= {field.name for field in info.fields if field.required}  # type: ignore[union-attr]
+
+
+# The schema that is told is the one that is held to.
+
+
+def test_a_schema_is_told_for_every_file_method_and_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["schema"]) == 0
+    names = [name for line in capsys.readouterr().out.splitlines() for name in line.partition(": ")[2].split(", ")]
+    assert {*FILES, *METHODS, "kappa", "check", "certificates"} <= {*names}
+    for name in names:
+        assert main(["schema", name]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert told["$defs"]
+    properties = told_of("decomfl", capsys)["properties"]
+    assert properties["batch_size"]["minimum"] == 1
+    assert properties["momentum"]["exclusiveMaximum"] == 1
+    assert properties["estimator"]["enum"] == ["central", "forward"]
+    assert properties["lr_schedule"]["additionalProperties"]["exclusiveMinimum"] == 0
+    assert "batch_size" in TrainConfig().to_dict().keys() <= properties.keys()
+
+
+def told_of(name: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    """The schema that ``decomfl schema name`` prints."""
+    assert main(["schema", name]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)["$defs"][name]
+    return found
+
+
+@pytest.mark.parametrize(("change", "value"), [({"ge": None}, 0), ({"choices": ()}, "neither")])
+def test_the_property_notices_an_option_that_lost_its_range(change: dict[str, Any], value: Any) -> None:
+    from dataclasses import replace
+
+    whole = Option(4, "", ge=1) if "ge" in change else Option("a", "", choices=("a", "b"))
+    assert value in bad(fields_of(struct_of("one", {"it": whole}))["it"])
+    with pytest.raises(lab.InputError):
+        whole.require("it", value)
+    replace(whole, **change).require("it", value)
+
+
+def test_a_command_holds_its_options_to_their_ranges_before_it_begins() -> None:
+    kind = next(each.kind for path, each in COMMANDS if path == "decomfl certificates")
+    made_of(kind, {"folder": Path(), "clients": 3, "host": (), "days": 3, "as_json": False})
+    with pytest.raises(lab.InputError, match=r"clients M must be an integer in 1\.\.100000, got 0"):
+        made_of(kind, {"folder": Path(), "clients": 0, "host": (), "days": 3, "as_json": False})

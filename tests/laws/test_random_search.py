@@ -1,0 +1,300 @@
+"""Histories that seeds draw: they end as they must, and planted faults are found and made short."""
+
+import contextlib
+import dataclasses
+import json
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from decomfl_lab.cli.main import main
+from decomfl_lab.errors import InputError
+from decomfl_lab.federations.remote import RemoteFederation
+from decomfl_lab.laws import Implementation, histories
+from decomfl_lab.laws.faults import Wrong, instead
+from decomfl_lab.laws.random_search import Decisions, Search
+from decomfl_lab.protocol import session
+from decomfl_lab.protocol.delivery import Delivery
+from decomfl_lab.protocol.log import RunLog
+from decomfl_lab.protocol.session import Coordinator, Frames, Host
+from tests.laws.foreign import Foreign
+from tests.thorough import sampled
+
+QUICK = (*range(600), 638, 2593, 4686)
+"""Among them one at least that each of the faults below spoils."""
+HALVES = range(50_000), range(50_000, 100_000)
+"""One for each process of ``make thorough``."""
+
+
+@pytest.mark.parametrize(
+    "seeds",
+    [QUICK, *(pytest.param(half, marks=pytest.mark.thorough) for half in HALVES)],
+    ids=["quick", *map(str, HALVES)],
+)
+def test_histories_end_with_equal_models_and_right_records(seeds: Iterable[int]) -> None:
+    found = Search().search(seeds)
+    assert found is None, found
+
+
+@pytest.mark.parametrize("count", [40, pytest.param(3000, marks=pytest.mark.thorough)])
+def test_histories_of_real_replicas_end_so_too(count: int) -> None:
+    found = Search(Implementation()).search(range(count))
+    assert found is None, found
+
+
+def forgets_a_record(right: Any, server: Any, log: RunLog | None) -> None:
+    if log is not None and len(log) > server.round:
+        log.cut(len(log) - 1)
+    right(log)
+
+
+def logged_late(right: Any, server: Any, frames: Any, count: Any) -> None:
+    late = vars(server).setdefault("late", [])
+
+    def write() -> None:
+        while late:
+            RemoteFederation._write(server, late.pop())
+
+    hidden = {"_write": late.append, "rebuilt": lambda: write() or RemoteFederation.rebuilt(server)}
+    vars(server).update(hidden)  # they hide the methods
+    right(frames, count)
+    write()
+
+
+def counted_twice(right: Any, own: Any, i: int, *rest: Any) -> Any:
+    if i in own.replies:
+        own.steps[i] += 2
+    return right(i, *rest)
+
+
+def counted_again(right: Any, own: Any, chosen: Any) -> None:
+    before = own.replies
+    right(chosen)
+    own.replies |= {i: dataclasses.replace(reply, round=own.round) for i, reply in before.items() if own.round}
+    own.losses |= dict.fromkeys(own.replies, 0.0)
+
+
+def earlier_steps(right: Any, own: Any, i: int, r: int) -> Any:
+    steps, own.steps = own.steps, [max(0, n - 2) for n in own.steps]
+    try:
+        return right(i, r)
+    finally:
+        own.steps = steps
+
+
+def fewer(right: Any, server: Any, *args: Any, **options: Any) -> None:
+    right(*args, **options)
+    server.quorum = max(1, server.quorum - 1)
+
+
+def without_room(right: Any, _: Any, entry: Any) -> None:
+    with contextlib.suppress(InputError):
+        right(entry)
+
+
+def moves_first(right: Any, server: Any, entry: Any) -> None:
+    server.observer.catch_up([entry.record])
+    right(entry)
+
+
+def without_steps(right: Any, server: Any, saved: Any) -> None:
+    right(saved)
+    server.coordinator.steps = [0] * server.server.M
+
+
+def steps_of_logged_rounds(right: Any, server: Any) -> Any:
+    known, steps = len(server.log) > server.round, list(server.coordinator.steps)
+    loss = right()
+    server.coordinator.steps = steps if known else server.coordinator.steps
+    return loss
+
+
+def in_vain(right: Any, own: Any) -> Any:
+    sure = dict.fromkeys(own.asked, own.round)
+    record = right()
+    own._sure |= sure
+    return record
+
+
+def measured_twice(_: Any, host: Any, i: int, plan: Any) -> bool:
+    host._answers.pop(i, None)  # so that the local steps go on, and are not taken again
+    return False
+
+
+def without_answers(right: Any, host: Any, path: Any) -> None:
+    right(path)
+    host._answers = {}
+
+
+def without_places(right: Any, host: Any, path: Any) -> None:
+    right(path)
+    for client in host.clients.values():
+        client.steps_taken = 0
+
+
+def believed(right: Any, host: Any, i: int, frame: bytes) -> Any:
+    before = host.clients[i].steps_taken, host.replica.round
+    found = right(i, frame)
+    if before != (host.clients[i].steps_taken, host.replica.round):
+        host._welcomed.add(i)
+    return found
+
+
+def without_seed(right: Any, _: Any) -> Any:
+    tensors, values = right()
+    return tensors, values | {"told": []}
+
+
+def setting(change: Callable[[Any], object]) -> Wrong:
+    """What changes attributes before the right method is called."""
+
+    def changed(right: Any, own: Any, *of: Any) -> Any:
+        change(own)
+        return right(*of)
+
+    return changed
+
+
+RECORD = "the record of round"
+FULL = "the round of the model of a server whose disk is full"
+ENDS = "the server dies", "the server refuses", "the server ends"
+MODEL = "how often a client is told that its model is wrong: 1 is not 0"
+KNOWN = "what a server knows that follows the log"
+LATE = f"{MODEL}|rounds of entries must be in|{FULL}"  # by a client, a checkpoint, or a disk
+WAITS = "the server waits until"
+END = "the digests of all clients at the end"
+Remote = RemoteFederation
+FAULTS: dict[str, tuple[type, str, Wrong, str]] = {
+    "a server forgets a record when it restarts": (Remote, "log_to", forgets_a_record, MODEL),
+    "a record is not on the disk when it is given out": (
+        RunLog, "append", lambda right, _, entry, **sync: right(entry), MODEL
+    ),
+    "a record is logged after the next round was opened": (Remote, "_exchange", logged_late, LATE),
+    "a reply that comes twice counts twice": (
+        Coordinator, "_accept", counted_twice, "the local steps that the server counts"
+    ),
+    "a reply of an earlier round is accepted": (Coordinator, "_accept", lambda right, own, i, reply, *rest: (
+        right(i, dataclasses.replace(reply, round=own.round), *rest)
+    ), RECORD),
+    "replies of the round before count again": (Coordinator, "_begin", counted_again, RECORD),
+    "a welcome has the local steps of the round before": (Coordinator, "_welcome", earlier_steps, RECORD),
+    "who comes back is told a record too few": (Delivery, "bring_up", lambda right, own, i, r, ledger: (
+        right(i, min(r + 1, own.server.round), ledger)
+    ), END),
+    "a quorum is one reply fewer": (Remote, "__init__", fewer, "no quorum of"),
+    "refused clients count in the quorum": (Remote, "_exchange", lambda right, own, frames, count: (
+        right(frames, lambda: count() + len(own.coordinator.refused))
+    ), "no quorum of|replies of round . must number at least 1"),
+    "a round goes on though the disk is full": (
+        Remote, "_write", without_room, f"a client held a model of round .* but the log|{FULL}"
+    ),
+    "x moves before the round is in the log": (Remote, "_write", moves_first, FULL),
+    "digests are not looked at": (
+        Coordinator, "_agrees", lambda _, own, hello: bool(hello.round <= own.round), f"{RECORD}|{END}"
+    ),
+    "a checkpoint has no local steps": (Remote, "load", without_steps, RECORD),
+    "the local steps of logged rounds are not counted": (Remote, "advance", steps_of_logged_rounds, RECORD),
+    "who measured in vain is not told": (Coordinator, "close", in_vain, RECORD),
+    "a plan that comes twice is measured twice": (Host, "_is_known", measured_twice, RECORD),
+    "a host comes back without its answers": (Host, "load", without_answers, RECORD),
+    "a host comes back without its places in the data": (Host, "load", without_places, RECORD),
+    "a late welcome is believed": (Host, "_read", believed, RECORD),
+    "answers are counted twice": (Coordinator, "_counted", lambda *_: 0, "the bytes that both ledgers count"),
+    "a checkpoint does not have who knows the seed": (Remote, "save", without_seed, KNOWN),
+    "the log says that all were asked": (Remote, "_write", lambda right, own, entry: right(
+        dataclasses.replace(entry, sampled=own.coordinator.chosen) if entry.held is None else entry
+    ), KNOWN),
+    "the log says that everybody held the first model": (Remote, "_write", lambda right, _, entry: right(
+        dataclasses.replace(entry, held=entry.held and (0,) * len(entry.held))
+    ), KNOWN),
+    "a round that is opened again has lost its replies": (
+        Coordinator, "_begin", setting(lambda own: vars(own).update(replies={}, losses={})), KNOWN
+    ),
+    "a round that is opened again has lost what its clients held": (
+        Coordinator, "_begin", setting(lambda own: vars(own).update(_invited={})), "KeyError"
+    ),
+    "a round with a quorum waits for another deadline": (
+        Frames, "without", lambda right, _, done, enough: right(done, lambda: False), WAITS
+    ),
+    "a round forgets its deadline": (
+        Remote, "_exchange", setting(lambda own: vars(own).update(deadline=own.deadline and 50.0)), WAITS
+    ),
+    "a round goes on before its deadline": (
+        Remote, "_exchange", setting(lambda own: vars(own).update(deadline=0.5)), "who is there and is not waited for"
+    ),
+}  # fmt: skip
+"""A class, its method, what is done instead, and what is said of it."""
+
+
+def planted(name: str, monkeypatch: pytest.MonkeyPatch) -> Search:
+    kind, attribute, wrong, _ = FAULTS[name]
+    monkeypatch.setattr(kind, attribute, instead(kind, attribute, wrong))
+    return Search()
+
+
+@pytest.mark.parametrize("name", sampled(FAULTS, 4))
+def test_a_planted_fault_is_found_and_made_short(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = planted(name, monkeypatch).search(range(8000))
+    assert found is not None
+    assert re.search(FAULTS[name][-1], found.broken), found
+    assert len(found.events) <= 60, found
+
+
+def test_a_round_without_an_end_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_few(right: Any, own: Delivery, i: int, r: int, ledger: Any) -> Any:
+        return right(i, min(r + bool(own.server.planned), own.server.round), ledger)
+
+    monkeypatch.setattr(Delivery, "bring_up", instead(Delivery, "bring_up", too_few))
+    monkeypatch.setattr(session, "MOST_WELCOMES", 10**9)
+    monkeypatch.setattr(histories, "PATIENCE", 1e9)
+    found = Search().search(range(500))
+    assert found is not None
+    assert "there is no end" in found.broken
+
+
+def test_a_client_that_begins_anew_for_ever_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    another_x = Decisions(given={"stranger": [1]})
+    assert Search().broken(another_x) == ""
+    for_ever = setting(lambda own: own._welcomes.clear())
+    monkeypatch.setattr(Coordinator, "_greet", instead(Coordinator, "_greet", for_ever))
+    assert "client 0 begins anew for ever" in Search().broken(Decisions(given={"stranger": [1]}))
+
+
+def test_a_target_without_sessions_is_played_by_its_messages() -> None:
+    found = Search(Foreign()).search(range(100))
+    assert found is None, found
+    rots = Decisions(given={"setting": [*[0] * 11, 2], "rot": [1]})  # whose replicas need not let their bits be changed
+    assert Search(Foreign()).broken(rots) == ""
+
+
+def test_a_short_history_reads_as_what_happened(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = planted("a server forgets a record when it restarts", monkeypatch)
+    found = own.search(range(4000))
+    assert found is not None
+    told = [event.partition("s  ")[2] for event in found.events]
+    dies = next(n for n, event in enumerate(told) if event.startswith(ENDS))
+    records, logged = ([event for event in told if words in event] for words in ("has a record of", "is in the log"))
+    assert len(logged) == len(records) - 1
+    assert told[dies + 1] == "the server is started again"
+    assert told[-1].startswith("the server gets hello")
+    assert own.broken(Decisions(found.seed))
+    assert str(found).endswith(f"decomfl verify --histories 1 --seed {found.seed}")
+
+
+def test_the_command_plays_histories_and_prints_one_that_is_wrong(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["verify", "--histories", "20"]) == 0
+    assert capsys.readouterr().out.startswith("ok     20 histories from seed 0 (")
+    planted(name := "answers are counted twice", monkeypatch)
+    assert main(["verify", "--histories", "20", "--seed", "7", "--json"]) == 1
+    said = json.loads(capsys.readouterr().out)["found"]
+    assert (said["seed"], FAULTS[name][-1] in said["broken"]) == (7, True)
+    assert main(["verify", "--histories", "0"]) == 2
+
+
+def test_a_reply_measured_on_other_bits_is_not_repeated_once_the_model_is_right() -> None:
+    # Two clients share a process: one is told that the model is wrong, after the other has measured it.
+    assert Search().search([87326]) is None

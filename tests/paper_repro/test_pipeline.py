@@ -1,0 +1,91 @@
+"""``decomfl paper`` shows what is recorded before anything is run, and then what this machine says of it."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from decomfl_lab.cli.main import main
+from paper_repro import live_runs, pipeline
+from paper_repro.parts import projection
+from paper_repro.report_folder import DrawnPart
+from paper_repro.request import requested
+from paper_repro.sources import recorded_parts
+from paper_repro.workflow.claims import ClaimOutcome, verdicts
+from paper_repro.workflow.options import PaperOptions
+from paper_repro.workflow.runs import Job
+from tests.tables import rows_of
+
+
+@pytest.fixture
+def two_short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The live runs are the first three rounds of two runs."""
+    jobs = projection.jobs
+    monkeypatch.setattr(projection, "jobs", lambda options: jobs(options)[:2])
+    monkeypatch.setattr(live_runs, "beginning", lambda work: Job.beginning(work, 0.1))
+
+
+COMMAND = ["paper", "--only", "projection", "--jobs", "1", "--out"]
+
+
+def test_the_page_names_every_device_and_version_that_ran_what_it_shows(tmp_path: Path) -> None:
+    assert main(["paper", "--from-recorded", "--only", "table1", "--out", str(tmp_path)]) == 0
+    _, _, last = (tmp_path / "report.html").read_text().rpartition("This page")
+    for each in ("cpu (x86_64), 1 thread", "cuda (NVIDIA H200)", "torch 2.13.0+cpu", "torch 2.11.0+cu130"):
+        assert each in last, each
+
+
+def test_a_report_of_something_else_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "report.html").write_text("<title>pytest</title>")
+    assert main(["paper", "--from-recorded", "--only", "table1", "--out", str(tmp_path)]) == 2
+    assert "out must be a folder without a report.html that is something else's, got" in capsys.readouterr().err
+    assert [each.name for each in tmp_path.iterdir()] == ["report.html"]
+    assert (tmp_path / "report.html").read_text() == "<title>pytest</title>"
+
+
+@pytest.mark.usefixtures("two_short_runs")
+def test_the_page_is_whole_before_the_first_run_and_then_says_what_was_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before: list[str] = []
+    run_all = pipeline.run_all
+
+    def spied(*given: Any, **named: Any) -> Any:
+        before.append((tmp_path / "report.html").read_text())
+        return run_all(*given, **named)
+
+    monkeypatch.setattr(pipeline, "run_all", spied)
+    assert main([*COMMAND, str(tmp_path)]) == 0
+    after = (tmp_path / "report.html").read_text()
+    assert before[0].count("<svg") > 5
+    assert before[0].endswith("</html>")  # so that is what an interrupted command leaves
+    assert "Checked live" not in before[0]
+    assert "Checked live on this machine: 1 of 1 parts: Figure 4." in after
+    assert 'id="live-projection"' in after
+    assert after.endswith("</html>")
+    # The verdicts are those of the recorded runs, before and after.
+    verdicts = [
+        re.findall(r'id="claim-(\S+)">\s*<summary><span class="verdict (\w+)', page) for page in (*before, after)
+    ]
+    assert verdicts[0] == verdicts[1] != []
+    assert 'id="live-figure-projection"' in after  # on other data than the recorded ones
+    assert (tmp_path / "live" / "tables" / "projection.csv").exists()
+    assert "shows what is recorded" in capsys.readouterr().err
+
+
+def test_a_verdict_that_needs_the_authors_curves_is_shown_as_it_was_recorded(tmp_path: Path) -> None:
+    drawn = [DrawnPart({"id": "fig2"}, [ClaimOutcome("fig2.saving", "holds")])]
+    parts = recorded_parts(requested(PaperOptions(scale="full", only="fig2", from_recorded=True, out=tmp_path))).parts
+    (made,) = pipeline._with_recorded_verdicts(drawn, parts, None)
+    told = {each.id: each for each in made.claims}
+    assert told["fig2.saving"].scale == ""  # as it was drawn, and not replaced
+    assert told["fig2.band"].verdict == verdicts()["fig2.band"]
+    assert told["fig2.band"].scale.startswith("recorded on ")
+    assert all(name.startswith("fig2.") for name in told)
+
+
+@pytest.mark.parametrize("asked", rows_of(__file__)["asked"])
+def test_what_only_whole_runs_can_have_is_not_laid_over_recorded_ones(asked: dict[str, Any]) -> None:
+    assert PaperOptions().recorded_first
+    assert not PaperOptions(**asked).recorded_first

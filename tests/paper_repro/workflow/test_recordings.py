@@ -1,0 +1,296 @@
+"""Recorded rows: the same bytes for the same rows, never more finished than the runs were, drawn without computing."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from decomfl_lab.cli.main import main
+from decomfl_lab.datasets.images import load_dataset
+from decomfl_lab.errors import InputError
+from decomfl_lab.provenance import provenance
+from paper_repro import contents, pipeline, sources
+from paper_repro.parts import fig2, fig3, table1, topk
+from paper_repro.report_folder import finished
+from paper_repro.request import requested
+from paper_repro.workflow import manifest, recordings
+from paper_repro.workflow.claims import RECORDED, ClaimOutcome
+from paper_repro.workflow.measures import settled, unfinished, unready
+from paper_repro.workflow.options import READINGS, PaperOptions
+from paper_repro.workflow.part import Made, Options
+from paper_repro.workflow.recordings import Rows
+from paper_repro.workflow.scales import SCALES
+from tests.paper_repro.parts.test_parts import table1_rows
+from tests.paper_repro.workflow.test_report import claim, section
+
+ROWS = pd.DataFrame({"series": ["a", "a"], "round": [20, 40], "test_accuracy": [0.1, 1 / 3], "notes": [{"x": 1}, [2]]})
+FACTS = [{"code": "2", "data": "digits"}, {"code": "2", "data": "digits"}, {"code": "1", "codes": ["0", "1"]}, {}]
+
+
+def test_rows_come_back_and_equal_rows_give_equal_bytes(tmp_path: Path) -> None:
+    for folder in ("one", "two"):
+        recordings.save("fig2", "full", ROWS, FACTS, tmp_path / folder, (3, 4))
+    one, two = ((tmp_path / folder / "fig2-full.csv.gz").read_bytes() for folder in ("one", "two"))
+    assert one == two
+    found = recordings.load("fig2", "full", tmp_path / "one")
+    assert found is not None
+    pd.testing.assert_frame_equal(found.rows, ROWS)
+    assert (len(found.provenance), found.code, found.complete) == (2, "0, 1, 2", False)
+    assert "at full scale by code 0, 1, 2, so far 3 of 4 runs finished" in found.words
+    assert recordings.load("fig2", "default", tmp_path / "one") is None
+
+
+@pytest.mark.parametrize("name", ["fig2-full.csv.gz", "fig2-full.json"])
+def test_damaged_rows_are_refused(name: str, tmp_path: Path) -> None:
+    recordings.save("fig2", "full", ROWS, FACTS, tmp_path)
+    (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-9])
+    (tmp_path / manifest.FILE).unlink()  # which would notice it first
+    with pytest.raises(InputError, match=r"recorded rows must be whole files fig2-full\.csv\.gz and \.json"):
+        recordings.load("fig2", "full", tmp_path)
+
+
+def test_the_largest_scale_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recordings, "RESULTS", tmp_path)
+    assert recordings.largest("fig2") is None
+    for scale in ("smoke", "full", "default"):
+        recordings.save("fig2", scale, ROWS, FACTS, tmp_path)
+    found = recordings.largest("fig2")
+    assert found is not None
+    assert found.scale == "full"
+
+
+def test_a_larger_scale_is_drawn_as_soon_as_every_curve_has_a_finished_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recordings, "RESULTS", tmp_path)
+    series = pd.DataFrame({"series": ["a", "b"], "round": 20, "finished": True, "check": False})
+
+    def found(finished: tuple[bool, ...], check: tuple[bool, ...]) -> str:
+        recordings.save("fig2", "default", series, FACTS, tmp_path, (2, 2))
+        larger = pd.concat([series, series])[: len(finished)].assign(finished=finished, check=check)
+        recordings.save("fig2", "full", larger, FACTS, tmp_path, (len(finished) - 1, len(finished)))
+        kept = recordings.largest("fig2")
+        assert kept is not None
+        return kept.scale
+
+    assert found((True, True, False), (False, False, False)) == "full"
+    assert found((True, False), (False, False)) == "default"  # b is under way
+    assert found((True, False, True, True), (False, False, True, True)) == "default"  # its check is no line
+    recordings.save("fig2", "default", series.drop(columns="series"), FACTS, tmp_path, (2, 2))
+    recordings.save("fig2", "full", series.drop(columns="series"), FACTS, tmp_path, (1, 2))
+    assert recordings.largest("fig2").scale == "default"  # type: ignore[union-attr]
+    rates = pd.DataFrame({"series": ["η = 1", "η = 2"], "eta": [1.0, 2.0], "estimator": "projection", "round": 20})
+    recordings.save("projection", "default", rates, FACTS, tmp_path, (2, 2))
+    others = rates.assign(series=["η = 3", "η = 4"], eta=[3.0, 4.0])
+    for rows, scale in ((others[:1], "default"), (others, "full")):
+        recordings.save("projection", "full", rows, FACTS, tmp_path, (len(rows), 3))
+        assert recordings.largest("projection").scale == scale  # type: ignore[union-attr]
+    points = pd.DataFrame(
+        {"estimator": ["projection", "finite differences"], "round": 20}
+    )  # only finished runs have rows
+    recordings.save("edge", "default", points, FACTS, tmp_path, (2, 2))
+    for rows, scale in ((points[:1], "default"), (points, "full")):
+        recordings.save("edge", "full", rows, FACTS, tmp_path, (len(rows), 3))
+        assert recordings.largest("edge").scale == scale  # type: ignore[union-attr]
+
+
+def test_what_is_kept_with_the_code_is_whole_and_says_what_it_is() -> None:
+    kept = {path.name.removesuffix(".csv.gz") for path in recordings.RESULTS.glob("*.csv.gz")}
+    assert {"llm-default", "sizes-default"} <= kept
+    for name in kept:
+        part, _, scale = name.rpartition("-")
+        found = recordings.load(part, scale)
+        assert found is not None
+        assert found.date
+        assert found.runs[1] > 0
+        if "finished" in found.rows and not found.complete:
+            assert unfinished(found.rows, ["series"]) or found.runs[0] < found.runs[1]
+
+
+SHORT = pd.concat(
+    pd.DataFrame({"round": range(1, last + 1)}).assign(series=name, seed=seed, planned=9, whole=last == 9)
+    for name, seed, last in (("a", 0, 9), ("a", 1, 4), ("b", 0, 2), ("b", 1, 5))
+)
+"""Of four runs of nine rounds one is whole."""
+
+
+def test_a_run_under_way_is_left_out_of_means_unless_there_is_no_other() -> None:
+    rows = SHORT.assign(finished=SHORT.whole)
+    kept = settled(rows, ["series"]).groupby("series")
+    assert {name: set(own.seed) for name, own in kept} == {"a": {0}, "b": {1}}
+    assert unfinished(rows, ["series"]) == [
+        "a, seed 1: 4 of 9 rounds",
+        "b, seed 0: 2 of 9 rounds",
+        "b, seed 1: 5 of 9 rounds",
+    ]
+    assert unfinished(rows.assign(finished=True), ["series"]) == []
+    assert unfinished(rows.assign(finished=False), ["series"]) == ["all 4 runs"]
+    assert len(unfinished(rows[rows.series == "b"], ["series"])) == 2
+
+
+def test_a_run_that_diverged_is_left_out_of_means_and_named_unless_all_of_its_series_did() -> None:
+    rows = SHORT.assign(finished=True, diverged=~SHORT.whole)
+    kept = settled(rows, ["series"]).groupby("series")
+    assert {name: set(own.seed) for name, own in kept} == {"a": {0}, "b": {0, 1}}
+    assert unready(rows, ["series"]) == "Diverged, and not in the means: a, seed 1, after round 4."
+    assert unready(rows.assign(diverged=False), ["series"]) == ""
+    under_way = rows.assign(finished=(rows.series != "a") | (rows.seed != 0))
+    assert set(settled(under_way[under_way.series == "a"], ["series"]).seed) == {0}
+    assert unready(under_way, ["series"]) == (
+        "Not finished: a, seed 0: 9 of 9 rounds. Diverged, and not in the means: a, seed 1, after round 4."
+    )
+
+
+def test_a_report_from_records_computes_nothing_and_lists_what_is_not_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("DECOMFL_DATA", raising=False)
+    monkeypatch.setattr(recordings, "RESULTS", tmp_path / "kept")
+    monkeypatch.setattr(pipeline, "run_all", lambda *_, **__: pytest.fail("computed"))
+    recordings.save("table1", "smoke", *_table1(), tmp_path / "kept", (5, 5))
+    recordings.save("audit", "full", ROWS, [], tmp_path / "kept", (0, 1))
+    out = tmp_path / "out"
+    assert main(["paper", "--from-recorded", "--only", "table1,memory,audit", "--out", str(out), "--json"]) == 0
+    captured = capsys.readouterr()
+    assert captured.err.strip().endswith("not recorded: memory, audit")
+    claims = json.loads(captured.out)
+    assert {claim["id"].split(".")[0] for claim in claims} == {"table1"}
+    assert all("at smoke scale by code 7" in claim["scale"] for claim in claims)
+    page = (out / "report.html").read_text()
+    assert '<span class="badge recorded">' in page
+    assert "memory: decomfl paper --only memory --record paper_repro/results records it." in page
+    assert "so far 0 of 1 runs finished" in page
+    assert not (out / "runs").exists()
+
+
+@pytest.mark.thorough
+def test_every_record_of_the_project_can_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DECOMFL_DATA", raising=False)
+    monkeypatch.setattr(pipeline, "run_all", lambda *_, **__: pytest.fail("computed"))
+    assert main(["paper", "--from-recorded", "--out", str(tmp_path)]) == 0
+    found = {row["id"]: row for row in json.loads((tmp_path / "claims.json").read_text(encoding="utf-8"))}
+    listed = {row["id"]: row for row in json.loads(RECORDED.read_text(encoding="utf-8"))}
+    assert {name: row["verdict"] for name, row in found.items()} == {
+        name: row["verdict"] for name, row in listed.items()
+    }
+    page = (tmp_path / "report.html").read_text()
+    kept = {path.name.rsplit("-", 1)[0] for path in recordings.RESULTS.glob("*.csv.gz")}
+    assert len(kept) > 6
+    assert [part for part in kept if f"{part}: decomfl paper --only {part} --record" in page] == []
+
+
+def _table1() -> tuple[pd.DataFrame, list[dict[str, Any]]]:
+    return table1_rows(), [{**provenance(load_dataset("digits")), "code": "7"}]
+
+
+def test_what_runs_cannot_decide_recorded_ones_of_another_scale_do_and_the_claim_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ids = ("topk.cheaper", "topk.still-higher", "topk.degrades")
+    made: list[tuple[str, ...]] = []
+
+    class Part:
+        def jobs(self, options: Options) -> list[Any]:
+            return []
+
+        def make(self, rows: pd.DataFrame, provenance: Any, options: Options) -> Made:
+            claims = [claim(id=name, scale=options.scale.name, verdict=rows[name].iloc[0]) for name in ids]
+            beside = [] if options.longer is None else [options.longer.scale]
+            made.append((options.scale.name, *beside))
+            return Made(section=section(), claims=claims)
+
+    monkeypatch.setattr(recordings, "RESULTS", tmp_path / "kept")
+    monkeypatch.setitem(contents.PARTS, "topk", Part())
+    facts = [{**provenance(load_dataset("digits")), "code": "7"}]
+
+    def judged(scale: str, rows: pd.DataFrame, other: str) -> Sequence[ClaimOutcome]:
+        kept = recordings.load("topk", other)
+        options = Options(scale=SCALES[scale], readings=(), count="wire", longer=kept if other == "full" else None)
+        return finished("topk", Rows(scale, rows, facts), options, kept).claims
+
+    untested = "not tested at this scale"
+    short = pd.DataFrame([["holds", untested, untested]], columns=ids)
+    long = pd.DataFrame([["does not hold", "does not hold", untested]], columns=ids)
+    recordings.save("topk", "full", long, facts, tmp_path / "kept", (1, 2))
+    a, b, c = judged("default", short, "full")
+    assert (a.verdict, a.scale) == ("holds", "default")
+    assert b.verdict == "does not hold"
+    assert b.scale.startswith("recorded on ")
+    assert "at full scale by code 7, so far 1 of 2 runs finished; full" in b.scale
+    assert (c.verdict, c.scale) == (untested, "default")
+    recordings.save("topk", "default", short.assign(**{"topk.degrades": "holds"}), facts, tmp_path / "kept")
+    a, b, c = judged("full", long.assign(**{"topk.cheaper": untested}), "default")
+    assert [each.verdict for each in (a, b)] == ["holds", "does not hold"]
+    assert a.scale.startswith("recorded on ")
+    assert "at default scale by code 7; default" in a.scale
+    assert (c.verdict, c.scale) == (untested, "full")  # which default scale is too small for
+    assert made == [("default", "full"), ("full",), ("full",), ("default",)]
+
+
+@pytest.mark.parametrize("part", [fig2, fig3, table1])
+def test_every_recorded_row_is_of_one_run_of_its_part(part: Any) -> None:
+    name = part.__name__.rpartition(".")[2]
+    kept = recordings.load(name, "full")
+    assert kept is not None
+    jobs = part.jobs(Options(scale=SCALES["full"], readings=READINGS, count="measured"))
+    full = {"data": "fashion-mnist"}  # which the run of the tests need not have
+    jobs = [replace(job, labels={**job.labels, **(full if "data" in job.labels else {})}) for job in jobs]
+    of = [len(job.among(kept.rows)) for job in jobs]
+    assert sum(of) == len(kept.rows)
+    labels = [name for name in ("reading", "panel", "series") if name in kept.rows]
+    assert sum(map(bool, of)) == kept.rows.groupby([*labels, "check", "seed"], dropna=False).ngroups
+
+
+def whole(works: Sequence[Any], folder: Path) -> list[Any]:
+    records = [kept for part in ("fig3", "topk") if (kept := recordings.load(part, "full", folder)) is not None]
+    return [sources._whole(work, records) for work in works]
+
+
+def begun(asked: PaperOptions, **changes: Any) -> list[str]:
+    titles: list[str] = []
+    request = requested(replace(asked, **changes))
+    sources.computed_parts(request, lambda works: [titles.append(work.title) for work in works])  # type: ignore[func-returns-value]
+    return titles
+
+
+def test_what_is_recorded_whole_is_not_run_again_where_a_record_is_added_to(
+    tmp_path: Path,
+) -> None:
+    """By settings and data, for any part that has the run: Figure 3's FedAvg is one of the top-k figure's too."""
+    folder = tmp_path / "kept"
+    asked = PaperOptions(
+        scale="full", record=folder, resume=True, out=tmp_path / "out", only="fig3,topk", reading="as-plotted"
+    )
+    options = Options(scale=SCALES["full"], readings=("as-plotted",), count="wire")
+    works = [*fig3.jobs(options), *topk.jobs(options)]
+    assert not any(whole(works, folder))
+    fedavg, other = (next(job for job in works if job.config.method.name == name) for name in ("fedavg", "fedcom"))
+    rows = pd.DataFrame({"round": [1000], "test_accuracy": [0.5]})
+    facts = [{"code": code, "data": "digits", "data_digest": fedavg.dataset().digest} for code in "ab"]
+    both = pd.concat([fedavg._labelled(rows, finished=True), other._labelled(rows, finished=False)])
+    recordings.save("fig3", "full", both, facts, folder, (1, 5))
+    known = whole(works, folder)
+    there = [(work, own) for work, own in zip(works, known, strict=True) if own is not None]
+    assert [work.key() for work, _ in there] == [fedavg.key()] * 2  # one of each part
+    assert all([each["code"] for each in facts] == ["a", "b"] for _, (_, facts) in there)
+    named_otherwise = replace(fedavg, labels={**fedavg.labels, "series": "another"})  # rows are those of its labels
+    assert (named_otherwise.key(), whole([named_otherwise], folder)) == (fedavg.key(), [None])
+    of_two = replace(fedavg, labels={"method": fedavg.labels["method"]})  # which the rows of two runs have
+    recordings.save("fig3", "full", pd.concat([both, both.iloc[:1].assign(series="another")]), facts, folder, (1, 5))
+    assert [own is None for own in whole([fedavg, of_two], folder)] == [False, True]
+    for change in ({"resume": False}, {"record": None}):
+        assert fedavg.title in begun(asked, **change)
+    titles = begun(asked)
+    assert fedavg.title not in titles
+    assert other.title in titles
+    kept = recordings.load("topk", "full", folder)
+    assert kept is not None
+    assert len(fedavg.among(kept.rows)) == 1
+    assert {each["code"] for each in kept.provenance} == {"a", "b"}
+    recordings.save("fig3", "full", both, [{**each, "data_digest": "another"} for each in facts], folder, (1, 5))
+    (folder / "topk-full.csv.gz").unlink()
+    assert not any(whole(works, folder))
