@@ -11,20 +11,24 @@ import json
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from msgspec import inspect
 
+from decomfl_lab.errors import InputError
 from decomfl_lab.files import write_atomically
+from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.noise import STREAM_VERSION, Distribution
 from decomfl_lab.noise.spec import LOW_RANK_CODE, NO_LOW_RANK
 from decomfl_lab.noise.starts import CUT, DRAWS
+from decomfl_lab.options import Option
 from decomfl_lab.outside import Drawn, Header, StreamStart
 from decomfl_lab.protocol.messages import ROUND_HEAD
 from decomfl_lab.protocol.wire import MAX_SCALARS
+from decomfl_lab.runs.configuration import run_options
 
 ROOT = Path(__file__).parent.parent
 C, JAVASCRIPT = ROOT / "examples" / "c" / "rules.h", ROOT / "docs" / "_static" / "rebuild" / "decomfl.js"
@@ -32,7 +36,12 @@ FIRST, LAST = "  // Rules: python -m docs.reader_rules writes them.\n", "  // En
 _LARGEST = 2**64 - 1
 _BITS = 63
 """Those of a whole number that may stand for a real one in a configuration."""
-_SHARE = math.nextafter(1, 0)  # the last number before 1
+_LONG = 2**63 - 1
+_FOLLOWED = (
+    "clients", "rounds", "seed", "momentum", "weight_decay", "beta2", "epsilon", "momentum_form",
+    "private_seeds", "rule", "precision",
+)  # fmt: skip
+"""The options that readers go by. Others may get values that nobody knows yet, and a log can be followed."""
 _FINITE = float(np.finfo(np.float64).max)
 _FLOAT32 = float(np.finfo(np.float32).max)
 
@@ -43,7 +52,7 @@ class Rule:
 
     key: str
     kind: str  # text, hex, name, truth, table, list, whole, wholes (a list of them), real
-    optional: bool = False
+    optional: int = 0  # whether it may be left out: 0 no, 1 yes, 2 it may be null, too
     least: float = 0  # of a number; of a list, of its numbers
     most: float = 0  # likewise; of hex, its digits
     longest: int = 0  # of a list; of a real number that stands there as a whole one, its bits, 0 for any
@@ -51,13 +60,30 @@ class Rule:
     words: str = ""  # what it must be, in words
 
 
-def _one_of(key: str, names: Iterable[str], *, optional: bool = False, hint: str = "") -> Rule:
+def _one_of(key: str, names: Iterable[str], *, optional: int = 0) -> Rule:
     every = list(names)
-    words = f"be one of {', '.join(every)}{hint}"
-    return Rule(key, "name", optional, names="".join(f"{name} " for name in every), words=words)
+    listed = "".join(f"{name} " for name in every)
+    return Rule(key, "name", optional, names=listed, words=f"be one of {', '.join(every)}")
 
 
-def _rule(key: str, kind: inspect.Type, optional: bool) -> Rule:
+def _option_rule(key: str, own: Option) -> Rule:
+    """The rule of an option of a run, in the words in which it refuses what is none of its values."""
+    try:
+        own.require(key, math.nan)
+    except InputError as error:
+        words = str(error).partition(" must ")[2].partition(", got")[0]
+    if own.choices:
+        return _one_of(key, map(str, own.choices), optional=1)
+    if own.kind is bool:
+        return Rule(key, "truth", 1, words=words)
+    if own.kind is int:
+        return Rule(key, "whole", 1, own.ge or 0, own.le or _LONG, words=words)
+    least = math.nextafter(own.gt, math.inf) if own.gt is not None else own.ge or 0
+    most = math.nextafter(own.lt, -math.inf) if own.lt is not None else own.le or _FINITE
+    return Rule(key, "real", 1, least, most, _BITS, words=words)
+
+
+def _rule(key: str, kind: inspect.Type, optional: int) -> Rule:
     """The rule of a field of a type of ``outside``."""
     match kind:
         case inspect.IntType(ge=least, le=most):
@@ -82,31 +108,23 @@ def _rule(key: str, kind: inspect.Type, optional: bool) -> Rule:
 
 def _rules(kind: type[Any]) -> list[Rule]:
     found: Any = inspect.type_info(kind)
-    return [_rule(own.encode_name, own.type, not own.required) for own in found.fields]
+    return [_rule(own.encode_name, own.type, int(not own.required)) for own in found.fields]
 
 
 def rules() -> dict[str, list[Rule]]:
     """The rules of a header, of its start if that is drawn, of a tensor of it, and of the options that are followed."""
-    header = [Rule("run_seed", "whole", False, 0, _LARGEST, words=f"be an integer in 0..{_LARGEST}"), *_rules(Header)]
-    stream = Rule("stream", "whole", False, STREAM_VERSION, STREAM_VERSION, words=f"be {STREAM_VERSION}")
-    cut = Rule("cut", "real", True, *CUT, words="be in {}..{}".format(*CUT))
+    header = [Rule("run_seed", "whole", 0, 0, _LARGEST, words=f"be an integer in 0..{_LARGEST}"), *_rules(Header)]
+    stream = Rule("stream", "whole", 0, STREAM_VERSION, STREAM_VERSION, words=f"be {STREAM_VERSION}")
+    cut = Rule("cut", "real", 2, *CUT, words="be in {}..{}".format(*CUT))
     tensor = {own.key: own for own in _rules(Drawn)} | {"draw": _one_of("draw", DRAWS), "cut": cut}
+    options = run_options() | DeComFL.options()
+    kinds = _one_of("distribution", Distribution, optional=1)
     config = [
-        Rule("rank", "whole", True, 1, 1, words=f"be 1, {NO_LOW_RANK}"),
-        _one_of("distribution", Distribution, optional=True, hint=f", {NO_LOW_RANK}"),
-        Rule("clients", "whole", True, 1, 2**63 - 1, words="be an integer of at least 1"),
-        Rule("rounds", "whole", True, 1, 2**63 - 1, words="be an integer of at least 1"),
-        Rule("seed", "whole", True, 0, _LARGEST, words=f"be an integer in 0..{_LARGEST}"),
-        Rule("momentum", "real", True, 0, _SHARE, _BITS, words="be in [0, 1)"),
-        Rule("weight_decay", "real", True, 0, _FINITE, _BITS, words="be finite and at least 0"),
-        Rule("beta2", "real", True, 0, _SHARE, _BITS, words="be in [0, 1)"),
-        Rule("epsilon", "real", True, math.ulp(0), _FINITE, _BITS, words="be a finite number above 0"),
-        _one_of("momentum_form", ("torch", "paper"), optional=True),
-        Rule("private_seeds", "truth", True, words="be of type bool"),
-        Rule("method", "text", True, words="be text"),
-        _one_of("rule", ("sgd", "sign", "adamm"), optional=True),
-        _one_of("precision", ("float32", "bfloat16", "float16"), optional=True),
+        Rule("rank", "whole", 1, 1, 1, words=f"be 1, {NO_LOW_RANK}"),
+        replace(kinds, words=f"{kinds.words}, {NO_LOW_RANK}"),
+        Rule("method", "text", 1, words="be text"),
     ]
+    config += [_option_rule(key, options[key]) for key in _FOLLOWED]
     return {
         "header": [stream if own.key == "stream" else own for own in header],
         "start": _rules(StreamStart),
@@ -137,7 +155,7 @@ typedef enum {{ TEXT, HEX, NAME, TRUTH, TABLE, LIST, WHOLE, WHOLES, REAL }} kind
 typedef struct {{
     const char *key;
     kind_of_value kind;
-    int optional;
+    int optional;         /* 1: it may be left out; 2: it may be null, too */
     uint64_t least, most; /* of whole numbers; most is the digits of hex, too */
     uint64_t longest;     /* of a list; of a real number that stands there as a whole one, its bits, 0 for any */
     double from, to;      /* of a real number */
@@ -158,7 +176,7 @@ def in_c() -> str:
             if own.kind != "real":
                 bounds = f"{own.least}u, {own.most}u, {own.longest}, 0, 0"
             texts = f"{json.dumps(own.names)}, {json.dumps(own.words)}"
-            whole += f'    {{"{own.key}", {own.kind.upper()}, {int(own.optional)}, {bounds}, {texts}}},\n'
+            whole += f'    {{"{own.key}", {own.kind.upper()}, {own.optional}, {bounds}, {texts}}},\n'
         whole += "    {0}};\n\n"
     for name, (least, most, words) in record_rules().items():
         whole += f'static const rule_of_record {name.upper()}_RULE = {{{least}, {most}, "{words}"}};\n'
@@ -169,7 +187,7 @@ def in_javascript() -> str:
     """The block of JavaScript."""
     said = f"NO_LOW_RANK = {json.dumps(NO_LOW_RANK)}, LOW_RANK = {LOW_RANK_CODE}, MOST_SCALARS = {MAX_SCALARS}"
     whole = f"""  const {said};
-  // Key, kind, whether it may be left out, least and most of numbers, the longest list, names, words.
+  // Key, kind, whether it may be left out (2: or null), least and most of numbers, the longest list, names, words.
   // Of a real number the longest is the bits that it may have where it stands as a whole one, 0 for any.
   const LOG_RULES = {{
 """
@@ -179,7 +197,7 @@ def in_javascript() -> str:
             n = "n" if own.kind in ("whole", "wholes") else ""  # BigInt, as a double cannot hold all of them
             bounds = f"{own.least}{n}, {own.most}{n}, {own.longest}"
             texts = f"{json.dumps(own.names)}, {json.dumps(own.words)}"
-            whole += f'      ["{own.key}", "{own.kind}", {json.dumps(own.optional)}, {bounds}, {texts}],\n'
+            whole += f'      ["{own.key}", "{own.kind}", {own.optional}, {bounds}, {texts}],\n'
         whole += "    ],\n"
     whole += "  };\n  // Least, most and rule of what a record begins with.\n  const RECORD = {\n"
     for name, row in record_rules().items():

@@ -210,13 +210,13 @@ static int size_of(decomfl *r, const char *own, unsigned t, uint64_t most, uint6
     }
     if (*value(own, "scale") == '-' && strtof(value(own, "scale"), NULL) < 0 && !is(value(own, "draw"), "constant"))
         return refuse(r, "scale must be 0 or more");
-    if (*value(own, "cut") && !is(value(own, "draw"), "normal")) return refuse(r, "cut must be left out unless draw is normal");
+    if (*value(own, "cut") && *value(own, "cut") != 'n' && !is(value(own, "draw"), "normal")) return refuse(r, "cut must be left out unless draw is normal");
     return *size <= most ? 0 : refuse(r, "elements of the tensors of x_0 must be d in all, got more");
 }
 
 static void draw(const char *own, uint64_t key, uint32_t t, float *x, uint64_t size) {
     const char *how = value(own, "draw"), *cut = value(own, "cut");
-    float scale = strtof(value(own, "scale"), NULL), most = *cut ? strtof(cut, NULL) : INFINITY, z[TILE], next[TILE];
+    float scale = strtof(value(own, "scale"), NULL), most = *cut && *cut != 'n' ? strtof(cut, NULL) : INFINITY, z[TILE], next[TILE];
     uint32_t words[TILE];
     for (uint64_t start = 0; start < size; start += TILE) {
         uint64_t count = size - start < TILE ? size - start : TILE;

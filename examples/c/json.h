@@ -139,6 +139,7 @@ static int whole(const char *s, uint64_t least, uint64_t *found) {
 static int fits(const char *s, const rule_of_value *rule) {
     uint64_t n, count = 0;
     double real;
+    if (rule->optional == 2 && *s == 'n') return 1;
     switch (rule->kind) {
     case TEXT: return *s == '"';
     case HEX: return *s == '"' && strspn(s + 1, DIGITS "abcdef") == rule->most && s[rule->most + 1] == '"';

@@ -10,7 +10,7 @@ typedef enum { TEXT, HEX, NAME, TRUTH, TABLE, LIST, WHOLE, WHOLES, REAL } kind_o
 typedef struct {
     const char *key;
     kind_of_value kind;
-    int optional;
+    int optional;         /* 1: it may be left out; 2: it may be null, too */
     uint64_t least, most; /* of whole numbers; most is the digits of hex, too */
     uint64_t longest;     /* of a list; of a real number that stands there as a whole one, its bits, 0 for any */
     double from, to;      /* of a real number */
@@ -43,22 +43,22 @@ static const rule_of_value TENSOR_RULES[] = {
     {"draw", NAME, 0, 0u, 0u, 0, 0, 0, "constant uniform normal ", "be one of constant, uniform, normal"},
     {"scale", REAL, 0, 0, 0, 0, -3.4028234663852886e+38, 3.4028234663852886e+38, "", "be a float32 number"},
     {"shape", WHOLES, 0, 0u, 9223372036854775807u, 16, 0, 0, "", "be a list of at most 16 whole numbers in 0..9223372036854775807"},
-    {"cut", REAL, 1, 0, 0, 0, 0.1, 10, "", "be in 0.1..10"},
+    {"cut", REAL, 2, 0, 0, 0, 0.1, 10, "", "be in 0.1..10"},
     {0}};
 
 static const rule_of_value CONFIG_RULES[] = {
     {"rank", WHOLE, 1, 1u, 1u, 0, 0, 0, "", "be 1, as only version 0.1 of decomfl-lab has low-rank directions"},
     {"distribution", NAME, 1, 0u, 0u, 0, 0, 0, "gaussian sphere rademacher ", "be one of gaussian, sphere, rademacher, as only version 0.1 of decomfl-lab has low-rank directions"},
+    {"method", TEXT, 1, 0u, 0u, 0, 0, 0, "", "be text"},
     {"clients", WHOLE, 1, 1u, 9223372036854775807u, 0, 0, 0, "", "be an integer of at least 1"},
     {"rounds", WHOLE, 1, 1u, 9223372036854775807u, 0, 0, 0, "", "be an integer of at least 1"},
     {"seed", WHOLE, 1, 0u, 18446744073709551615u, 0, 0, 0, "", "be an integer in 0..18446744073709551615"},
     {"momentum", REAL, 1, 0, 0, 63, 0, 0.9999999999999999, "", "be in [0, 1)"},
-    {"weight_decay", REAL, 1, 0, 0, 63, 0, 1.7976931348623157e+308, "", "be finite and at least 0"},
+    {"weight_decay", REAL, 1, 0, 0, 63, 0, 1.7976931348623157e+308, "", "be a finite number of at least 0"},
     {"beta2", REAL, 1, 0, 0, 63, 0, 0.9999999999999999, "", "be in [0, 1)"},
     {"epsilon", REAL, 1, 0, 0, 63, 5e-324, 1.7976931348623157e+308, "", "be a finite number above 0"},
     {"momentum_form", NAME, 1, 0u, 0u, 0, 0, 0, "torch paper ", "be one of torch, paper"},
-    {"private_seeds", TRUTH, 1, 0u, 0u, 0, 0, 0, "", "be of type bool"},
-    {"method", TEXT, 1, 0u, 0u, 0, 0, 0, "", "be text"},
+    {"private_seeds", TRUTH, 1, 0u, 0u, 0, 0, 0, "", "be True or False"},
     {"rule", NAME, 1, 0u, 0u, 0, 0, 0, "sgd sign adamm ", "be one of sgd, sign, adamm"},
     {"precision", NAME, 1, 0u, 0u, 0, 0, 0, "float32 bfloat16 float16 ", "be one of float32, bfloat16, float16"},
     {0}};

@@ -11,49 +11,49 @@ globalThis.decomfl = (function library() {
 
   // Rules: python -m docs.reader_rules writes them.
   const NO_LOW_RANK = "as only version 0.1 of decomfl-lab has low-rank directions", LOW_RANK = 3, MOST_SCALARS = 1073741820;
-  // Key, kind, whether it may be left out, least and most of numbers, the longest list, names, words.
+  // Key, kind, whether it may be left out (2: or null), least and most of numbers, the longest list, names, words.
   // Of a real number the longest is the bits that it may have where it stands as a whole one, 0 for any.
   const LOG_RULES = {
     header: [
-      ["run_seed", "whole", false, 0n, 18446744073709551615n, 0, "", "be an integer in 0..18446744073709551615"],
-      ["config", "table", false, 0, 0, 0, "", "be a table"],
-      ["data", "text", false, 0, 0, 0, "", "be text"],
-      ["source", "text", true, 0, 0, 0, "", "be text"],
-      ["code", "text", true, 0, 0, 0, "", "be text"],
-      ["shape", "wholes", false, 1n, 281474976710656n, 16, "", "be a list of at most 16 whole numbers in 1..281474976710656"],
-      ["dtype", "name", false, 0, 0, 0, "bfloat16 bool float16 float32 float64 int16 int32 int64 int8 uint8 ", "be one of bfloat16, bool, float16, float32, float64, int16, int32, int64, int8, uint8"],
-      ["classes", "whole", false, 0n, 16777216n, 0, "", "be a whole number in 0..16777216"],
-      ["d", "whole", false, 1n, 281474976710656n, 0, "", "be a whole number in 1..281474976710656"],
-      ["x0", "hex", false, 0, 32, 0, "", "be text of 32 hexadecimal digits"],
-      ["stream", "whole", false, 1n, 1n, 0, "", "be 1"],
-      ["start", "table", true, 0, 0, 0, "", "be a table"],
-      ["tensors", "list", true, 0, 0, 65536, "", "be a list of at most 65536"],
+      ["run_seed", "whole", 0, 0n, 18446744073709551615n, 0, "", "be an integer in 0..18446744073709551615"],
+      ["config", "table", 0, 0, 0, 0, "", "be a table"],
+      ["data", "text", 0, 0, 0, 0, "", "be text"],
+      ["source", "text", 1, 0, 0, 0, "", "be text"],
+      ["code", "text", 1, 0, 0, 0, "", "be text"],
+      ["shape", "wholes", 0, 1n, 281474976710656n, 16, "", "be a list of at most 16 whole numbers in 1..281474976710656"],
+      ["dtype", "name", 0, 0, 0, 0, "bfloat16 bool float16 float32 float64 int16 int32 int64 int8 uint8 ", "be one of bfloat16, bool, float16, float32, float64, int16, int32, int64, int8, uint8"],
+      ["classes", "whole", 0, 0n, 16777216n, 0, "", "be a whole number in 0..16777216"],
+      ["d", "whole", 0, 1n, 281474976710656n, 0, "", "be a whole number in 1..281474976710656"],
+      ["x0", "hex", 0, 0, 32, 0, "", "be text of 32 hexadecimal digits"],
+      ["stream", "whole", 0, 1n, 1n, 0, "", "be 1"],
+      ["start", "table", 1, 0, 0, 0, "", "be a table"],
+      ["tensors", "list", 1, 0, 0, 65536, "", "be a list of at most 65536"],
     ],
     start: [
-      ["key", "hex", false, 0, 16, 0, "", "be text of 16 hexadecimal digits"],
-      ["tensors", "list", false, 0, 0, 65536, "", "be a list of at most 65536"],
+      ["key", "hex", 0, 0, 16, 0, "", "be text of 16 hexadecimal digits"],
+      ["tensors", "list", 0, 0, 0, 65536, "", "be a list of at most 65536"],
     ],
     tensor: [
-      ["draw", "name", false, 0, 0, 0, "constant uniform normal ", "be one of constant, uniform, normal"],
-      ["scale", "real", false, -3.4028234663852886e+38, 3.4028234663852886e+38, 0, "", "be a float32 number"],
-      ["shape", "wholes", false, 0n, 9223372036854775807n, 16, "", "be a list of at most 16 whole numbers in 0..9223372036854775807"],
-      ["cut", "real", true, 0.1, 10, 0, "", "be in 0.1..10"],
+      ["draw", "name", 0, 0, 0, 0, "constant uniform normal ", "be one of constant, uniform, normal"],
+      ["scale", "real", 0, -3.4028234663852886e+38, 3.4028234663852886e+38, 0, "", "be a float32 number"],
+      ["shape", "wholes", 0, 0n, 9223372036854775807n, 16, "", "be a list of at most 16 whole numbers in 0..9223372036854775807"],
+      ["cut", "real", 2, 0.1, 10, 0, "", "be in 0.1..10"],
     ],
     config: [
-      ["rank", "whole", true, 1n, 1n, 0, "", "be 1, as only version 0.1 of decomfl-lab has low-rank directions"],
-      ["distribution", "name", true, 0, 0, 0, "gaussian sphere rademacher ", "be one of gaussian, sphere, rademacher, as only version 0.1 of decomfl-lab has low-rank directions"],
-      ["clients", "whole", true, 1n, 9223372036854775807n, 0, "", "be an integer of at least 1"],
-      ["rounds", "whole", true, 1n, 9223372036854775807n, 0, "", "be an integer of at least 1"],
-      ["seed", "whole", true, 0n, 18446744073709551615n, 0, "", "be an integer in 0..18446744073709551615"],
-      ["momentum", "real", true, 0, 0.9999999999999999, 63, "", "be in [0, 1)"],
-      ["weight_decay", "real", true, 0, 1.7976931348623157e+308, 63, "", "be finite and at least 0"],
-      ["beta2", "real", true, 0, 0.9999999999999999, 63, "", "be in [0, 1)"],
-      ["epsilon", "real", true, 5e-324, 1.7976931348623157e+308, 63, "", "be a finite number above 0"],
-      ["momentum_form", "name", true, 0, 0, 0, "torch paper ", "be one of torch, paper"],
-      ["private_seeds", "truth", true, 0, 0, 0, "", "be of type bool"],
-      ["method", "text", true, 0, 0, 0, "", "be text"],
-      ["rule", "name", true, 0, 0, 0, "sgd sign adamm ", "be one of sgd, sign, adamm"],
-      ["precision", "name", true, 0, 0, 0, "float32 bfloat16 float16 ", "be one of float32, bfloat16, float16"],
+      ["rank", "whole", 1, 1n, 1n, 0, "", "be 1, as only version 0.1 of decomfl-lab has low-rank directions"],
+      ["distribution", "name", 1, 0, 0, 0, "gaussian sphere rademacher ", "be one of gaussian, sphere, rademacher, as only version 0.1 of decomfl-lab has low-rank directions"],
+      ["method", "text", 1, 0, 0, 0, "", "be text"],
+      ["clients", "whole", 1, 1n, 9223372036854775807n, 0, "", "be an integer of at least 1"],
+      ["rounds", "whole", 1, 1n, 9223372036854775807n, 0, "", "be an integer of at least 1"],
+      ["seed", "whole", 1, 0n, 18446744073709551615n, 0, "", "be an integer in 0..18446744073709551615"],
+      ["momentum", "real", 1, 0, 0.9999999999999999, 63, "", "be in [0, 1)"],
+      ["weight_decay", "real", 1, 0, 1.7976931348623157e+308, 63, "", "be a finite number of at least 0"],
+      ["beta2", "real", 1, 0, 0.9999999999999999, 63, "", "be in [0, 1)"],
+      ["epsilon", "real", 1, 5e-324, 1.7976931348623157e+308, 63, "", "be a finite number above 0"],
+      ["momentum_form", "name", 1, 0, 0, 0, "torch paper ", "be one of torch, paper"],
+      ["private_seeds", "truth", 1, 0, 0, 0, "", "be True or False"],
+      ["rule", "name", 1, 0, 0, 0, "sgd sign adamm ", "be one of sgd, sign, adamm"],
+      ["precision", "name", 1, 0, 0, 0, "float32 bfloat16 float16 ", "be one of float32, bfloat16, float16"],
     ],
   };
   // Least, most and rule of what a record begins with.
@@ -80,7 +80,6 @@ globalThis.decomfl = (function library() {
   // Refuses, in the words of decomfl replay, unless a rule holds.
   const must = (holds, name, rule, value) => holds || refuse(`${name} must ${rule}, got ${shown(value)}`);
   const isTable = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
-  const matches = (value, pattern) => typeof value === "string" && pattern.test(value);
 
   // 1. Hashes. --------------------------------------------------------------------------------------------------------
   function crc32(bytes) {
@@ -269,11 +268,12 @@ globalThis.decomfl = (function library() {
   // How many elements a tensor has, once what the header says of it is known to be sound.
   function sizeOf({ shape, draw, scale, cut }) {
     must(draw === "constant" || f(scale) >= 0, "scale", "be 0 or more", scale);
-    must(cut === undefined || draw === "normal", "cut", "be left out unless draw is normal", cut);
+    must((cut ?? null) === null || draw === "normal", "cut", "be left out unless draw is normal", cut);
     return shape.reduce((a, b) => a * b, 1);
   }
 
-  function fill(x, { draw, scale, cut = Infinity }, key, t) {
+  function fill(x, { draw, scale, cut: given }, key, t) {
+    const cut = given ?? Infinity;
     x.fill(scale);
     if (draw === "uniform") {
       x.forEach((one, j) => {
@@ -322,10 +322,11 @@ globalThis.decomfl = (function library() {
   }
 
   // Whether a value is as a rule has it.
-  function fits(value, [, kind, , least, most, longest, names]) {
+  function fits(value, [, kind, optional, least, most, longest, names]) {
     const isText = typeof value === "string" && value[0] !== NUMBER;
     const number = typeof value === "string" && value[0] === NUMBER ? value.slice(1) : "";
     const isWhole = /^-?\d+$/.test(number), inside = (found) => found >= least && found <= most;
+    if (value === null && optional === 2) return true;
     switch (kind) {
       case "text": return isText;
       case "hex": return isText && value.length === most && /^[0-9a-f]*$/.test(value);
@@ -447,7 +448,7 @@ globalThis.decomfl = (function library() {
     if (broken(0, start)) refuse("the header of this log was changed or cut");
     checkHeader(isTable(raw) ? raw : {});
     const { config } = header, seed = BigInt(header.run_seed);
-    for (const key of ["rounds", "clients"]) must(key in config, "config", `have ${key}`, undefined);
+    must("rounds" in config && "clients" in config, "config", "have rounds and clients", config);
     while (start < bytes.length) {
       const whole = start + 12 <= bytes.length && crc32(bytes.subarray(start, start + 8)) === u32(start + 8);
       const stop = whole ? start + 28 + u32(start + 4) : bytes.length, r = rounds.length;
