@@ -178,15 +178,6 @@ def test_a_message_of_other_methods_or_sides_or_of_more_than_the_wire_can_say_is
     attempt(_Client())
 
 
-@pytest.mark.parametrize("shape", [(1, 65535), (65535, 1)])
-def test_as_many_steps_or_directions_as_the_wire_can_say_come_back(shape: tuple[int, int]) -> None:
-    back = decode(encode(Reply(0, 0, np.zeros(shape, np.float32))))
-    assert isinstance(back, Reply)
-    assert back.scalars.shape == shape
-    plan = Plan(0, 0.1, shape[1], Distribution.GAUSSIAN, (1,) * shape[0])
-    assert decode(encode(plan)) == plan
-
-
 SPARSE = SparseVector(2**32, np.array([1]), np.ones(1, np.float32))
 
 
