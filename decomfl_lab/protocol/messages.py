@@ -64,8 +64,7 @@ class Field:
         elif self.form.endswith("s"):
             sound = isinstance(value, bytes) and len(value) == int(self.form[:-1])
         else:
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            sound = whole and value in self.whole_numbers
+            sound = isinstance(value, int) and value in self.whole_numbers and not isinstance(value, bool)
         if not sound:  # nothing is put into words for the many that are
             require(sound, f"{self.name} of {whose}", self.rule(value), value)
 
@@ -77,7 +76,8 @@ class Layout:
         self.fields = fields
         self._struct = struct.Struct("<" + "".join(field.form for field in fields))
         self.size = self._struct.size  # bytes
-        self.unpack_from = self._struct.unpack_from  # the numbers as they stand there, which nobody has checked
+        # bytes of numbers and back, which nobody has checked
+        self.pack_sound, self.unpack_from = self._struct.pack, self._struct.unpack_from
 
     def check(self, values: Sequence[Any], whose: str) -> None:
         """InputError, which names the field and whose it is, unless every number is allowed."""
@@ -87,7 +87,7 @@ class Layout:
     def pack(self, values: Sequence[Any], whose: str) -> bytes:
         """The numbers as bytes; InputError as ``check``."""
         self.check(values, whose)
-        return self._struct.pack(*values)
+        return self.pack_sound(*values)
 
 
 class Kind(IntEnum):

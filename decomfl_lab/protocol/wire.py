@@ -23,6 +23,7 @@ from decomfl_lab.protocol.messages import (
     DIRECTIONS,
     HEADER_BYTES,
     KINDS,
+    ROUND,
     ROUND_HEAD,
     SIGNS,
     STEPS,
@@ -153,8 +154,7 @@ def _round_head(
     r: int, eta: float, P: int, distribution: Distribution, seeds: Sequence[StepSeed], signs: int = 0
 ) -> bytes:
     K, seeding = len(seeds), seeding_of(seeds, P)
-    require_sendable(K, P)
-    places = _DISTRIBUTIONS.index(distribution), STREAM_VERSION, _SEEDINGS.index(seeding)
+    places = _DISTRIBUTIONS.index(distribution), STREAM_VERSION, _SEEDINGS.index(seeding) | signs
     # The seeds, or the places in the pool, as they travel, in the order of (k, p).
     sent: list[Any]
     kind = "Q"
@@ -166,9 +166,9 @@ def _round_head(
         case _:
             each: Any = seeds
             sent = [own for seed in each for own in ((seed,) if isinstance(seed, int) else seed)]
-    head = bytearray(ROUND_HEAD.pack((r, eta, K, P, *places), "the message"))
-    head[-1] |= signs
-    return bytes(head) + struct.pack(f"<{len(sent)}{kind}", *sent)
+    ROUND.check(r, "the message")
+    _form(eta, K, P, *places)
+    return ROUND_HEAD.pack_sound(r, eta, K, P, *places) + struct.pack(f"<{len(sent)}{kind}", *sent)
 
 
 @lru_cache(64)
