@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +112,7 @@ def _rules(kind: type[Any]) -> list[Rule]:
 
 
 def rules() -> dict[str, list[Rule]]:
-    """The rules of a header, of its start if that is drawn, of a tensor of it, and of the options that are followed."""
+    """The rules of a header, of a start that is drawn, of a tensor of it, of the options that are followed, of a record."""
     header = [Rule("run_seed", "whole", 0, 0, _LARGEST, words=f"be an integer in 0..{_LARGEST}"), *_rules(Header)]
     stream = Rule("stream", "whole", 0, STREAM_VERSION, STREAM_VERSION, words=f"be {STREAM_VERSION}")
     cut = Rule("cut", "real", 2, *CUT, words="be in {}..{}".format(*CUT))
@@ -125,84 +125,61 @@ def rules() -> dict[str, list[Rule]]:
         Rule("method", "text", 1, words="be text"),
     ]
     config += [_option_rule(key, options[key]) for key in _FOLLOWED]
+    record = []
+    for own in ROUND_HEAD.fields:
+        if own.form not in "fd":
+            every = own.whole_numbers
+            record.append(Rule(own.name, "whole", 0, every[0], every[-1], words=own.rule()))
     return {
         "header": [stream if own.key == "stream" else own for own in header],
         "start": _rules(StreamStart),
         "tensor": list(tensor.values()),
         "config": config,
+        "record": record,
     }
 
 
-def record_rules() -> dict[str, tuple[int, int, str]]:
-    """Least, most and rule of the whole numbers that a record begins with; eta is a finite number above 0."""
-    found = {}
-    for own in ROUND_HEAD.fields:
-        if own.name != "round" and own.form not in "fd":
-            every = own.whole_numbers
-            found[own.name.partition(" ")[0]] = every[0], every[-1], own.rule()
-    return found
-
-
-_HEAD = """/* What a log may say: python -m docs.reader_rules writes it from what decomfl itself reads logs by. */
-#ifndef DECOMFL_RULES_H
-#define DECOMFL_RULES_H
-
-#include <stdint.h>
-
-#define NO_LOW_RANK "{NO_LOW_RANK}"
-enum {{ LOW_RANK = {LOW_RANK_CODE}, MOST_SCALARS = {MAX_SCALARS} }};
-typedef enum {{ TEXT, HEX, NAME, TRUTH, TABLE, LIST, WHOLE, WHOLES, REAL }} kind_of_value;
-typedef struct {{
-    const char *key;
-    kind_of_value kind;
-    int optional;         /* 1: it may be left out; 2: it may be null, too */
-    uint64_t least, most; /* of whole numbers; most is the digits of hex, too */
-    uint64_t longest;     /* of a list; of a real number that stands there as a whole one, its bits, 0 for any */
-    double from, to;      /* of a real number */
-    const char *names, *words; /* what it may be, with a space after each; what it must be, in words */
-}} rule_of_value;
-typedef struct {{ uint32_t least, most; const char *words; }} rule_of_record;
-
-"""
+def _tables(begin: str, row: str, end: str) -> str:
+    """All tables; every row is the same text in both languages, bounds in quotes as neither can hold all of them."""
+    whole = ""
+    for name, table in rules().items():
+        whole += begin.format(name=name, NAME=name.upper())
+        for own in table:
+            values = replace(own, least=repr(own.least), most=repr(own.most))  # type: ignore[arg-type]
+            whole += row.format(json.dumps(astuple(values))[1:-1])
+        whole += end
+    return whole
 
 
 def in_c() -> str:
     """The header of C."""
-    whole = _HEAD.format(NO_LOW_RANK=NO_LOW_RANK, LOW_RANK_CODE=LOW_RANK_CODE, MAX_SCALARS=MAX_SCALARS)
-    for name, table in rules().items():
-        whole += f"static const rule_of_value {name.upper()}_RULES[] = {{\n"
-        for own in table:
-            bounds = f"0, 0, {own.longest}, {own.least!r}, {own.most!r}"
-            if own.kind != "real":
-                bounds = f"{own.least}u, {own.most}u, {own.longest}, 0, 0"
-            texts = f"{json.dumps(own.names)}, {json.dumps(own.words)}"
-            whole += f'    {{"{own.key}", {own.kind.upper()}, {own.optional}, {bounds}, {texts}}},\n'
-        whole += "    {0}};\n\n"
-    for name, (least, most, words) in record_rules().items():
-        whole += f'static const rule_of_record {name.upper()}_RULE = {{{least}, {most}, "{words}"}};\n'
-    return whole + "\n#endif\n"
+    return f"""/* What a log may say: python -m docs.reader_rules writes it from what decomfl itself reads logs by. */
+#ifndef DECOMFL_RULES_H
+#define DECOMFL_RULES_H
+
+#define NO_LOW_RANK "{NO_LOW_RANK}"
+enum {{ LOW_RANK = {LOW_RANK_CODE}, MOST_SCALARS = {MAX_SCALARS} }};
+typedef struct {{
+    const char *key, *kind;    /* a text, hex, name, truth, table, list, whole, wholes (a list of them) or real */
+    int optional;              /* 1: it may be left out; 2: it may be null, too */
+    const char *least, *most;  /* of a number, or of those of a list; most is the digits of hex, too */
+    int longest;               /* of a list; of a real number that stands there as a whole one, its bits, 0 for any */
+    const char *names, *words; /* what it may be, with a space after each; what it must be, in words */
+}} rule;
+
+{_tables("static const rule {NAME}_RULES[] = {{" + chr(10), "    {{{}}}," + chr(10), "    {0}};" + chr(10) * 2)}#endif
+"""
 
 
 def in_javascript() -> str:
     """The block of JavaScript."""
     said = f"NO_LOW_RANK = {json.dumps(NO_LOW_RANK)}, LOW_RANK = {LOW_RANK_CODE}, MOST_SCALARS = {MAX_SCALARS}"
-    whole = f"""  const {said};
+    return f"""  const {said};
   // Key, kind, whether it may be left out (2: or null), least and most of numbers, the longest list, names, words.
   // Of a real number the longest is the bits that it may have where it stands as a whole one, 0 for any.
   const LOG_RULES = {{
+{_tables("    {name}: [" + chr(10), "      [{}]," + chr(10), "    ]," + chr(10))}  }};
 """
-    for name, table in rules().items():
-        whole += f"    {name}: [\n"
-        for own in table:
-            n = "n" if own.kind in ("whole", "wholes") else ""  # BigInt, as a double cannot hold all of them
-            bounds = f"{own.least}{n}, {own.most}{n}, {own.longest}"
-            texts = f"{json.dumps(own.names)}, {json.dumps(own.words)}"
-            whole += f'      ["{own.key}", "{own.kind}", {own.optional}, {bounds}, {texts}],\n'
-        whole += "    ],\n"
-    whole += "  };\n  // Least, most and rule of what a record begins with.\n  const RECORD = {\n"
-    for name, row in record_rules().items():
-        whole += f"    {name}: {json.dumps(row)},\n"
-    return whole + "  };\n"
 
 
 def written(text: str) -> str:

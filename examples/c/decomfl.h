@@ -279,14 +279,14 @@ static int decomfl_open(decomfl *r, const uint8_t *bytes, size_t size) {
     r->at = end + 16;
     int sound = is_json(r->header, length) && whole(value(r->header, "run_seed"), 0, &r->run_seed);
     if (!sound) return refuse(r, "run_seed in the header must be an integer in 0..18446744073709551615");
-    const char *config = value(r->header, "config"), *method = value(config, "method"), *rule = value(config, "rule");
+    const char *config = value(r->header, "config"), *method = value(config, "method"), *by = value(config, "rule");
     const char *form = value(config, "momentum_form"), *momentum = value(config, "momentum");
     const char *grid = value(config, "grid");
     if (check(r->error, sizeof r->error, r->header, HEADER_RULES, "", "header")) return -1;
     if (check(r->error, sizeof r->error, config, CONFIG_RULES, "", "log")) return -1;
     int known = is(method, "decomfl") || is(method, "decomfl-projection") || is(method, "feedsign");
     int plain = !*value(config, "precision") || is(value(config, "precision"), "float32");
-    if (!known || !plain || (*rule && !is(rule, "sgd")) || (*grid && (!whole(grid, 0, &seed) || seed)))
+    if (!known || !plain || (*by && !is(by, "sgd")) || (*grid && (!whole(grid, 0, &seed) || seed)))
         return refuse(r, "decomfl and feedsign are known here, with the rule sgd, in float32, on no grid");
     whole(value(r->header, "d"), 1, &r->d);
     if (!whole(value(config, "rounds"), 1, &r->planned)) return refuse(r, "config must have rounds");
@@ -334,9 +334,13 @@ static int unreadable(decomfl *r, const char *text) {
     return -1;
 }
 
-static int unruly(decomfl *r, const char *name, const rule_of_record *rule, const char *hint) {
+/* 0 where a number of a record keeps its rule; else -1, with r->error. */
+static int keeps(decomfl *r, const char *name, uint64_t found, const char *hint) {
+    const rule *own = RECORD_RULES;
     char text[200];
-    snprintf(text, sizeof text, "%s of the message must %s%s", name, rule->words, hint);
+    while (strcmp(own->key, name)) own++;
+    if (is_between(found, own)) return 0;
+    snprintf(text, sizeof text, "%s of the message must %s%s", name, own->words, hint);
     return unreadable(r, text);
 }
 
@@ -354,12 +358,9 @@ static int apply(decomfl *r, const uint8_t *m, size_t size) {
     if (number(m + 12, 4) != 1) return unreadable(r, "records of the entry must be 1");
     if (number(m + 16, 4) != r->round) return unreadable(r, "record must be of this round");
     if (!(s.eta > 0) || !isfinite(s.eta)) return unreadable(r, "eta of the message must be a finite number above 0");
-    if (K < K_RULE.least) return unruly(r, "K", &K_RULE, "");
-    if (P < P_RULE.least) return unruly(r, "P", &P_RULE, "");
-    if (m[32] > DISTRIBUTION_RULE.most)
-        return unruly(r, "distribution", &DISTRIBUTION_RULE, s.kind == LOW_RANK ? ", " NO_LOW_RANK : "");
-    if (m[33] != STREAM_RULE.most) return unruly(r, "stream version", &STREAM_RULE, "");
-    if ((uint32_t)seeding > SEEDING_RULE.most) return unruly(r, "seeding", &SEEDING_RULE, "");
+    if (keeps(r, "K", K, "") || keeps(r, "P", P, "")) return -1;
+    if (keeps(r, "distribution", m[32], s.kind == LOW_RANK ? ", " NO_LOW_RANK : "")) return -1;
+    if (keeps(r, "stream version", m[33], "") || keeps(r, "seeding", (uint64_t)seeding, "")) return -1;
     if (count > MOST_SCALARS) return unreadable(r, "K·P must be at most 1073741820, which fit into a reply");
     uint64_t sizes[5] = {8 * count, 8 * K, 8, 0, 2 * count}, sent = signs ? (count + 7) / 8 : 4 * count;
     uint64_t needed = 35 + sizes[seeding] + sent;

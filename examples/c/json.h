@@ -135,46 +135,53 @@ static int whole(const char *s, uint64_t least, uint64_t *found) {
     return digits && ends(s + digits) && *found >= least;
 }
 
+static int is_kind(const rule *own, const char *kind) { return !strcmp(own->kind, kind); }
+
+/* Whether a number is between the bounds of a rule. */
+static int is_between(uint64_t n, const rule *own) {
+    return n >= strtoull(own->least, NULL, 10) && n <= strtoull(own->most, NULL, 10);
+}
+
 /* Whether the value at s is as a rule has it. */
-static int fits(const char *s, const rule_of_value *rule) {
-    uint64_t n, count = 0;
-    double real;
-    if (rule->optional == 2 && *s == 'n') return 1;
-    switch (rule->kind) {
-    case TEXT: return *s == '"';
-    case HEX: return *s == '"' && strspn(s + 1, DIGITS "abcdef") == rule->most && s[rule->most + 1] == '"';
-    case TRUTH: return *s == 't' || *s == 'f';
-    case TABLE: return *s == '{';
-    case WHOLE: return whole(s, rule->least, &n) && n <= rule->most;
-    case NAME:
-        for (const char *name = rule->names; *name; name = strchr(name, ' ') + 1) {
+static int fits(const char *s, const rule *own) {
+    uint64_t n;
+    if (own->optional == 2 && *s == 'n') return 1;
+    if (is_kind(own, "text")) return *s == '"';
+    if (is_kind(own, "truth")) return *s == 't' || *s == 'f';
+    if (is_kind(own, "table")) return *s == '{';
+    if (is_kind(own, "whole")) return whole(s, 0, &n) && is_between(n, own);
+    if (is_kind(own, "hex")) {
+        size_t digits = strtoul(own->most, NULL, 10);
+        return *s == '"' && strspn(s + 1, DIGITS "abcdef") == digits && s[digits + 1] == '"';
+    }
+    if (is_kind(own, "name")) {
+        for (const char *name = own->names; *name; name = strchr(name, ' ') + 1) {
             size_t size = strcspn(name, " ");
             if (*s == '"' && !strncmp(s + 1, name, size) && s[size + 1] == '"') return 1;
         }
         return 0;
-    case LIST:
-    case WHOLES:
-        if (*s != '[') return 0;
-        for (s = after_space(s + 1); *s != ']'; s = after_space(after_value(s)), count++)
-            if (rule->kind == WHOLES && (!whole(s, rule->least, &n) || n > rule->most)) return 0;
-        return count <= rule->longest;
-    case REAL:
-        if (*s != '-' && (*s < '0' || *s > '9')) return 0;
-        real = strtod(s, NULL);
-        if (rule->longest && ends(s + 1 + strspn(s + 1, DIGITS)) && fabs(real) >= ldexp(1, (int)rule->longest)) return 0;
-        return real >= rule->from && real <= rule->to;
     }
-    return 0;
+    if (is_kind(own, "real")) {
+        if (*s != '-' && (*s < '0' || *s > '9')) return 0;
+        double real = strtod(s, NULL);
+        if (own->longest && ends(s + 1 + strspn(s + 1, DIGITS)) && fabs(real) >= ldexp(1, own->longest)) return 0;
+        return real >= strtod(own->least, NULL) && real <= strtod(own->most, NULL);
+    }
+    int count = 0; /* of a list */
+    if (*s != '[') return 0;
+    for (s = after_space(s + 1); *s != ']' && count <= own->longest; s = after_space(after_value(s)), count++)
+        if (is_kind(own, "wholes") && (!whole(s, 0, &n) || !is_between(n, own))) return 0;
+    return count <= own->longest;
 }
 
 /* 0 where the table at s keeps the rules; else -1, and why in "error": "where" stands before the key, "of" behind it. */
-static int check(char *error, size_t room, const char *s, const rule_of_value *rule, const char *where, const char *of) {
-    for (; rule->key; rule++) {
-        const char *at = value(s, rule->key);
-        if (*at ? fits(at, rule) : rule->optional) continue;
-        if (*at) snprintf(error, room, "%s%s in the %s must %s", where, rule->key, of, rule->words);
-        else if (*where) snprintf(error, room, "%.*s in the %s must have %s", (int)strlen(where) - 1, where, of, rule->key);
-        else snprintf(error, room, "%s must have %s", of, rule->key);
+static int check(char *error, size_t room, const char *s, const rule *own, const char *where, const char *of) {
+    for (; own->key; own++) {
+        const char *at = value(s, own->key);
+        if (*at ? fits(at, own) : own->optional) continue;
+        if (*at) snprintf(error, room, "%s%s in the %s must %s", where, own->key, of, own->words);
+        else if (*where) snprintf(error, room, "%.*s in the %s must have %s", (int)strlen(where) - 1, where, of, own->key);
+        else snprintf(error, room, "%s must have %s", of, own->key);
         return -1;
     }
     return 0;

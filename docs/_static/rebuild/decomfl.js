@@ -15,54 +15,54 @@ globalThis.decomfl = (function library() {
   // Of a real number the longest is the bits that it may have where it stands as a whole one, 0 for any.
   const LOG_RULES = {
     header: [
-      ["run_seed", "whole", 0, 0n, 18446744073709551615n, 0, "", "be an integer in 0..18446744073709551615"],
-      ["config", "table", 0, 0, 0, 0, "", "be a table"],
-      ["data", "text", 0, 0, 0, 0, "", "be text"],
-      ["source", "text", 1, 0, 0, 0, "", "be text"],
-      ["code", "text", 1, 0, 0, 0, "", "be text"],
-      ["shape", "wholes", 0, 1n, 281474976710656n, 16, "", "be a list of at most 16 whole numbers in 1..281474976710656"],
-      ["dtype", "name", 0, 0, 0, 0, "bfloat16 bool float16 float32 float64 int16 int32 int64 int8 uint8 ", "be one of bfloat16, bool, float16, float32, float64, int16, int32, int64, int8, uint8"],
-      ["classes", "whole", 0, 0n, 16777216n, 0, "", "be a whole number in 0..16777216"],
-      ["d", "whole", 0, 1n, 281474976710656n, 0, "", "be a whole number in 1..281474976710656"],
-      ["x0", "hex", 0, 0, 32, 0, "", "be text of 32 hexadecimal digits"],
-      ["stream", "whole", 0, 1n, 1n, 0, "", "be 1"],
-      ["start", "table", 1, 0, 0, 0, "", "be a table"],
-      ["tensors", "list", 1, 0, 0, 65536, "", "be a list of at most 65536"],
+      ["run_seed", "whole", 0, "0", "18446744073709551615", 0, "", "be an integer in 0..18446744073709551615"],
+      ["config", "table", 0, "0", "0", 0, "", "be a table"],
+      ["data", "text", 0, "0", "0", 0, "", "be text"],
+      ["source", "text", 1, "0", "0", 0, "", "be text"],
+      ["code", "text", 1, "0", "0", 0, "", "be text"],
+      ["shape", "wholes", 0, "1", "281474976710656", 16, "", "be a list of at most 16 whole numbers in 1..281474976710656"],
+      ["dtype", "name", 0, "0", "0", 0, "bfloat16 bool float16 float32 float64 int16 int32 int64 int8 uint8 ", "be one of bfloat16, bool, float16, float32, float64, int16, int32, int64, int8, uint8"],
+      ["classes", "whole", 0, "0", "16777216", 0, "", "be a whole number in 0..16777216"],
+      ["d", "whole", 0, "1", "281474976710656", 0, "", "be a whole number in 1..281474976710656"],
+      ["x0", "hex", 0, "0", "32", 0, "", "be text of 32 hexadecimal digits"],
+      ["stream", "whole", 0, "1", "1", 0, "", "be 1"],
+      ["start", "table", 1, "0", "0", 0, "", "be a table"],
+      ["tensors", "list", 1, "0", "0", 65536, "", "be a list of at most 65536"],
     ],
     start: [
-      ["key", "hex", 0, 0, 16, 0, "", "be text of 16 hexadecimal digits"],
-      ["tensors", "list", 0, 0, 0, 65536, "", "be a list of at most 65536"],
+      ["key", "hex", 0, "0", "16", 0, "", "be text of 16 hexadecimal digits"],
+      ["tensors", "list", 0, "0", "0", 65536, "", "be a list of at most 65536"],
     ],
     tensor: [
-      ["draw", "name", 0, 0, 0, 0, "constant uniform normal ", "be one of constant, uniform, normal"],
-      ["scale", "real", 0, -3.4028234663852886e+38, 3.4028234663852886e+38, 0, "", "be a float32 number"],
-      ["shape", "wholes", 0, 0n, 9223372036854775807n, 16, "", "be a list of at most 16 whole numbers in 0..9223372036854775807"],
-      ["cut", "real", 2, 0.1, 10, 0, "", "be in 0.1..10"],
+      ["draw", "name", 0, "0", "0", 0, "constant uniform normal ", "be one of constant, uniform, normal"],
+      ["scale", "real", 0, "-3.4028234663852886e+38", "3.4028234663852886e+38", 0, "", "be a float32 number"],
+      ["shape", "wholes", 0, "0", "9223372036854775807", 16, "", "be a list of at most 16 whole numbers in 0..9223372036854775807"],
+      ["cut", "real", 2, "0.1", "10", 0, "", "be in 0.1..10"],
     ],
     config: [
-      ["rank", "whole", 1, 1n, 1n, 0, "", "be 1, as only version 0.1 of decomfl-lab has low-rank directions"],
-      ["distribution", "name", 1, 0, 0, 0, "gaussian sphere rademacher ", "be one of gaussian, sphere, rademacher, as only version 0.1 of decomfl-lab has low-rank directions"],
-      ["method", "text", 1, 0, 0, 0, "", "be text"],
-      ["clients", "whole", 1, 1n, 9223372036854775807n, 0, "", "be an integer of at least 1"],
-      ["rounds", "whole", 1, 1n, 9223372036854775807n, 0, "", "be an integer of at least 1"],
-      ["seed", "whole", 1, 0n, 18446744073709551615n, 0, "", "be an integer in 0..18446744073709551615"],
-      ["momentum", "real", 1, 0, 0.9999999999999999, 63, "", "be in [0, 1)"],
-      ["weight_decay", "real", 1, 0, 1.7976931348623157e+308, 63, "", "be a finite number of at least 0"],
-      ["beta2", "real", 1, 0, 0.9999999999999999, 63, "", "be in [0, 1)"],
-      ["epsilon", "real", 1, 5e-324, 1.7976931348623157e+308, 63, "", "be a finite number above 0"],
-      ["momentum_form", "name", 1, 0, 0, 0, "torch paper ", "be one of torch, paper"],
-      ["private_seeds", "truth", 1, 0, 0, 0, "", "be True or False"],
-      ["rule", "name", 1, 0, 0, 0, "sgd sign adamm ", "be one of sgd, sign, adamm"],
-      ["precision", "name", 1, 0, 0, 0, "float32 bfloat16 float16 ", "be one of float32, bfloat16, float16"],
+      ["rank", "whole", 1, "1", "1", 0, "", "be 1, as only version 0.1 of decomfl-lab has low-rank directions"],
+      ["distribution", "name", 1, "0", "0", 0, "gaussian sphere rademacher ", "be one of gaussian, sphere, rademacher, as only version 0.1 of decomfl-lab has low-rank directions"],
+      ["method", "text", 1, "0", "0", 0, "", "be text"],
+      ["clients", "whole", 1, "1", "9223372036854775807", 0, "", "be an integer of at least 1"],
+      ["rounds", "whole", 1, "1", "9223372036854775807", 0, "", "be an integer of at least 1"],
+      ["seed", "whole", 1, "0", "18446744073709551615", 0, "", "be an integer in 0..18446744073709551615"],
+      ["momentum", "real", 1, "0", "0.9999999999999999", 63, "", "be in [0, 1)"],
+      ["weight_decay", "real", 1, "0", "1.7976931348623157e+308", 63, "", "be a finite number of at least 0"],
+      ["beta2", "real", 1, "0", "0.9999999999999999", 63, "", "be in [0, 1)"],
+      ["epsilon", "real", 1, "5e-324", "1.7976931348623157e+308", 63, "", "be a finite number above 0"],
+      ["momentum_form", "name", 1, "0", "0", 0, "torch paper ", "be one of torch, paper"],
+      ["private_seeds", "truth", 1, "0", "0", 0, "", "be True or False"],
+      ["rule", "name", 1, "0", "0", 0, "sgd sign adamm ", "be one of sgd, sign, adamm"],
+      ["precision", "name", 1, "0", "0", 0, "float32 bfloat16 float16 ", "be one of float32, bfloat16, float16"],
     ],
-  };
-  // Least, most and rule of what a record begins with.
-  const RECORD = {
-    K: [1, 65535, "be in 1..65535"],
-    P: [1, 65535, "be in 1..65535"],
-    distribution: [0, 2, "be in 0..2"],
-    stream: [1, 1, "be 1"],
-    seeding: [0, 4, "be in 0..4"],
+    record: [
+      ["round", "whole", 0, "0", "4294967295", 0, "", "be in 0..4294967295"],
+      ["K", "whole", 0, "1", "65535", 0, "", "be in 1..65535"],
+      ["P", "whole", 0, "1", "65535", 0, "", "be in 1..65535"],
+      ["distribution", "whole", 0, "0", "2", 0, "", "be in 0..2"],
+      ["stream version", "whole", 0, "1", "1", 0, "", "be 1"],
+      ["seeding", "whole", 0, "0", "4", 0, "", "be in 0..4"],
+    ],
   };
   // End of the rules.
 
@@ -325,18 +325,18 @@ globalThis.decomfl = (function library() {
   function fits(value, [, kind, optional, least, most, longest, names]) {
     const isText = typeof value === "string" && value[0] !== NUMBER;
     const number = typeof value === "string" && value[0] === NUMBER ? value.slice(1) : "";
-    const isWhole = /^-?\d+$/.test(number), inside = (found) => found >= least && found <= most;
+    const isWhole = /^-?\d+$/.test(number), inside = (found, as) => found >= as(least) && found <= as(most);
     if (value === null && optional === 2) return true;
     switch (kind) {
       case "text": return isText;
-      case "hex": return isText && value.length === most && /^[0-9a-f]*$/.test(value);
+      case "hex": return isText && value.length === Number(most) && /^[0-9a-f]*$/.test(value);
       case "name": return isText && names.split(" ").slice(0, -1).includes(value);
       case "truth": return typeof value === "boolean";
       case "table": return isTable(value);
       case "list": return Array.isArray(value) && value.length <= longest;
-      case "whole": return isWhole && inside(BigInt(number));
+      case "whole": return isWhole && inside(BigInt(number), BigInt);
       case "wholes": return Array.isArray(value) && value.length <= longest && value.every((one) => fits(one, [, "whole", , least, most]));
-      default: return number !== "" && inside(Number(number)) && !(isWhole && longest && Math.abs(Number(number)) >= 2 ** longest);
+      default: return number !== "" && inside(Number(number), Number) && !(isWhole && longest && Math.abs(Number(number)) >= 2 ** longest);
     }
   }
 
@@ -417,9 +417,10 @@ globalThis.decomfl = (function library() {
     check(records === 1, "records of the entry", "be 1", records);
     check(round === r, "record", `be of round ${r}`, round);
     check(eta > 0 && eta < Infinity, "eta of the message", "be a finite number above 0", eta);
-    for (const [name, value] of Object.entries({ K, P, distribution: which, stream, seeding })) {
-      const [least, most, rule] = RECORD[name], hint = name === "distribution" && value === LOW_RANK ? `, ${NO_LOW_RANK}` : "";
-      check(value >= least && value <= most, `${name === "stream" ? "stream version" : name} of the message`, rule + hint, value);
+    const found = { round, K, P, distribution: which, "stream version": stream, seeding };
+    for (const [name, , , least, most, , , words] of LOG_RULES.record) {
+      const hint = name === "distribution" && which === LOW_RANK ? `, ${NO_LOW_RANK}` : "", value = found[name];
+      check(value >= Number(least) && value <= Number(most), `${name} of the message`, words + hint, value);
     }
     check(count <= MOST_SCALARS, "K·P", `be at most ${MOST_SCALARS}, which fit into a reply`, count);
     const size = [8 * count, 8 * K, 8, 0, 2 * count][seeding], sent = signs ? Math.ceil(count / 8) : 4 * count;
