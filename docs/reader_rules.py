@@ -112,7 +112,7 @@ def _rules(kind: type[Any]) -> list[Rule]:
 
 
 def rules() -> dict[str, list[Rule]]:
-    """The rules of a header, of a start that is drawn, of a tensor of it, of the options that are followed, of a record."""
+    """The rules of a header, a start that is drawn, a tensor of it, the options that are followed, and a record."""
     header = [Rule("run_seed", "whole", 0, 0, _LARGEST, words=f"be an integer in 0..{_LARGEST}"), *_rules(Header)]
     stream = Rule("stream", "whole", 0, STREAM_VERSION, STREAM_VERSION, words=f"be {STREAM_VERSION}")
     cut = Rule("cut", "real", 2, *CUT, words="be in {}..{}".format(*CUT))

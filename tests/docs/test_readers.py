@@ -446,8 +446,8 @@ def test_a_fused_multiply_add_is_noticed(vectors: Path, tmp_path: Path) -> None:
     assert (ran.returncode, "DIFFERS" in ran.stdout) == (1, True)
 
 
-def test_each_reader_has_less_than_650_lines_without_its_rules() -> None:
+def test_each_reader_has_less_than_700_lines_without_its_rules() -> None:
     before, _, rest = MAIN.with_suffix(".js").read_text().partition(reader_rules.FIRST)
     in_c = "".join((ROOT / "examples" / "c" / name).read_text() for name in ("decomfl.h", "json.h"))
     for text in (before + rest.partition(reader_rules.LAST)[2], in_c):
-        assert len(text.splitlines()) < 650
+        assert len(text.splitlines()) < 700
