@@ -23,7 +23,7 @@ from decomfl_lab.noise import Distribution
 from decomfl_lab.replicas.rebuild import axpy_, form_points_, project
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.runs.configuration import TrainConfig
-from decomfl_lab.runs.preparation import build_federation
+from decomfl_lab.runs.preparation import Prepared
 from decomfl_lab.tables import table_beside
 
 SIZES = (1, 127, 128, 129, 4097, 1_000_003)
@@ -114,7 +114,7 @@ def _replays(device: torch.device, other: str, changes: dict[str, Any], rounds: 
     places = [(torch.device("cpu"), device, None if device.type == "cuda" else other)]
     places += [(device, torch.device("cpu"), None)] if device.type == "cuda" else []
     for trained, rebuilt, backend in places:
-        federation, _, _ = build_federation(config, dataset.to(trained))
+        federation = Prepared.of(config, dataset.to(trained)).federation()
         assert isinstance(federation, DeComFLFederation)
         start = federation.observer.clone()
         for _ in range(rounds):

@@ -1,4 +1,4 @@
-"""What a run says of itself: a line that sums it up, what was sent, which models were rebuilt, its curves, its troubles."""
+"""What a run says: a line that sums it up, what was sent, which models were rebuilt, its curves, its troubles."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from decomfl_lab.errors import DivergedError, HookError, plural
+from decomfl_lab.errors import DivergedError, plural
 from decomfl_lab.methods.method import Method
 from decomfl_lab.runs.folder import METRICS, METRICS_FILE, further
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from decomfl_lab.runs.configuration import TrainConfig
-    from decomfl_lab.runs.run import Run
 
 RISEN = 10.0
 """A run whose loss ends above so many times that of its first round is warned of."""
@@ -100,14 +99,6 @@ def diverged(error: DivergedError, done: int, method: Method, out: Path | None) 
         blame = f"before any step: a loss is no finite number at x_0 or mu = {plain['mu']:g} from it; try a smaller mu"
         return DivergedError(error.args[0], f"in round 0, {blame}{kept}")
     return DivergedError(error.args[0], f"in round {done} {_remedy(method, lr)}{kept}")
-
-
-def failed(error: HookError, run: Run, out: Path | None) -> HookError:
-    """The error with the run, and where that is."""
-    where = "the run up to there is the error's attribute run" if out is None else f"the run is saved in {out}"
-    found = HookError(f"{error.args[0]}; {where}")
-    found.run = run
-    return found
 
 
 def warn_if_risen(first: float, last: float, method: Method, lr: float) -> None:

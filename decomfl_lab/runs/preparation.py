@@ -320,11 +320,6 @@ class Prepared:
             require(classes, "loss", rule, CROSS_ENTROPY)
         return cls(config, dataset, module, copied, layout, measure, layout.flatten(copied), untried)
 
-    @property
-    def method(self) -> Method:
-        """The method."""
-        return self.config.method
-
     @cached_property
     def numbers(self) -> Dataset:
         """The data in the dtype of x."""
@@ -384,12 +379,6 @@ class Prepared:
         exact = [first.of(index, own) for index, own in zip(self.chosen, batches, strict=True)]
         return [RoundedObjective(objective) for objective in exact] if rounded else [*exact]
 
-    def setting(self) -> TrainingSetting:
-        """What the method trains."""
-        config, engine = self.config, make_engine(self.config.engine)
-        engine = Tried(engine, config.engine) if self.loss.tried else engine
-        return TrainingSetting(self.x, self.objectives(), config.sampled, config.seed, engine, joined=config.joined)
-
     def federation(self, by: Elsewhere | None = None) -> Federation:
         """The method's federation at round 0, its clients in this process or elsewhere.
 
@@ -397,34 +386,23 @@ class Prepared:
             InputError: If the data cannot be split so, or clients that are elsewhere send more than scalars, or keep
                 something in this process.
         """
-        here = self.method.federation(self.setting())
+        config, method, engine = self.config, self.config.method, make_engine(self.config.engine)
+        engine = Tried(engine, config.engine) if self.loss.tried else engine
+        objectives = self.objectives()
+        setting = TrainingSetting(self.x, objectives, config.sampled, config.seed, engine, joined=config.joined)
+        here = method.federation(setting)
         if by is None:
             return here
         rule = "be lab.Ray(workers=N), or None for this process, or another federations.carrier.Elsewhere"
         require(isinstance(by, Elsewhere), "federation", rule, by)
-        federation = movable(here, self.method)
-        self.method.require_carried(by)
+        federation = movable(here, method)
+        method.require_carried(by)
         require(self.dataset.device.type == "cpu", "device", f"be cpu with federation {by}", self.dataset.device.type)
         # In each host there is one model for all of its clients anyway: they replay.
-        there = self.config.but(self.method.replaying())
+        there = config.but(method.replaying())
         make = partial(build_host, there, self.dataset, self.given, self.loss)
         run, m = there.identity(federation.observer.digest()), there.sampled
         return CarriedFederation.of(federation, by.carrier(make, there.clients), run, quorum=m, patience=PATIENCE)
-
-
-def build_federation(
-    config: TrainConfig,
-    dataset: Dataset,
-    *,
-    module: nn.Module | None = None,
-    loss: LossFunction | BatchLoss | None = None,
-) -> tuple[Federation, nn.Module, Layout]:
-    """The federation of ``config`` in this process, and the module and layout to evaluate its model with.
-
-    Args and errors are those of ``Prepared.of``; nothing is tried.
-    """
-    start = Prepared.of(config, dataset, module, loss)
-    return start.federation(), start.module, start.layout
 
 
 def build_host(
@@ -434,9 +412,8 @@ def build_host(
     loss: LossFunction | BatchLoss | None,
     ids: Iterable[int],
 ) -> Host:
-    """The host of these clients of ``config``, as it is made in another process; see ``build_federation``."""
-    found, _, _ = build_federation(config, dataset, module=module, loss=loss)
-    federation = movable(found, config.method)
+    """The host of these clients, as it is made in another process; see ``Prepared.of``. Nothing is tried."""
+    federation = movable(Prepared.of(config, dataset, module, loss).federation(), config.method)
     return host_of(federation, config.identity(federation.observer.digest()), ids)
 
 
@@ -507,10 +484,11 @@ def tried(start: Prepared) -> Prepared:
         if not additive:
             sizes = {f"client {i}": len(index) for i, index in enumerate(start.chosen)}
             refuse(_orders(trial, sizes))
-        mu = start.method.plain().get("mu")
-        if start.method.gradients:
+        method = start.config.method
+        mu = method.plain().get("mu")
+        if method.gradients:
             varies = trial.values != trial.near_values
-            refuse(sloped(f, x, start.method.name, varies=varies, mend=partial(_without_gradients, trial)))
+            refuse(sloped(f, x, method.name, varies=varies, mend=partial(_without_gradients, trial)))
         elif mu is not None:
             for finding in trial.continuous(mu):
                 warnings.warn(finding, LabWarning, stacklevel=3)

@@ -1,4 +1,4 @@
-"""A run: its rounds, the row of the table that each evaluation adds, and the doors to it, ``lab.train`` and ``lab.load``."""
+"""A run: its rounds, the row of the table that each evaluation adds, and its doors, ``lab.train`` and ``lab.load``."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -68,7 +68,6 @@ from decomfl_lab.runs.messages import (
     Sent,
     curves,
     diverged,
-    failed,
     interrupted,
     summary,
     warn_if_risen,
@@ -229,7 +228,14 @@ class Run:
 
     @property
     def metrics(self) -> pd.DataFrame:
-        """One row an evaluation, see ``train``."""
+        """One row an evaluation; columns.toml says what the columns are.
+
+        A run with a task has a first row for round 0, before any training, and calibrated_accuracy:
+
+            argmax_c log p_c(prompt) − log p_c(prompt without content)        in place of    argmax_c log p_c(prompt)
+
+        (Zhao, Wallace, Feng, Klein and Singh, "Calibrate before use", ICML 2021; "N/A" in every column).
+        """
         method = self.config.method
         more = [*further(self.config), *(["drift"] if method.drifts else [])]
         more += [] if self.federation.curvature is None else list(self.federation.curvature.names)
@@ -367,8 +373,30 @@ class Run:
         on_start: OnStart | None = None,
         hooks: Sequence[Hook] = (),
         any_code: bool = False,
-    ) -> None:
-        """Go on to the last round of the configuration; see ``train``, and ``runs.hooks`` for hooks of the user's."""
+    ) -> pd.DataFrame:
+        """Go on to the last round of the configuration; with ``out`` it resumes what is there, by checkpoint or log.
+
+        A first SIGINT or SIGTERM is held back to the end of the round, which is then saved in ``out``; a second one is
+        not. Where clients send scalars, the folder's ``LOG_FILE`` has an entry for every round (``protocol.log``).
+
+        Args:
+            out: The folder for metrics.csv, config.toml, provenance.json, checkpoint and log; made if missing.
+            on_round: A function that is called after every round.
+            on_start: A function that is called before the first round if the run has a task, with the row of round 0:
+                zero-shot accuracies.
+            hooks: Functions of the user's that are called after every round (``runs.hooks``).
+            any_code: Whether a run goes on that another version of the code began; its provenance lists every version,
+                and every device: records are applied to the same bits on each, losses agree to rounding.
+
+        Returns:
+            The table, ``metrics``.
+
+        Raises:
+            InputError: If the folder does not fit, or another process writes to it; nothing is half-written.
+            Interrupted: After a signal, once the round is saved; it says where.
+            DivergedError: If scalars or models are no longer finite; the evaluations up to there are in ``out``, and
+                the run is its attribute ``run``.
+        """
         self.folder, self.saved = out or self.folder, None
 
         def words() -> str:
@@ -385,6 +413,7 @@ class Run:
                 begin(self, out)
             with remembered(self) if out is None else logged(self, out):
                 self._train(out, on_round, on_start, hooks)
+        return self.metrics
 
     def _train(
         self, out: Path | None, on_round: OnRound | None, on_start: OnStart | None, hooks: Sequence[Hook]
@@ -431,7 +460,10 @@ class Run:
                     raise
                 except HookError as error:
                     save()
-                    raise failed(error, self, out) from error.__cause__
+                    where = "the run up to there is the error's attribute run"
+                    found = HookError(f"{error.args[0]}; {where if out is None else f'the run is saved in {out}'}")
+                    found.run = self
+                    raise found from error.__cause__
                 if stops:
                     if not rows or rows[-1]["round"] != self.round:
                         self.evaluate()
@@ -500,57 +532,6 @@ class Run:
         """
         resume_run(self, Path(folder), any_code=any_code)
         self.folder = Path(folder)
-
-
-def train_run(
-    config: TrainConfig,
-    *,
-    dataset: Dataset | None = None,
-    out: Path | None = None,
-    on_round: Callable[[Progress], None] | None = None,
-    on_start: Callable[[dict[str, float]], None] | None = None,
-    any_code: bool = False,
-    device: str | None = None,
-) -> pd.DataFrame:
-    """Run ``config``; with ``out`` it resumes what is there, by checkpoint or log, and can be interrupted at any time.
-
-    A first SIGINT or SIGTERM is held back to the end of the round, which is then saved in ``out``; a second one is not.
-    Where clients send scalars, the folder's ``LOG_FILE`` has an entry for every round (``protocol.log``).
-
-    Args:
-        config: The configuration of the run.
-        dataset: The data; None for what ``config`` names.
-        out: The folder for metrics.csv, config.toml, provenance.json, checkpoint and log; made if missing.
-        on_round: A function that is called after every round.
-        on_start: A function that is called before the first round if the run has a task, with the row of round 0:
-            zero-shot accuracies.
-        any_code: Whether a run goes on that another version of the code began; its provenance lists every version.
-        device: The device, cpu, cuda, cuda:N or auto; None for the one that the data are on. A run may go on on another
-            one, and its provenance lists all: records are applied to the same bits, losses agree to rounding.
-
-    Returns:
-        One row an evaluation, columns ``METRICS``: round (completed), test_accuracy, test_loss, train_loss (mean
-        over the rounds since the last evaluation), norm (‖x‖₂ of the trained parameters), wire_scalars (bytes / 4 a
-        client, mean over clients), wire_bytes (all) and those of them that went up, gradient_scalars (all), model_pulls
-        (rebuilds replaced by sending the model), seconds (training time so far); with revert sync also drift, the
-        largest ‖x_i − x‖∞ / ‖x‖∞ of a client's rebuilt model so far; with log_kappa also ``CurvatureLog.names`` of the
-        rounds since the last evaluation. A run with a task has a first row for round 0, before any training, and
-        calibrated_accuracy:
-
-            argmax_c log p_c(prompt) − log p_c(prompt without content)        in place of    argmax_c log p_c(prompt)
-
-        (Zhao, Wallace, Feng, Klein and Singh, "Calibrate before use", ICML 2021; "N/A" in every column).
-
-    Raises:
-        InputError: If the configuration, the data or the folder does not fit, or another process writes to the folder;
-            nothing is half-written.
-        Interrupted: After a signal, once the round is saved; it says where.
-        DivergedError: If scalars or models are no longer finite; the evaluations up to there are in ``out``, and the
-            run is its attribute ``run``.
-    """
-    run = Run(config, dataset=dataset, device=device)
-    run.train(out=out, on_round=on_round, on_start=on_start, any_code=any_code)
-    return run.metrics
 
 
 def load_run(

@@ -217,7 +217,7 @@ def tuned(start: Prepared, wanted: Collection[str] = CHOSEN) -> tuple[Prepared, 
     """
     if not wanted:
         return start, None
-    config, method = start.config, start.method
+    config, method = start.config, start.config.method
     P = None if "perturbations" in wanted else method.sizes.get("P", FIRST)
     require(config.compute != "bfloat16", "compute", "be float32 with lr auto", config.compute)
 

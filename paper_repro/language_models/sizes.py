@@ -20,7 +20,7 @@ from decomfl_lab.progress import Progress
 from decomfl_lab.provenance import provenance
 from decomfl_lab.runs.configuration import TrainConfig
 from decomfl_lab.runs.folder import METRICS_FILE
-from decomfl_lab.runs.run import load_run, train_run
+from decomfl_lab.runs.run import Run, load_run
 from figures.sizes import size_figure
 from figures.style import series_styles
 from paper_repro.language_models.language import kappa_of, pretraining, prompts_loss
@@ -110,7 +110,7 @@ def _runs_and_kappas(folder: Path, report: Report, size: Sizes, model: str, job:
             report(replace(at, round=done + at.round, rounds=total))
 
         try:
-            train_run(config, dataset=dataset, out=out, on_round=shifted)
+            Run(config, dataset=dataset).train(out=out, on_round=shifted)
         except DivergedError:
             diverged = True
         rows = pd.read_csv(out / METRICS_FILE)

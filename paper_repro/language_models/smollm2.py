@@ -21,12 +21,11 @@ from decomfl_lab.checkpoint import Saved, read_checkpoint
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.devices import find_device
 from decomfl_lab.federations.simulation import DeComFLFederation
-from decomfl_lab.files import write_atomically
 from decomfl_lab.protocol.wire import encode
 from decomfl_lab.provenance import PROVENANCE_FILE, read_provenance
 from decomfl_lab.runs.configuration import TrainConfig, config_from_mapping
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS_FILE
-from decomfl_lab.runs.preparation import Materials, build_federation
+from decomfl_lab.runs.preparation import Materials, Prepared
 from figures.comparison import Panel, comparison
 from figures.style import OKABE_ITO, LineStyle
 from paper_repro.language_models.language import kappa_of, prompts_loss
@@ -101,7 +100,8 @@ def proof(config: TrainConfig, dataset: Dataset, saved: Saved) -> tuple[dict[str
     brought up to date by the records that it missed, is compared too. κ = tr(G)/‖G‖₂ is that of the Gauss-Newton matrix
     of the mean loss of ``EXAMPLES`` training prompts, with a 95 % interval, at the models of ``KAPPA_AT``.
     """
-    built, module, layout = build_federation(config, dataset)
+    start = Prepared.of(config, dataset)
+    built, module, layout = start.federation(), start.module, start.layout
     federation = cast(DeComFLFederation, built)
     late, rolling = federation.observer.clone(), federation.observer.clone()
     layout.bind(module, rolling.x.clone())
@@ -223,9 +223,8 @@ def record(run: Path, into: Path) -> None:
     rows, facts = taken(run)
     finished = int(facts["rebuilt"]["rounds"] == facts["settings"]["rounds"])
     recordings.save(NAME, "full", rows, [facts], into, (finished, 1))
-    for name in (LOG_FILE, METRICS_FILE, CONFIG_FILE, PROVENANCE_FILE):
-        write_atomically(into / "runs" / NAME / name, (run / name).read_bytes())
-    manifest.note(into, into / "runs" / NAME)
+    files = (LOG_FILE, METRICS_FILE, CONFIG_FILE, PROVENANCE_FILE)
+    manifest.write(into, {f"runs/{NAME}/{name}": (run / name).read_bytes() for name in files})
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from torch import Tensor
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.progress import Progress
 from decomfl_lab.provenance import provenance
-from decomfl_lab.runs.configuration import TrainConfig
 from figures.theory import FLAT_FROM, dimension_free, speed_ups, step_sizes, training
 from paper_repro.workflow.claims import CLAIMS, ClaimOutcome
 from paper_repro.workflow.data import digest_named
@@ -172,7 +171,7 @@ def _beside_bounds(folder: Path, report: Report, size: Sizes, model: str) -> Res
     constant and bound; the model is trained on scikit-learn's digits.
     """
     dataset = load_dataset("digits")
-    config = _config(model, size.rounds)
+    config = configuration(PATTERNS["theory"], {}, model=model, rounds=size.rounds)
     runs, done = len(size.seeds) + 1, 0
 
     def follow(own: Landscape) -> Iterator[Tensor]:
@@ -228,7 +227,3 @@ def _chosen(constants: Setting, margin: float) -> Setting:
     theorem = statement("theorem-2")
     setting = constants.at(margin * theorem.step_sizes(constants).largest)
     return replace(setting, mu=theorem.best_mu(setting, share=1.0))
-
-
-def _config(model: str, rounds: int) -> TrainConfig:
-    return configuration(PATTERNS["theory"], {}, model=model, rounds=rounds)

@@ -33,7 +33,7 @@ from decomfl_lab.protocol.delivery import ModelsDown, receive
 from decomfl_lab.provenance import provenance
 from decomfl_lab.records.pool import OffGridError
 from decomfl_lab.runs.configuration import TrainConfig
-from decomfl_lab.runs.preparation import Materials, build_federation, fitted, held_out
+from decomfl_lab.runs.preparation import Materials, Prepared, fitted, held_out
 from decomfl_lab.runs.run import Run
 from paper_repro.language_models.language import pretraining
 from paper_repro.workflow.data import digest_of, missing
@@ -303,7 +303,7 @@ def costs(config: TrainConfig, dataset: Dataset, missed: int) -> dict[str, Any]:
         directions; back_bytes and back_seconds, what client 1 gets and takes to have the global model; follows, what
         it has it from (``FOLLOWS``), and exact, whether bit for bit; pace, see ``_pace``.
     """
-    caught, _, _ = build_federation(fitted(config.but(_Caught()), dataset), dataset)
+    caught = Prepared.of(fitted(config.but(_Caught()), dataset), dataset).federation()
     real = cast(TrainingSetting, caught)
     setting = replace(real, sampled=1, engine=Serial())
     method = config.method.but({"lr": 1e-6})

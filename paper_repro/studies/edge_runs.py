@@ -19,7 +19,7 @@ from decomfl_lab.objectives.objective import mean_losses
 from decomfl_lab.progress import Progress
 from decomfl_lab.provenance import provenance
 from decomfl_lab.runs.configuration import TrainConfig
-from decomfl_lab.runs.preparation import Materials, build_federation
+from decomfl_lab.runs.preparation import Materials, Prepared
 from hessian.kappa.effective_rank import effective_rank
 from hessian.operators.curvature import GaussNewtonOperator
 from hessian.operators.gauss_newton_trace import gauss_newton_trace
@@ -87,7 +87,8 @@ def _measured(folder: Path, report: Report, config: TrainConfig, examples: int, 
     norm is ‖x‖, drawn the examples that a step is made of, m·B or all that the clients have.
     """
     dataset = Materials.of(config).dataset()
-    federation, module, layout = build_federation(config, dataset)
+    start = Prepared.of(config, dataset)
+    federation, module, layout = start.federation(), start.module, start.layout
     # The mean losses of so many training images, and of two halves of five times as many others.
     own = copy.deepcopy(module)
     chosen = fixed_choice(len(dataset.train_labels), 6 * examples, _HESSIAN_IMAGES)

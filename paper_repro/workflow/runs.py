@@ -29,7 +29,7 @@ from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.runs.configuration import TrainConfig
 from decomfl_lab.runs.folder import METRICS_FILE, looked_at
 from decomfl_lab.runs.preparation import Materials
-from decomfl_lab.runs.run import train_run
+from decomfl_lab.runs.run import Run
 from paper_repro.workflow.data import digest_of, tokens_of
 
 Result = tuple[pd.DataFrame, dict[str, Any]]  # rows and provenance
@@ -145,7 +145,7 @@ class Job:
         """See ``Work``; a run that diverges has a result too: the rows up to there."""
         own, diverged = self.placed(folder.parent), False
         try:
-            train_run(own.config, dataset=own.dataset(), device=self.device, out=folder, on_round=report, any_code=True)
+            Run(own.config, dataset=own.dataset(), device=self.device).train(out=folder, on_round=report, any_code=True)
         except DivergedError:
             diverged = True
         rows = pd.read_csv(folder / METRICS_FILE)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from decomfl_lab.runs.configuration import TrainConfig
-from decomfl_lab.runs.run import train_run
+from decomfl_lab.runs.run import Run
 from tests.anywhere.facts import CONTROL, PLANT, facts
 from tests.decomfl_lab.carriers.killed import Processes, free_address
 from tests.tables import rows_of
@@ -45,7 +45,7 @@ CASES = [
 def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("logs")
     for name, config in RUNS.items():
-        train_run(config, out=folder / name)
+        Run(config).train(out=folder / name)
     return folder
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from decomfl_lab import InputError, TrainConfig
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE
-from decomfl_lab.runs.run import load_run, train_run
+from decomfl_lab.runs.run import Run, load_run
 from tests.fuzz.judge import mended
 from tests.refusals import refused, refuses
 
@@ -65,7 +65,7 @@ def test_no_random_damage_is_read(written: tuple[Path, bytes], data: st.DataObje
 
 def test_a_damaged_run_is_neither_used_nor_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "run"
-    train_run(TINY, out=out)
+    Run(TINY).train(out=out)
     path = out / CHECKPOINT_FILE
     path.write_bytes(_flipped(path.read_bytes(), 8 * path.stat().st_size - 2))  # a high bit of the last number
     before = {file.name: file.read_bytes() for file in out.iterdir()}
@@ -78,13 +78,13 @@ def test_a_damaged_run_is_neither_used_nor_overwritten(tmp_path: Path, capsys: p
 
 def test_an_edited_configuration_is_refused_by_name_and_says_what_to_do(tmp_path: Path) -> None:
     config = replace(TINY, momentum=0.9)
-    train_run(config, out=tmp_path)
+    Run(config).train(out=tmp_path)
     file = tmp_path / CONFIG_FILE
     file.write_text(file.read_text().replace("momentum = 0.9", "momentum = 0.8").replace("rounds = 4", "rounds = 9"))
     told = (
         r"config.toml must be as the run left it \(only rounds may differ\), got momentum = 0.8 for 0.9: put that back"
     )
-    for goes_on in (lambda: load_run(tmp_path), lambda: train_run(replace(config, rounds=5), out=tmp_path)):
+    for goes_on in (lambda: load_run(tmp_path), lambda: Run(replace(config, rounds=5)).train(out=tmp_path)):
         with pytest.raises(InputError, match=told):
             goes_on()
     file.unlink()

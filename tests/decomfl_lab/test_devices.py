@@ -29,7 +29,7 @@ from decomfl_lab.provenance import read_provenance
 from decomfl_lab.replicas.rebuild import form_points_, project
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.runs.folder import CHECKPOINT_FILE
-from decomfl_lab.runs.run import train_run
+from decomfl_lab.runs.run import Run
 from tests.refusals import refused
 
 CPU = torch.device("cpu")
@@ -87,10 +87,10 @@ def test_a_gpu_without_triton_is_refused_in_words() -> None:
 
 
 def test_a_run_goes_on_on_another_device_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = train_run(SMALL, out=tmp_path / "whole")
-    train_run(replace(SMALL, rounds=1), out=tmp_path / "parts")
+    whole = Run(SMALL).train(out=tmp_path / "whole")
+    Run(replace(SMALL, rounds=1)).train(out=tmp_path / "parts")
     monkeypatch.setattr("decomfl_lab.runs.run.describe", lambda device: f"another {device}")
-    both = train_run(SMALL, out=tmp_path / "parts", device="auto")
+    both = Run(SMALL, device="auto").train(out=tmp_path / "parts")
     assert both.test_loss.iloc[-1] == whole.test_loss.iloc[-1]
     first, then = read_provenance(tmp_path / "parts")["devices"]
     assert (first.startswith("cpu ("), then) == (True, "another cpu")

@@ -19,7 +19,7 @@ from decomfl_lab.interrupts import Interrupted, idle, interrupt, postponed, tell
 from decomfl_lab.laws import LAWS
 from decomfl_lab.runs.configuration import config_from_mapping, read_config
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE
-from decomfl_lab.runs.run import train_run
+from decomfl_lab.runs.run import Run
 from tests.thorough import sampled
 
 TALKATIVE = """
@@ -86,7 +86,7 @@ def test_an_interrupted_run_is_saved_at_once_and_goes_on_to_the_same_bits(
     reached = int(words[1])
     assert 4 <= reached == read_checkpoint(out / CHECKPOINT_FILE)[1]["federation"]["round"]
     config = replace(config_from_mapping(read_config(out / CONFIG_FILE), "config"), rounds=reached + 4)
-    resumed, whole = train_run(config, out=out), train_run(config, out=tmp_path / "whole")
+    resumed, whole = Run(config).train(out=out), Run(config).train(out=tmp_path / "whole")
     pd.testing.assert_frame_equal(resumed.drop(columns="seconds"), whole.drop(columns="seconds"), check_exact=True)
     states = [read_checkpoint(folder / CHECKPOINT_FILE) for folder in (out, tmp_path / "whole")]
     assert states[0][1]["federation"] == states[1][1]["federation"]

@@ -25,7 +25,7 @@ from decomfl_lab.outside import FILES, Offer, read_as
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.runs.configuration import TrainConfig, run_options
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE, PROVENANCE_FILE
-from decomfl_lab.runs.run import train
+from decomfl_lab.runs.run import Run
 from hessian import DenseOperator, effective_rank
 from tests.decomfl_lab.cli.test_screens import EVERY
 from tests.decomfl_lab.runs.variants import SMALL
@@ -164,7 +164,7 @@ def test_an_unknown_option_is_refused_with_the_nearest_at_every_door(tmp_path: P
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("run")
-    train(SMALL, out=folder)
+    Run(SMALL).train(out=folder)
     effective_rank(DenseOperator(torch.diag(torch.arange(1.0, 90.0))), seed=0, checkpoint=folder / "kappa", rtol=0.5)
     with RunLog.open(folder / LOG_FILE, write=False) as log:
         header = {name: value for name, value in log.header.items() if name != "run_seed"}

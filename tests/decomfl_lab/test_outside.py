@@ -24,7 +24,7 @@ from decomfl_lab.runs.folder import (
     read_rows,
     table_is_sound,
 )
-from decomfl_lab.runs.run import train_run
+from decomfl_lab.runs.run import Run
 from figures.command import curves_of
 from tests.refusals import refuses
 
@@ -34,7 +34,7 @@ TINY = TrainConfig(data="digits", model="logistic", clients=4, sampled=2, rounds
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole")
-    train_run(TINY, out=folder)
+    Run(TINY).train(out=folder)
     return folder
 
 
@@ -71,7 +71,7 @@ def test_a_table_that_disagrees_with_the_checkpoint_is_said_and_made_anew(
     (row,) = json.loads(told.out)
     assert row["accuracy"] == looked_at(whole).last["test_accuracy"] != 0.9999
     assert curves_of([looked_at(out)]).equals(curves_of([looked_at(whole)]))  # what plot draws
-    train_run(TINY, out=out)
+    Run(TINY).train(out=out)
     assert f"metrics.csv says {name}" in caplog.text
     assert read_rows(out / METRICS_FILE) == read_rows(whole / METRICS_FILE)
 
@@ -85,7 +85,7 @@ def test_a_table_that_is_none_is_made_anew_from_the_checkpoint_or_the_log(
     (out / METRICS_FILE).write_text(content)
     assert looked_at(out).last == looked_at(whole).last
     (out / CHECKPOINT_FILE).unlink()
-    train_run(TINY, out=out)
+    Run(TINY).train(out=out)
     found, right = without_time(out), without_time(whole)
     assert [row.pop("train_loss") for row in right] != [row.pop("train_loss") for row in found]
     assert found == right
@@ -99,7 +99,7 @@ def test_without_a_checkpoint_a_changed_table_is_noticed_and_evaluated_anew(
     (out / CHECKPOINT_FILE).unlink()
     assert main(["runs", str(out)]) == 0
     assert "metrics.csv was changed, and nothing else has its numbers" in capsys.readouterr().err
-    assert list(train_run(TINY, out=out).train_loss.isna()) == [True] * 3
+    assert list(Run(TINY).train(out=out).train_loss.isna()) == [True] * 3
     assert "train_loss and seconds, which nothing else has, are not known" in caplog.text
     found, right = without_time(out), without_time(whole)
     assert all(math.isnan(row.pop("train_loss")) and right[n].pop("train_loss") > 0 for n, row in enumerate(found))
@@ -125,7 +125,7 @@ def test_an_accuracy_that_somebody_also_gave_a_digest_is_evaluated_anew(out: Pat
     facts["metrics_sha256"] = hashlib.sha256((out / METRICS_FILE).read_bytes()).hexdigest()
     (out / PROVENANCE_FILE).write_text(json.dumps(facts))
     (out / CHECKPOINT_FILE).unlink()
-    train_run(TINY, out=out)
+    Run(TINY).train(out=out)
     assert "the model was evaluated anew, and metrics.csv says test_accuracy = 0.9999 for" in caplog.text
     assert without_time(out) == without_time(whole)
 
@@ -134,7 +134,7 @@ def test_a_run_goes_on_from_its_log_alone(out: Path, whole: Path) -> None:
     for name in (CHECKPOINT_FILE, METRICS_FILE, PROVENANCE_FILE):
         (out / name).unlink()
     before = (out / LOG_FILE).read_bytes()
-    train_run(TINY, out=out)
+    Run(TINY).train(out=out)
     assert (out / LOG_FILE).read_bytes() == before
     assert looked_at(out).last["test_loss"] == looked_at(whole).last["test_loss"]
 

@@ -14,7 +14,7 @@ from decomfl_lab.protocol.messages import HEADER_BYTES
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.protocol.wire import SEED_BYTES
 from decomfl_lab.records.seeds import Seeding
-from decomfl_lab.runs.preparation import build_federation
+from decomfl_lab.runs.preparation import Prepared
 from tests.thorough import sampled
 from theory import TABLE_1, ExpectedTraffic, expected_numbers, expected_traffic, value_of
 
@@ -32,7 +32,8 @@ def _config(method: str, **changes: object) -> TrainConfig:
 
 def _expectation(config: TrainConfig) -> tuple[ExpectedTraffic, int]:
     """The mean of the ledger over all histories, and d."""
-    federation, _, layout = build_federation(config, load_dataset("digits"))
+    start = Prepared.of(config, load_dataset("digits"))
+    federation, layout = start.federation(), start.layout
     return mean_traffic(federation, config.cohort), layout.d
 
 

@@ -16,7 +16,7 @@ from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.objectives.objective import ModuleObjective
 from decomfl_lab.runs.configuration import TrainConfig
-from decomfl_lab.runs.preparation import build_federation
+from decomfl_lab.runs.preparation import Prepared
 from hessian.kappa.effective_rank import effective_rank
 from hessian.operators.curvature import HessianOperator
 from hessian.operators.mean_loss import MeanLoss
@@ -32,7 +32,8 @@ class Landscape:
     BATCHES: Final = 8
 
     def __init__(self, config: TrainConfig, dataset: Dataset) -> None:
-        federation, module, _ = build_federation(config, dataset)
+        start = Prepared.of(config, dataset)
+        federation, module = start.federation(), start.module
         self.config = config
         self.federation = cast(DeComFLFederation, federation)
         self.objectives = [cast(ModuleObjective, client.objective) for client in self.federation.clients]

@@ -20,7 +20,7 @@ from decomfl_lab.cli.runs import SHOWN
 from decomfl_lab.files import held, is_held
 from decomfl_lab.language.finetuning import FineTuning
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, found_runs, save_run
-from decomfl_lab.runs.run import load_run, train_run
+from decomfl_lab.runs.run import Run, load_run
 from figures.command import curves_of
 from tests.decomfl_lab.language.tiny import save_opt
 from tests.decomfl_lab.language.toy import write_sst2
@@ -38,7 +38,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two finished runs that differ in K, one of them twice over by its seed."""
     folder = tmp_path_factory.mktemp("runs")
     for name, config in {"a": CONFIG, "b": CONFIG.but(local_steps=2), "c": CONFIG.but(seed=1)}.items():
-        train_run(config, out=folder / name)
+        Run(config).train(out=folder / name)
     return folder
 
 
@@ -71,7 +71,7 @@ def test_an_interrupted_a_damaged_and_a_foreign_folder_are_told_apart(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("interrupted", "damaged", "bare"):
-        train_run(CONFIG, out=tmp_path / name)
+        Run(CONFIG).train(out=tmp_path / name)
     (tmp_path / "none").mkdir()
     longer = load_run(tmp_path / "interrupted")
     longer.config = longer.config.but(rounds=9)
@@ -175,7 +175,7 @@ def test_an_exported_language_model_is_read_by_transformers_and_answers_as_the_r
 ) -> None:
     model, data = str(save_opt(tmp_path / "opt")), str(write_sst2(tmp_path / "sst2"))
     own = {"task": "sst2", "task_data": data, "model": model, "tune": tune, "lora_rank": 2, "lr": 0.01, "mu": 1e-3}
-    train_run(CONFIG.but(**{**own, "data": "mnist"}), out=tmp_path / "run")
+    Run(CONFIG.but(**{**own, "data": "mnist"})).train(out=tmp_path / "run")
     argv = ["export", str(tmp_path / "run"), str(tmp_path / "mine")]
     assert main(argv) == 0
     run = load_run(tmp_path / "run")

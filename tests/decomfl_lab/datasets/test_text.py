@@ -12,7 +12,7 @@ from decomfl_lab.datasets import images as data
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.datasets.text import documentation, next_bytes
 from decomfl_lab.models.registry import build_model, num_parameters
-from decomfl_lab.runs.run import train_run
+from decomfl_lab.runs.run import Run
 
 
 def test_sequences_are_the_text_and_targets_the_bytes_that_follow() -> None:
@@ -85,6 +85,6 @@ def test_a_federation_trains_it_with_scalars_alone(monkeypatch: pytest.MonkeyPat
     config = TrainConfig(
         data="text", model="gpt-tiny", clients=2, sampled=2, rounds=2, perturbations=2, batch_size=2, test_examples=4
     )
-    rows = train_run(config)
+    rows = Run(config).train()
     assert rows.test_loss.iloc[-1] == pytest.approx(4.67, abs=0.2)  # ln 107, and next to no training
     assert rows.wire_scalars.iloc[-1] < 100

@@ -41,7 +41,7 @@ from decomfl_lab.protocol.client import Client, handle_all
 from decomfl_lab.protocol.server import Server
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.replicas.replica import Replica
-from decomfl_lab.runs.preparation import build_federation
+from decomfl_lab.runs.preparation import Prepared
 from tests.refusals import refused, refuses
 
 TOLERANCE = 2.3 * 2.0**-19 / (2 * MU)
@@ -355,7 +355,7 @@ def test_clients_at_different_points_do_not_measure_together() -> None:
 def test_the_engine_is_an_option_of_a_run() -> None:
     dataset = load_dataset("digits")
     settings = {"data": "digits", "model": "mlp", "clients": 3, "sampled": 2}
-    federation, _, _ = build_federation(TrainConfig(**settings, engine="plain"), dataset)  # type: ignore[arg-type]
+    federation = Prepared.of(TrainConfig(**settings, engine="plain"), dataset).federation()  # type: ignore[arg-type]
     assert isinstance(federation, DeComFLFederation)
     assert type(federation.clients[0].engine) is Plain
     with pytest.raises(InputError, match=REFUSED):

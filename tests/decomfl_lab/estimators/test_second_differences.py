@@ -25,8 +25,7 @@ from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.methods import scalars
 from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.runs.folder import METRICS
-from decomfl_lab.runs.preparation import build_federation
-from decomfl_lab.runs.run import train_run
+from decomfl_lab.runs.preparation import Prepared
 from tests.refusals import refuses
 from tests.tables import rows_of
 from tests.thorough import sampled
@@ -43,7 +42,7 @@ def _plain(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _federation(config: TrainConfig) -> DeComFLFederation:
-    federation = build_federation(config, load_dataset("digits"))[0]
+    federation = Prepared.of(config, load_dataset("digits")).federation()
     assert isinstance(federation, DeComFLFederation)
     return federation
 
@@ -68,11 +67,11 @@ def test_a_log_that_disturbed_the_scalars_would_be_seen(monkeypatch: pytest.Monk
             return replace(found, g=np.nextafter(found.g, np.float32(np.inf)))
 
     steep = replace(RUN, lr=1.0)
-    quiet = _plain(train_run(replace(steep, log_kappa=False)))
-    pd.testing.assert_frame_equal(_plain(train_run(steep)), quiet, check_exact=True)
+    quiet = _plain(Run(replace(steep, log_kappa=False)).train())
+    pd.testing.assert_frame_equal(_plain(Run(steep).train()), quiet, check_exact=True)
     monkeypatch.setattr(scalars, "central_curved", Disturbing())
     with pytest.raises(AssertionError):
-        pd.testing.assert_frame_equal(_plain(train_run(steep)), quiet, check_exact=True)
+        pd.testing.assert_frame_equal(_plain(Run(steep).train()), quiet, check_exact=True)
 
 
 def test_trace_norm_and_bracket_are_those_of_the_hessian_of_the_mean_loss() -> None:
@@ -82,7 +81,8 @@ def test_trace_norm_and_bracket_are_those_of_the_hessian_of_the_mean_loss() -> N
         batch_size=1000, eval_every=60, weight_decay=0.0,
     )  # fmt: skip
     dataset = load_dataset("digits")
-    federation, module, layout = build_federation(config, dataset)
+    start = Prepared.of(config, dataset)
+    federation, module, layout = start.federation(), start.module, start.layout
 
     def loss(x: torch.Tensor, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         parts = dict(zip(layout.names, x.split([shape.numel() for shape in layout.shapes]), strict=True))
@@ -94,7 +94,7 @@ def test_trace_norm_and_bracket_are_those_of_the_hessian_of_the_mean_loss() -> N
     mean = sum(dense) / 4
     across = [a * b for i, a in enumerate(dense) for j, b in enumerate(dense) if i != j]
     square = float(sum(product.sum() for product in across) / 12)
-    row = train_run(config, dataset=dataset).iloc[-1]
+    row = Run(config, dataset=dataset).train().iloc[-1]
     assert abs(row.hessian_trace - float(mean.trace())) < 4 * row.hessian_trace_stderr
     assert row.hessian_trace_stderr < 0.02 * row.hessian_trace
     assert row.hessian_frobenius == pytest.approx(square**0.5, rel=0.05)

@@ -16,8 +16,8 @@ from decomfl_lab.language.finetuning import FineTuning
 from decomfl_lab.language.tasks import load_task
 from decomfl_lab.objectives import evaluation
 from decomfl_lab.runs.configuration import TrainConfig, config_from_mapping, read_config
-from decomfl_lab.runs.preparation import Materials, build_federation
-from decomfl_lab.runs.run import load_run, train_run
+from decomfl_lab.runs.preparation import Materials, Prepared
+from decomfl_lab.runs.run import Run, load_run
 from tests.decomfl_lab.language.toy import PAD, ToyTokens, toy_causal, write_sst2
 from tests.refusals import refuses
 from tests.tables import rows_of
@@ -66,7 +66,7 @@ def test_an_evaluation_is_of_all_examples_in_order_of_length(
     plain = evaluation.mean_losses
     monkeypatch.setattr(evaluation, "mean_losses", lambda *a, **k: seen.append(a[2:]) or plain(*a, **k))
     data = FineTuning.of(config).dataset()
-    train_run(replace(config, rounds=1), dataset=data)
+    Run(replace(config, rounds=1), dataset=data).train()
     for ids, classes, _ in seen:
         lengths = (ids != PAD).sum(1)
         assert torch.equal(lengths, lengths.sort().values)
@@ -76,7 +76,7 @@ def test_an_evaluation_is_of_all_examples_in_order_of_length(
             for part in ((ids, classes), (data.test_images, data.test_labels))
         )
         assert tested == wanted
-    train_run(replace(config, rounds=1, test_examples=7), dataset=data)
+    Run(replace(config, rounds=1, test_examples=7), dataset=data).train()
     assert [len(classes) for _, classes, _ in seen] == [20, 20, 7, 7]
 
 
@@ -90,7 +90,7 @@ def test_the_module_gives_the_logits_of_the_verbalizers(config: TrainConfig) -> 
 
 def test_the_first_row_is_the_model_as_it_came(config: TrainConfig) -> None:
     told: list[dict[str, float]] = []
-    rows = train_run(config, on_start=told.append)
+    rows = Run(config).train(on_start=told.append)
     data, module = FineTuning.of(config).dataset(), FineTuning.of(config).module()
     assert data.content_free is not None
     with torch.no_grad():
@@ -113,10 +113,10 @@ def test_the_first_row_is_the_model_as_it_came(config: TrainConfig) -> None:
 def test_decomfl_learns_a_task(config: TrainConfig) -> None:
     data = Materials.of(config).dataset()
     longer = replace(config, rounds=100, eval_every=100, server_model=True)
-    rows = train_run(longer, dataset=data)
+    rows = Run(longer, dataset=data).train()
     assert rows["test_accuracy"].iloc[-1] > rows["test_accuracy"].iloc[0] + 0.2
     assert rows["test_loss"].iloc[-1] < rows["test_loss"].iloc[0]
-    _, _, layout = build_federation(config, data)
+    layout = Prepared.of(config, data).layout
     assert layout.d == sum(p.numel() for p in FineTuning.of(config).module().parameters())
 
 
@@ -124,17 +124,17 @@ def test_decomfl_learns_a_task(config: TrainConfig) -> None:
     "flags", [{"method": "fedavg"}, {"method": "fedzo"}, {"lean": True}, {"precision": "bfloat16"}]
 )
 def test_other_methods_and_variants_take_tasks_too(config: TrainConfig, flags: dict[str, object]) -> None:
-    rows = train_run(replace(config, rounds=2, eval_every=2, **flags))  # type: ignore[arg-type]
+    rows = Run(replace(config, rounds=2, eval_every=2, **flags)).train()  # type: ignore[arg-type]
     assert rows["round"].tolist() == [0, 2]
     assert rows["test_loss"].nunique() == 2
 
 
 def test_a_run_resumes_and_can_be_loaded(config: TrainConfig, tmp_path: Path) -> None:
-    whole = train_run(config)
+    whole = Run(config).train()
     out = tmp_path / "run"
-    train_run(replace(config, rounds=10), out=out)
+    Run(replace(config, rounds=10)).train(out=out)
     told: list[dict[str, float]] = []
-    resumed = train_run(config, out=out, on_start=told.append)
+    resumed = Run(config).train(out=out, on_start=told.append)
     pd.testing.assert_frame_equal(whole.drop(columns="seconds"), resumed.drop(columns="seconds"))
     assert told[0]["test_accuracy"] == whole["test_accuracy"].iloc[0]
     read = load_run(out)

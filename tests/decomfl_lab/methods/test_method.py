@@ -15,7 +15,7 @@ from decomfl_lab.methods._template import FedSgd
 from decomfl_lab.methods.registry import METHODS, find_method, name_of
 from decomfl_lab.noise import Format
 from decomfl_lab.runs.configuration import config_from_mapping, run_options
-from decomfl_lab.runs.preparation import build_federation
+from decomfl_lab.runs.preparation import Prepared
 
 EACH = pytest.mark.parametrize("kind", [*METHODS.values(), FedSgd], ids=lambda kind: kind.name)
 
@@ -128,7 +128,8 @@ def test_the_template_is_a_method_and_sends_what_it_says() -> None:
     config = TrainConfig(
         FedSgd(clip=0.01, lr=0.5), data="digits", model="logistic", clients=4, sampled=4, rounds=2, batch_size=50
     )
-    federation, _, layout = build_federation(config, load_dataset("digits"))
+    start = Prepared.of(config, load_dataset("digits"))
+    federation, layout = start.federation(), start.layout
     start = federation.x.clone()
     for _ in range(config.rounds):
         federation.advance()

@@ -30,8 +30,8 @@ from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import Seeding, StepSeed, draw_seeds, stream_of
 from decomfl_lab.replicas.replica import SyncReplica
 from decomfl_lab.replicas.rules import Step
-from decomfl_lab.runs.preparation import build_federation
-from decomfl_lab.runs.run import load_run, train_run
+from decomfl_lab.runs.preparation import Prepared
+from decomfl_lab.runs.run import load_run
 from tests.refusals import refuses
 from tests.tables import rows_of
 from tests.thorough import sampled
@@ -45,7 +45,8 @@ def _config(method: str, **changes: object) -> TrainConfig:
 
 
 def _federation(method: str, **changes: object):  # type: ignore[no-untyped-def]
-    return build_federation(_config(method, **changes), load_dataset("digits"))
+    start = Prepared.of(_config(method, **changes), load_dataset("digits"))
+    return start.federation(), start.module, start.layout
 
 
 # Compression -------------------------------------------------------------------------------------------------
@@ -381,10 +382,10 @@ def test_every_method_and_variant_trains_and_resumes_bit_for_bit(
     method: str, changes: dict[str, object], tmp_path: Path
 ) -> None:
     config = _config("decomfl", rounds=10, lr=0.01, perturbations=10, batch_size=2000).but(method, **changes)
-    whole = train_run(config, out=tmp_path / "whole")
+    whole = Run(config).train(out=tmp_path / "whole")
     assert whole["train_loss"].iloc[-1] < whole["train_loss"].iloc[0]
-    train_run(dataclasses.replace(config, rounds=4), out=tmp_path / "parts")
-    resumed = train_run(config, out=tmp_path / "parts")
+    Run(dataclasses.replace(config, rounds=4)).train(out=tmp_path / "parts")
+    resumed = Run(config).train(out=tmp_path / "parts")
     for column in whole.columns.drop("seconds"):
         assert whole[column].tolist() == resumed[column].tolist(), column
     saved = load_run(tmp_path / "parts")
@@ -395,7 +396,7 @@ def test_every_method_and_variant_trains_and_resumes_bit_for_bit(
 
 def test_sums_that_a_server_sends_are_those_of_before_in_a_resumed_run_too(tmp_path: Path) -> None:
     config = _config("fedkseed", pool=8, sampled=2, rounds=7, perturbations=4)
-    train_run(config, out=tmp_path)
+    Run(config).train(out=tmp_path)
     run = Run(config)
     run.load(tmp_path)
     server = run.federation.server

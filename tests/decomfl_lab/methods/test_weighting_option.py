@@ -11,7 +11,7 @@ import decomfl_lab as lab
 from decomfl_lab import InputError, TrainConfig
 from decomfl_lab.datasets.user_data import own_dataset
 from decomfl_lab.methods.registry import METHODS
-from decomfl_lab.runs.preparation import build_federation
+from decomfl_lab.runs.preparation import Prepared
 from tests.refusals import refuses
 from tests.tables import rows_of
 from tests.thorough import sampled
@@ -50,7 +50,8 @@ def test_a_mean_of_models_is_numpys_weighted_one(method: str) -> None:
     own = own_dataset([(torch.randn(n, 4), torch.arange(n) % 2) for n in (3, 20, 7)])
     config = TrainConfig(method, weighting="examples", model="logistic", clients=3, sampled=3, lr=0.1, data="own")
     federation: Any
-    federation, _, layout = build_federation(config, own, module=nn.Linear(4, 2))
+    start = Prepared.of(config, own, module=nn.Linear(4, 2))
+    federation, layout = start.federation(), start.layout
     models, send = [], federation.uplink
     federation.uplink = lambda *at: models.append(send(*at)) or models[-1]
     federation.advance()

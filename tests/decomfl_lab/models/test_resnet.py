@@ -23,7 +23,7 @@ from decomfl_lab.objectives.normalisation import (
 )
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
 from decomfl_lab.runs.configuration import TREATMENTS
-from decomfl_lab.runs.run import train_run
+from decomfl_lab.runs.run import Run
 from tests.tables import rows_of
 
 TINY = TrainConfig(
@@ -213,8 +213,8 @@ def test_calibrated_statistics_are_the_mean_and_variance_of_what_arrives() -> No
 @pytest.mark.parametrize("method", ["decomfl", "decomfl-projection", "fedzo", "fedavg", "baffle", "mezo"])
 def test_every_method_trains_them_and_repeats(method: str, model: str) -> None:
     config = TINY.but(method, model=model, rounds=1)
-    first, second = train_run(config), train_run(config)
+    first, second = Run(config).train(), Run(config).train()
     assert first.test_loss.item() == second.test_loss.item() < 3
     if method == "decomfl" and model.endswith("-bn"):
-        lean = train_run(replace(config, lean=True))
+        lean = Run(replace(config, lean=True)).train()
         assert lean.test_loss.item() == first.test_loss.item()

@@ -18,8 +18,8 @@ from decomfl_lab.layout import Layout
 from decomfl_lab.noise import Distribution, direction
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective, RoundedObjective
 from decomfl_lab.replicas.replica import Replica
-from decomfl_lab.runs.preparation import build_federation
-from decomfl_lab.runs.run import train_run
+from decomfl_lab.runs.preparation import Prepared
+from decomfl_lab.runs.run import Run
 from tests.decomfl_lab.language.tiny import answers, prompts
 from tests.decomfl_lab.language.toy import toy_causal, write_sst2
 from tests.refusals import refuses
@@ -100,7 +100,8 @@ def test_replicas_are_float32_and_equal_to_the_bit(
     if "tune" in changed:  # the toy has no norms: its head alone
         monkeypatch.setattr(finetuning, "norms_", lambda module: module.base_model.requires_grad_(False))
     config = replace(config, **changed)  # type: ignore[arg-type]
-    federation, module, layout = build_federation(config, FineTuning.of(config).dataset())
+    start = Prepared.of(config, FineTuning.of(config).dataset())
+    federation, module, layout = start.federation(), start.module, start.layout
     assert isinstance(federation, DeComFLFederation)
     before = federation.observer.digest()
     for _ in range(4):
@@ -118,7 +119,7 @@ def test_replicas_are_float32_and_equal_to_the_bit(
 @pytest.mark.parametrize("method", ["fedzo", "mezo", "baffle"])
 def test_every_method_that_needs_losses_alone_can_have_them_so(config: TrainConfig, method: str) -> None:
     one = {"clients": 1, "sampled": 1} if method == "mezo" else {}
-    assert np.isfinite(train_run(replace(config, method=method, mu=0.02, rounds=2, **one)).test_loss).all()  # type: ignore[arg-type]
+    assert np.isfinite(Run(replace(config, method=method, mu=0.02, rounds=2, **one)).train().test_loss).all()  # type: ignore[arg-type]
 
 
 @refuses(*rows_of(__file__)["refused"])

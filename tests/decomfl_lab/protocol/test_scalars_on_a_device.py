@@ -14,16 +14,16 @@ from decomfl_lab.objectives.objective import ModuleObjective
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import GridSgd, Momentum, Sgd, Step, UpdateRule
 from decomfl_lab.runs.configuration import TrainConfig
-from decomfl_lab.runs.preparation import build_federation
+from decomfl_lab.runs.preparation import Prepared
 
 SETTINGS: dict[str, Any] = {"data": "digits", "model": "mlp", "clients": 4, "sampled": 2, "perturbations": 3}
 
 
 @pytest.mark.parametrize("method", ["decomfl", "decomfl-projection", "feedsign"])
 def test_the_host_waits_once_a_round(monkeypatch: pytest.MonkeyPatch, method: str) -> None:
-    federation, _, _ = build_federation(
+    federation = Prepared.of(
         TrainConfig(**SETTINGS, method=method, local_steps=4, batch_size=8, engine="batched"), load_dataset("digits")
-    )
+    ).federation()
     right, waited = differences.fetched, []
 
     def counted(estimates: Any) -> Any:
@@ -40,7 +40,7 @@ def test_the_host_waits_once_a_round(monkeypatch: pytest.MonkeyPatch, method: st
 def test_the_host_waits_once_a_round_for_lean_clients_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Their losses stay where they are, as those of a GPU do; the replies have the same bits."""
     config = TrainConfig(**SETTINGS, batch_size=8, lean=True)
-    here, there = (build_federation(config, load_dataset("digits"))[0] for _ in range(2))
+    here, there = (Prepared.of(config, load_dataset("digits")).federation() for _ in range(2))
     here.advance()
     right, waited = differences.fetched, []
     monkeypatch.setattr("decomfl_lab.protocol.client.fetched", lambda own: (waited.append(len(own)), right(own))[1])

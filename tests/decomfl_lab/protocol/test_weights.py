@@ -20,7 +20,7 @@ from decomfl_lab.protocol.session import Host
 from decomfl_lab.protocol.weights import MOST_EXAMPLES, Weighting, Weights
 from decomfl_lab.protocol.wire import decode, encode, split_frame
 from decomfl_lab.records.schedules import Schedule
-from decomfl_lab.runs.preparation import build_federation
+from decomfl_lab.runs.preparation import Prepared
 from tests.decomfl_lab.federations.direct import RUN, Direct
 
 CONFIG = TrainConfig(
@@ -34,7 +34,7 @@ def simulated(rounds: int = 0, sizes: tuple[int, ...] = SIZES, **changes: Any) -
     """The run in this process, of clients with so many examples, after so many rounds."""
     ends = np.cumsum((0, *sizes))
     parts = [np.arange(*pair) for pair in pairwise(ends)]
-    federation, _, _ = build_federation(CONFIG.but(**changes), replace(load_dataset("digits"), parts=parts))
+    federation = Prepared.of(CONFIG.but(**changes), replace(load_dataset("digits"), parts=parts)).federation()
     assert isinstance(federation, DeComFLFederation)
     for _ in range(rounds):
         federation.advance()

@@ -14,7 +14,7 @@ from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica, step_together_
 from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, Step
 from decomfl_lab.runs.configuration import TrainConfig
-from decomfl_lab.runs.preparation import build_federation
+from decomfl_lab.runs.preparation import Prepared
 from tests.refusals import refuses
 
 STEP = Step(7, np.array([0.5, -2.0], np.float32), 0.1, Distribution.GAUSSIAN)
@@ -147,7 +147,7 @@ def test_clients_hold_a_model_for_each_round_that_somebody_is_at(rebuild: str, m
         data="digits", model="logistic", clients=60, sampled=5, batch_size=8, perturbations=2, local_steps=2,
         rebuild=rebuild, momentum=0.9,
     )  # fmt: skip
-    federation, _, _ = build_federation(config, load_dataset("digits"))
+    federation = Prepared.of(config, load_dataset("digits")).federation()
     assert isinstance(federation, DeComFLFederation)
     assert _vectors(federation) <= 2
     for _ in range(6):

@@ -18,7 +18,7 @@ from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.replicas.start import made_again
 from decomfl_lab.runs.configuration import TrainConfig
 from decomfl_lab.runs.folder import LOG_FILE
-from decomfl_lab.runs.run import train_run
+from decomfl_lab.runs.run import Run
 from tests.decomfl_lab.runs.rewritten import rewritten
 from tests.decomfl_lab.runs.test_replay import PAIRS
 from tests.refusals import refused, refuses
@@ -34,7 +34,7 @@ def own(seed: int) -> nn.Module:
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run")
-    train_run(TINY, out=folder)
+    Run(TINY).train(out=folder)
     return folder
 
 
@@ -89,7 +89,7 @@ def test_a_bit_of_x_0_in_the_file_is_under_the_seal(tmp_path: Path) -> None:
 
 
 def test_a_log_of_version_1_is_replayed_as_torch_drew_it(tmp_path: Path) -> None:
-    train_run(TINY.but(draws="libraries"), out=tmp_path)
+    Run(TINY.but(draws="libraries")).train(out=tmp_path)
     with RunLog.open(tmp_path / LOG_FILE, write=False) as log:
         assert log.header["start"] == {"by": "libraries"}
         config = {key: value for key, value in log.header["config"].items() if key != "draws"}
@@ -125,8 +125,8 @@ def test_x_0_that_does_not_unpack_to_d_numbers_is_refused(packed: bytes) -> None
 def test_a_run_of_an_earlier_version_goes_on_by_its_own_file_as_it_was_begun(tmp_path: Path) -> None:
     out, whole = tmp_path / "run", tmp_path / "whole"
     old = TINY.but(draws="libraries", eval_every=1)
-    train_run(old.but(rounds=2), out=out)
-    train_run(old, out=whole)
+    Run(old.but(rounds=2)).train(out=out)
+    Run(old).train(out=whole)
     (out / "checkpoint.safetensors").unlink()  # as in the folder of a recorded run
     content = (out / "config.toml").read_text()
     (out / "config.toml").write_text(content.replace('draws = "libraries"\n', "").replace("rounds = 2", "rounds = 3"))

@@ -13,7 +13,7 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.provenance import PROVENANCE_FILE
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS_FILE
-from decomfl_lab.runs.run import Run, load_run, train_run
+from decomfl_lab.runs.run import Run, load_run
 from tests.decomfl_lab.runs.test_replay import PAIRS
 from tests.decomfl_lab.runs.variants import SMALL
 from tests.tables import rows_of
@@ -30,7 +30,7 @@ def test_a_batch_of_a_clients_whole_data_is_said(capsys: Any) -> None:
 def test_other_things_in_the_folder_of_a_new_run_are_told_of_and_left_alone(tmp_path: Path, caplog: Any) -> None:
     (tmp_path / "notes.txt").write_text("precious")
     (tmp_path / "photos").mkdir()
-    train_run(SMALL, out=tmp_path)
+    Run(SMALL).train(out=tmp_path)
     assert f"{tmp_path} has other things in it, which are left alone: notes.txt, photos" in caplog.text
     assert (tmp_path / "notes.txt").read_text() == "precious"
 
@@ -48,13 +48,13 @@ FOREIGN = [
 def test_a_file_of_somebody_else_with_a_name_of_ours_is_not_replaced(name: str, text: str, tmp_path: Path) -> None:
     (tmp_path / name).write_text(text)
     with pytest.raises(lab.InputError):
-        train_run(SMALL, out=tmp_path)
+        Run(SMALL).train(out=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert (tmp_path / name).read_text() == text
 
 
 def test_a_log_that_was_cut_is_not_told_to_be_the_whole_run(tmp_path: Path, capsys: Any) -> None:
-    train_run(SMALL, out=tmp_path)
+    Run(SMALL).train(out=tmp_path)
     whole = (tmp_path / LOG_FILE).read_bytes()
     assert "the log ends before" not in str(lab.replay(tmp_path))
     (tmp_path / "cut.dcl").write_bytes(whole[:-20])
@@ -75,7 +75,7 @@ def test_a_run_that_is_saved_at_last_has_its_log(tmp_path: Path) -> None:
     again = Run(SMALL)
     again.train()
     again.save(tmp_path / "b")
-    train_run(SMALL, out=tmp_path / "whole")
+    Run(SMALL).train(out=tmp_path / "whole")
     assert (tmp_path / "b" / LOG_FILE).read_bytes() == (tmp_path / "whole" / LOG_FILE).read_bytes()
     load_run(tmp_path / "b").save(tmp_path / "copy")
     assert lab.replay(tmp_path / "copy").agrees
@@ -84,7 +84,7 @@ def test_a_run_that_is_saved_at_last_has_its_log(tmp_path: Path) -> None:
 
 
 def test_a_run_whose_log_is_not_whole_is_saved_without_one(tmp_path: Path) -> None:
-    train_run(SMALL, out=tmp_path / "a")
+    Run(SMALL).train(out=tmp_path / "a")
     (tmp_path / "a" / LOG_FILE).unlink()
     load_run(tmp_path / "a").save(tmp_path / "b")
     assert (tmp_path / "b" / CHECKPOINT_FILE).exists()
@@ -96,7 +96,7 @@ def test_a_run_whose_log_is_not_whole_is_saved_without_one(tmp_path: Path) -> No
 def test_records_of_another_run_than_the_log_says_do_not_agree(
     change: dict[str, Any], told: str, tmp_path: Path, capsys: Any
 ) -> None:
-    train_run(SMALL, out=tmp_path)
+    Run(SMALL).train(out=tmp_path)
     with RunLog.open(tmp_path / LOG_FILE) as log:
         log.rewrite(tmp_path / LOG_FILE, {**log.header, "config": log.header["config"] | change})
     assert main(["replay", str(tmp_path / LOG_FILE)]) == 1

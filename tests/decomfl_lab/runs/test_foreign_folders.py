@@ -17,7 +17,7 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.provenance import PROVENANCE_FILE
 from decomfl_lab.runs.configuration import TrainConfig
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS_FILE, looked_at
-from decomfl_lab.runs.run import load_run, train_run
+from decomfl_lab.runs.run import Run, load_run
 from tests.decomfl_lab.runs.rewritten import rewritten
 from tests.decomfl_lab.runs.variants import SMALL
 from tests.refusals import refused
@@ -38,7 +38,7 @@ CONFIGS = {
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("made")
     for name, config in CONFIGS.items():
-        train_run(config, out=root / name)
+        Run(config).train(out=root / name)
     return {name: root / name for name in CONFIGS}
 
 
@@ -177,7 +177,7 @@ def test_an_entry_of_a_log_that_cannot_be_so_is_refused(name: str, out: Path) ->
     (out / CHECKPOINT_FILE).unlink()
     before = contents(out)
     with pytest.raises(lab.InputError, match=told):
-        train_run(CONFIGS["decomfl"], out=out)
+        Run(CONFIGS["decomfl"]).train(out=out)
     assert contents(out) == before
 
 
@@ -205,13 +205,13 @@ def test_a_log_whose_header_is_of_another_model_is_not_gone_on_with(
     if not saved:
         (out / CHECKPOINT_FILE).unlink()
     with pytest.raises(lab.InputError, match=f"{next(iter(header))} of {out}/run.dcl must be"):
-        train_run(CONFIGS["decomfl"].but(rounds=6), out=out)
+        Run(CONFIGS["decomfl"].but(rounds=6)).train(out=out)
 
 
 def test_a_run_that_begins_anew_does_not_replace_the_log_of_another(made: dict[str, Path], tmp_path: Path) -> None:
     shutil.copy(made["decomfl"] / LOG_FILE, tmp_path)
     with pytest.raises(lab.InputError, match="out must be empty or hold the same run"):
-        train_run(CONFIGS["revert"], out=tmp_path)
+        Run(CONFIGS["revert"]).train(out=tmp_path)
     assert contents(tmp_path) == {LOG_FILE: (made["decomfl"] / LOG_FILE).read_bytes()}
 
 

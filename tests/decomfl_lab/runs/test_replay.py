@@ -24,7 +24,7 @@ from decomfl_lab.runs import replay as module
 from decomfl_lab.runs import run
 from decomfl_lab.runs.configuration import TrainConfig
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE
-from decomfl_lab.runs.run import Run, load_run, train_run
+from decomfl_lab.runs.run import Run, load_run
 from tests.decomfl_lab.runs.rewritten import rewritten
 from tests.decomfl_lab.runs.variants import SMALL, VARIANTS
 from tests.decomfl_lab.test_files import holder
@@ -40,7 +40,7 @@ PAIRS = [(x[n : n + 20], (x[n : n + 20, 0] > 0).long()) for n in (0, 20, 40)]
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run")
-    train_run(TINY, out=folder)
+    Run(TINY).train(out=folder)
     return folder
 
 
@@ -75,14 +75,14 @@ def test_a_run_logs_who_took_part_and_what_came_of_it(out: Path) -> None:
 
 @pytest.mark.parametrize("changes", [{}, {"lr": 0.02}])
 def test_a_log_that_lacks_rounds_or_is_of_another_run_is_refused(changes: dict[str, Any], tmp_path: Path) -> None:
-    train_run(TINY, out=tmp_path / "a")
-    train_run(replace(TINY, rounds=5, **changes), out=tmp_path / "b")
+    Run(TINY).train(out=tmp_path / "a")
+    Run(replace(TINY, rounds=5, **changes)).train(out=tmp_path / "b")
     (tmp_path / "a" / LOG_FILE).write_bytes((tmp_path / "b" / LOG_FILE).read_bytes())
     told = (
         "which differs in lr" if changes else "log .* must have the 7 rounds of the run, got 5: put a copy of it back"
     )
     with pytest.raises(lab.InputError, match=told):
-        train_run(replace(TINY, rounds=8), out=tmp_path / "a")
+        Run(replace(TINY, rounds=8)).train(out=tmp_path / "a")
 
 
 def test_no_checkpoint_is_ahead_of_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ def test_no_checkpoint_is_ahead_of_its_log(tmp_path: Path, monkeypatch: pytest.M
     written = of_run.write_checkpoint
     monkeypatch.setattr(of_run, "write_checkpoint", lambda *a: (synced.append(-1), written(*a)))
     monkeypatch.setattr(run, "CHECKPOINT_SECONDS", 0.0)
-    train_run(replace(TINY, rounds=2), out=tmp_path)
+    Run(replace(TINY, rounds=2)).train(out=tmp_path)
     assert synced == [1, -1, 2, -1, 2, -1]
 
 
@@ -140,7 +140,7 @@ def test_a_record_that_the_configuration_does_not_give_is_named(
 
 
 def test_a_number_of_examples_that_the_data_do_not_have_is_named(tmp_path: Path) -> None:
-    train_run(TINY.but(weighting="examples"), out=tmp_path / "true")
+    Run(TINY.but(weighting="examples")).train(out=tmp_path / "true")
     more = rewritten(tmp_path / "true", tmp_path / LOG_FILE, lambda entry: replace(entry, examples=(9, 9)))
     (found,) = lab.replay(more, measure=[2]).measured
     assert (found.others, found.agrees) == (("numbers of examples",), False)
@@ -215,7 +215,7 @@ def test_the_command_saves_the_statistics_where_the_data_are_here_and_says_where
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = TrainConfig(data="digits", model="resnet8-bn", clients=2, sampled=1, rounds=2, batch_size=4, lr=0.01)
-    train_run(config, out=tmp_path)
+    Run(config).train(out=tmp_path)
     saved = tmp_path / "m.safetensors"
     assert main(["replay", str(tmp_path), "--save", str(saved)]) == 0
     assert "parameters only" not in capsys.readouterr().out
@@ -243,11 +243,11 @@ def test_frozen_normalisation_needs_the_data_to_be_replayed(tmp_path: Path) -> N
 
 
 def test_a_log_has_one_writer_at_a_time(tmp_path: Path) -> None:
-    train_run(replace(TINY, rounds=3), out=tmp_path)
+    Run(replace(TINY, rounds=3)).train(out=tmp_path)
     before = (tmp_path / LOG_FILE).read_bytes()
     with holder("folder", tmp_path):
         with pytest.raises(lab.InputError, match="out must be a folder that no other process writes to"):
-            train_run(TINY, out=tmp_path)
+            Run(TINY).train(out=tmp_path)
         assert lab.replay(tmp_path).agrees  # reading needs no leave
     assert (tmp_path / LOG_FILE).read_bytes() == before
 
@@ -280,13 +280,13 @@ def test_a_run_whose_checkpoint_is_gone_goes_on_by_its_log_to_the_same_bits(
     changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = TINY.but(**changes)
-    whole = train_run(config, out=tmp_path / "whole")
-    train_run(config.but(rounds=5), out=tmp_path / "cut")
+    whole = Run(config).train(out=tmp_path / "whole")
+    Run(config.but(rounds=5)).train(out=tmp_path / "cut")
     (tmp_path / "cut" / CHECKPOINT_FILE).unlink()
     measured = []
     advance = DeComFLFederation.advance
     monkeypatch.setattr(DeComFLFederation, "advance", lambda own: measured.append(own.round) or advance(own))
-    again = train_run(config, out=tmp_path / "cut")
+    again = Run(config).train(out=tmp_path / "cut")
     assert measured == list(range(5 - 5 % config.eval_every, 7))  # from the last evaluation of the longer run on
     drop = {"columns": "seconds"}
     assert again.drop(**drop).equals(whole.drop(**drop))
@@ -320,7 +320,7 @@ def test_a_log_that_is_not_that_of_the_folders_rows_is_refused_and_left_alone(
     rewritten(out, tmp_path / "run" / LOG_FILE, lambda own: entries.get(own.record.round, lambda e: e)(own), **header)
     before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
     with pytest.raises(lab.InputError, match=told):
-        train_run(TINY, out=tmp_path / "run")
+        Run(TINY).train(out=tmp_path / "run")
     assert before == {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
 
 
@@ -328,10 +328,10 @@ def test_a_shorter_run_than_the_log_has_is_refused(out: Path, tmp_path: Path) ->
     shutil.copytree(out, tmp_path / "run")
     (tmp_path / "run" / CHECKPOINT_FILE).unlink()
     with pytest.raises(lab.InputError, match="rounds must be at least the 7 of the run"):
-        train_run(TINY.but(rounds=6), out=tmp_path / "run")
+        Run(TINY.but(rounds=6)).train(out=tmp_path / "run")
 
 
 def test_the_folder_of_a_run_without_a_log_says_who_keeps_one(tmp_path: Path) -> None:
-    train_run(TrainConfig("fedcom", data="digits", model="logistic", clients=2, sampled=1, rounds=1), out=tmp_path)
+    Run(TrainConfig("fedcom", data="digits", model="logistic", clients=2, sampled=1, rounds=1)).train(out=tmp_path)
     with pytest.raises(lab.InputError, match=r"^folder must have a log run\.dcl, as where clients send scalars; "):
         lab.replay(tmp_path)

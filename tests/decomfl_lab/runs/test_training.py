@@ -1,29 +1,22 @@
 """Runs: repeatable from one seed, and resumable bit for bit."""
 
-import contextlib
 import re
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-import torch
 
 import decomfl_lab as lab
 from decomfl_lab import DivergedError, InputError, Run, TrainConfig
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.federations.simulation import DeComFLFederation
-from decomfl_lab.protocol.log import RunLog
-from decomfl_lab.runs import folder as of_run
 from decomfl_lab.runs import messages, run
-from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS
-from decomfl_lab.runs.preparation import build_federation
-from decomfl_lab.runs.run import train_run
-from tests.decomfl_lab.runs.variants import OTHERS, SMALL, VARIANTS
-from tests.thorough import sampled
+from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, METRICS
+from decomfl_lab.runs.preparation import Prepared
+from tests.decomfl_lab.runs.variants import SMALL
 
 TINY = SMALL.but(
     clients=6, rounds=8, local_steps=3, perturbations=4, lr=0.01, batch_size=16, eval_every=3,
@@ -49,97 +42,9 @@ def test_every_evaluation_has_the_norm_of_the_model(config: TrainConfig) -> None
     assert len({*own.metrics.norm}) == len(own.metrics) > 2
 
 
-class KilledError(BaseException):
-    """What nothing catches, as nothing does a SIGKILL."""
-
-
-def _killed(config: TrainConfig, out: Path, n: int) -> None:
-    """Train in the folder, and be killed before the n-th time that something is written there or evaluated.
-
-    With n = 0 a shorter run ends there, between two evaluations.
-    """
-    if not n:
-        train_run(config.but(rounds=5), out=out)
-        return
-    left = [n]
-    places = [(RunLog, "create"), (RunLog, "append"), (Run, "evaluate"), (of_run, "write_checkpoint")]
-    places += [(of_run, "write_provenance"), (of_run, "write_atomically")]
-    with pytest.MonkeyPatch.context() as patch:
-        for owner, name in places:
-            done = getattr(owner, name)
-
-            def counted(*args: Any, done: Any = done, **options: Any) -> Any:
-                left[0] -= 1
-                if not left[0]:
-                    raise KilledError
-                return done(*args, **options)
-
-            patch.setattr(owner, name, counted)
-        with contextlib.suppress(KilledError):
-            train_run(config, out=out)
-
-
-@pytest.mark.parametrize("saves", [False, True], ids=["in its first 20 seconds", "later"])
-@pytest.mark.parametrize(
-    ("changes", "kills"),
-    [
-        *sampled(product([*VARIANTS, *OTHERS], [(2,), (6,), (11,), (16, 9), (3, 13)]), 26),  # some of each
-        *product([{}, {"log_kappa": True, "perturbation_schedule": {}}, {"method": "fedavg"}], [(0,)]),
-    ],
-    ids=str,
-)
-def test_a_run_that_was_killed_ends_with_the_bits_and_the_table_of_one_that_was_not(
-    changes: dict[str, Any],
-    kills: tuple[int, ...],
-    saves: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    monkeypatch.setattr(run, "CHECKPOINT_SECONDS", 0.0 if saves else 1e9)
-    config = TINY.but(**{"eval_every": 2, "rounds": 7} | changes)
-    whole = train_run(config, out=tmp_path / "whole")
-    for n in kills:
-        _killed(config, tmp_path / "cut", n)
-    again = train_run(config, out=tmp_path / "cut")
-    pd.testing.assert_frame_equal(_without_time(whole), _without_time(again), check_exact=True)
-    assert again.seconds.gt(0).all()
-    (there, said), (here, told) = (read_checkpoint(tmp_path / name / CHECKPOINT_FILE) for name in ("whole", "cut"))
-    assert (told["first"], told["federation"]) == (said["first"], said["federation"])
-    assert here.keys() == there.keys()
-    assert all(torch.equal(here[name], there[name]) for name in here)
-    logs = [tmp_path / name / LOG_FILE for name in ("whole", "cut")]
-    assert logs[0].exists() == logs[1].exists()
-    # The header of a shorter run says its own number of rounds.
-    assert not logs[0].exists() or kills == (0,) or logs[0].read_bytes() == logs[1].read_bytes()
-    assert not caplog.messages
-
-
-@pytest.mark.parametrize("tracking", ["server", "clients"])
-def test_clients_and_server_of_a_resumed_federation_have_their_own_bits_and_all_records(tracking: str) -> None:
-    dataset = load_dataset("digits")
-    one, two = (build_federation(TINY.but(tracking=tracking), dataset)[0] for _ in range(2))
-    assert isinstance(one, DeComFLFederation)
-    assert isinstance(two, DeComFLFederation)
-    late = one.observer.clone()
-    for _ in range(6):
-        one.advance()
-    two.load(one.save())
-    for a, b in zip(one.clients, two.clients, strict=True):
-        assert (a.replica.round, a.replica.digest()) == (b.replica.round, b.replica.digest())
-    assert one.server.held == two.server.held
-    if tracking == "clients":  # a server that tracks none has all its records
-        late.catch_up(two.server.history.since(0))
-        assert late.digest() == one.observer.digest()
-    for _ in range(2):
-        assert one.observer.digest() == two.observer.digest()
-        one.advance()
-        two.advance()
-
-
 def test_a_run_of_a_version_whose_clients_kept_nothing_is_opened_and_goes_on_as_it_began(tmp_path: Path) -> None:
     fresh = FEDAVG.but(optimizer_state="fresh")
-    train_run(replace(fresh, rounds=6), out=tmp_path)
+    Run(replace(fresh, rounds=6)).train(out=tmp_path)
     path = tmp_path / CHECKPOINT_FILE
     tensors, values = read_checkpoint(path)
     del values["federation"]["states"], values["config"]["optimizer_state"]
@@ -148,36 +53,36 @@ def test_a_run_of_a_version_whose_clients_kept_nothing_is_opened_and_goes_on_as_
     written.write_text(re.sub("optimizer_state.*\n", "", written.read_text(encoding="utf-8")), encoding="utf-8")
     assert lab.load(tmp_path).round == 6
     with pytest.raises(InputError, match="differs in optimizer_state"):
-        train_run(FEDAVG, out=tmp_path)
-    pd.testing.assert_frame_equal(_without_time(train_run(fresh, out=tmp_path)), _without_time(train_run(fresh)))
+        Run(FEDAVG).train(out=tmp_path)
+    pd.testing.assert_frame_equal(_without_time(Run(fresh).train(out=tmp_path)), _without_time(Run(fresh).train()))
 
 
 def test_the_first_evaluation_can_come_earlier_than_the_others() -> None:
-    assert train_run(TINY.but(eval_first=1)).loc[:, "round"].tolist() == [1, 4, 7, 8]
+    assert Run(TINY.but(eval_first=1)).train().loc[:, "round"].tolist() == [1, 4, 7, 8]
     with pytest.raises(InputError, match=r"eval_first must be an integer in 0\.\.3, got 4"):
         TINY.but(eval_first=4)
 
 
 def test_a_folder_with_another_run_is_refused_and_left_alone(tmp_path: Path) -> None:
-    train_run(TINY, out=tmp_path)
+    Run(TINY).train(out=tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(InputError, match="out must be empty or hold the same run"):
-        train_run(replace(TINY, lr=0.02), out=tmp_path)
+        Run(replace(TINY, lr=0.02)).train(out=tmp_path)
     with pytest.raises(InputError, match="rounds must be at least the 8 of the run"):
-        train_run(replace(TINY, rounds=7), out=tmp_path)
+        Run(replace(TINY, rounds=7)).train(out=tmp_path)
     assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
 
 def test_training_learns_on_real_digits() -> None:
     config = replace(TINY, rounds=60, momentum=0.9, lr=0.003, perturbations=10, eval_every=60)
-    assert train_run(config).test_accuracy.iloc[-1] > 0.6  # chance is 0.1
+    assert Run(config).train().test_accuracy.iloc[-1] > 0.6  # chance is 0.1
 
 
 def test_a_loss_that_rose_is_warned_of_at_the_rate_of_the_last_round(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("decomfl_lab.runs.messages.RISEN", 0.0)  # any loss did
-    train_run(replace(TINY, lr=0.01, lr_schedule={1: 0.002, 2: 0.003, 3: 0.004}, rounds=3))
+    Run(replace(TINY, lr=0.01, lr_schedule={1: 0.002, 2: 0.003, 3: 0.004}, rounds=3)).train()
     (told,) = [said for said in caplog.messages if "the training loss ended at" in said]
     assert told.endswith("at lr = 0.003; try lr = 0.0003")
 
@@ -207,7 +112,7 @@ def test_a_run_that_diverges_says_so_and_keeps_its_rows(tmp_path: Path) -> None:
         r"scalars of client \d must be finite: training diverged in round \d+ at lr = 300; try lr = 30; the rounds bef"
     )
     with pytest.raises(DivergedError, match=told) as diverged:
-        train_run(config, out=tmp_path)
+        Run(config).train(out=tmp_path)
     rows = pd.read_csv(tmp_path / "metrics.csv")
     assert len(diverged.value.run.metrics) == len(rows)
     assert tuple(rows.columns) == METRICS
@@ -229,8 +134,8 @@ def test_copied_replicas_are_the_replayed_ones(changes: dict[str, Any], tmp_path
     tables, digests = [], []
     for rebuild in ("replay", "copy"):
         config = replace(base, rebuild=rebuild, **changes)
-        tables.append(train_run(config).drop(columns="seconds"))
-        federation, _, _ = build_federation(config, load_dataset("digits"))
+        tables.append(Run(config).train().drop(columns="seconds"))
+        federation = Prepared.of(config, load_dataset("digits")).federation()
         assert isinstance(federation, DeComFLFederation)
         for _ in range(7):
             federation.advance()
