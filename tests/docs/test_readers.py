@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 import random
 import re
 import shutil
@@ -21,7 +22,7 @@ from decomfl_lab.protocol import log as logs
 from decomfl_lab.protocol.log import LogEntry, RunLog
 from decomfl_lab.protocol.messages import ROUND_HEAD
 from docs import reader_rules
-from docs.reader_rules import rules
+from docs.reader_rules import Rule, rules
 from tests.decomfl_lab.protocol.chained import RECORD, chained, parted, with_record
 from tests.docs.blocks import ROOT
 
@@ -190,6 +191,41 @@ def spliced(content: bytes, at: int, other: bytes, to_end: bool) -> bytes:
     return content[:at] + other + (b"" if to_end else content[at + len(other) :])
 
 
+def beyond(own: Rule) -> list[Any]:
+    """What the value of a key may not be, by its rule: the first below and above its bounds, and other kinds."""
+    least, most = own.least, own.most
+    never: list[Any] = [] if own.optional == 2 else [None]
+    match own.kind:
+        case "text":
+            return [*never, 3, []]
+        case "name":
+            return [*never, "other", "", 3]
+        case "hex":
+            digits = int(most)
+            return [*never, "0" * (digits - 1), "0" * (digits + 1), "F" * digits, 3]
+        case "truth":
+            return [*never, "yes", 1]
+        case "table":
+            return [*never, [], 3, "a"]
+        case "list":
+            return [*never, {}, 3, [3] * (own.longest + 1)]
+        case "real":
+            above = [math.nextafter(most, math.inf)] if most < 1e308 else []
+            return [*never, "1", True, math.nextafter(least, -math.inf), *above]
+    other = [least - 1, most + 1, 1.5, True]
+    if own.kind == "whole":
+        return [*never, *other, "1"]
+    return [*never, *([1, each] for each in other), [1] * (own.longest + 1), "ab", {}]
+
+
+def broken(header: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """Headers that break a rule each: what is wrong, the reason, and the header."""
+    for table, place in {"header": "", "config": "config.", "start": "start.", "tensor": "start.tensors.0."}.items():
+        for own in rules()[table]:
+            for value in beyond(own):
+                yield f"{place}{own.key} = {value!r}", own.key, changed(header, place + own.key, value)
+
+
 def strange(entry: LogEntry) -> Iterator[tuple[str, LogEntry]]:
     """Entries of round 1 that say of clients what cannot be, with the reason to refuse them."""
     entry = replace(entry, held=None, examples=None)
@@ -211,9 +247,20 @@ def hostile(content: bytes, entries: list[LogEntry]) -> Iterator[tuple[str, str,
     yield "memory", "d", chained(json.dumps(memory).encode(), bodies)
     texts = (b"null", b"[]", b"{}", b"{", b"\xff", b"[" * 100_000, *(text.replace(*wrong, 1) for wrong in UNSOUND))
     for n, other in enumerate(texts):
-        yield f"header {n}", "text of the header", chained(other, bodies)
+        yield f"header {n}", "run_seed", chained(other, bodies)
+    for what, why, other in broken(header):
+        yield what, why, chained(json.dumps(other).encode(), bodies)
     for path, value, why in HOSTILE["header"]:
         yield f"{path} = {value!r}", why, chained(json.dumps(changed(header, path, value)).encode(), bodies)
+    at = 4  # behind the count of records
+    for field in ROUND_HEAD.fields:
+        size = struct.calcsize(f"<{field.form}")
+        for value in () if field.form == "d" else (field.whole_numbers[0] - 1, field.whole_numbers[-1] + 1):
+            if 0 <= value < 1 << (8 * size):
+                splice = partial(spliced, at=at, other=value.to_bytes(size, "little"), to_end=False)
+                why = f"{field.name} of the message"
+                yield f"{field.name} = {value}", why, chained(text, [first, with_record(own, splice), *others])
+        at += size
     for what, part, at, other, to_end, why in HOSTILE["entry"]:
         splice = partial(spliced, at=at, other=bytes.fromhex(other), to_end=to_end)
         start = 0 if part == "body" else own.rindex(RECORD)
