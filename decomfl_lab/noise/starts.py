@@ -21,6 +21,9 @@ from decomfl_lab.noise.spec import TAG_START, TILE
 
 MOST_TENSORS: Final = 1 << 16
 """The number t of a tensor lies below; the bits above it count the attempts of a cut normal one."""
+DRAWS: Final = ("constant", "uniform", "normal")
+CUT: Final = (0.1, 10)
+"""The least and the largest cut; a smaller one would take many attempts."""
 _ATTEMPTS: Final = 1 << 16
 _AT_ONCE: Final = 1 << 13
 """Tiles that are made at a time: a million elements."""
@@ -36,7 +39,7 @@ class Start:
     cut: float | None = None  # the largest |z| of a normal element, 0.1 to 10; None for any
 
     def __post_init__(self) -> None:
-        require_choice("draw", self.draw, ("constant", "uniform", "normal"))
+        require_choice("draw", self.draw, DRAWS)
         number = is_number(self.scale) and abs(self.scale) <= float(np.finfo(np.float32).max)
         require(number, "scale", "be a float32 number", self.scale)
         scale = float(np.float32(self.scale))
@@ -44,8 +47,8 @@ class Start:
         object.__setattr__(self, "scale", scale)
         if self.cut is not None:
             require(self.draw == "normal", "cut", "be left out unless draw is normal", self.cut)
-            inside = 0.1 <= require_finite_positive("cut", self.cut) <= 10  # a smaller one would take many attempts
-            require(inside, "cut", "be in 0.1..10", self.cut)
+            inside = CUT[0] <= require_finite_positive("cut", self.cut) <= CUT[1]
+            require(inside, "cut", "be in {}..{}".format(*CUT), self.cut)
             object.__setattr__(self, "cut", float(np.float32(self.cut)))
 
     def elements(self, key: int, tensor: int, count: int) -> NDArray[np.float32]:

@@ -5,7 +5,7 @@ from dataclasses import astuple, dataclass, field
 from typing import Self
 
 from decomfl_lab.outside import Counts
-from decomfl_lab.protocol.messages import FORMS, Message
+from decomfl_lab.protocol.messages import Message, carried
 from decomfl_lab.protocol.wire import encode
 
 
@@ -53,7 +53,7 @@ class Ledger:
 
     def sent(self, client: int, message: Message, *, upwards: bool) -> bytes:
         """Encode a message to or from ``client`` and count it."""
-        scalars, seeds = FORMS[type(message)].carried(message)
+        scalars, seeds = carried(message)
         return self._went(client, self.encode(message), scalars, seeds, upwards=upwards)
 
     def again(self, client: int, frame: bytes) -> bytes:

@@ -374,10 +374,11 @@ class RunLog:
                 has_held, has_digest, has_examples = (bool(flags & flag) for flag in (_HELD, _DIGEST, _EXAMPLES))
                 counts = sampled, answered, sampled * has_held, answered * has_examples
                 numbers = iter(struct.unpack_from(f"<{sum(counts)}I", body, _BODY.size))
-                (record,) = read(tuple, body[_BODY.size + 4 * sum(counts) :], run_seed)
+                records = read(tuple, body[_BODY.size + 4 * sum(counts) :], run_seed)
+                require(len(records) == 1, "records of the entry", "be 1", len(records))
                 asked, came, held, examples = (tuple(islice(numbers, count)) for count in counts)
                 found = LogEntry(
-                    record,
+                    records[0],
                     asked,
                     came,
                     held if has_held else None,
@@ -386,7 +387,8 @@ class RunLog:
                 )
                 require(found.record.round == r, "record", f"be of round {r}", found.record.round)
             except (struct.error, ValueError) as error:
-                raise InputError(f"entry of round {r} in {self.name} must be one that can be read: {error}") from None
+                why = "it ends too early" if isinstance(error, struct.error) else error
+                raise InputError(f"entry of round {r} in {self.name} must be one that can be read: {why}") from None
             yield found
 
     def records(self, first: int, end: int | None = None) -> tuple[RoundRecord, ...]:
@@ -435,7 +437,8 @@ def _begin(file: IO[bytes], path: Path) -> tuple[dict[str, Any], bytes, int, byt
     require(1 <= version <= VERSION, f"version of the log {path}", f"be 1 to {VERSION}", version)
     text = file.read(min(length, size))
     try:
-        header = json.loads(text)
+        # JSON has no NaN and no Infinity, whatever Python makes of these words.
+        header = json.loads(text, parse_constant=lambda word: require(False, "header", "be JSON", word))
     except (ValueError, RecursionError):
         header = None
     start, chain = file.read(min(_attached(header, version), size)), file.read(_CHAIN)
@@ -444,7 +447,7 @@ def _begin(file: IO[bytes], path: Path) -> tuple[dict[str, Any], bytes, int, byt
             f"log must be as it was written, got {path}, whose header was changed or cut: put a copy of the file back"
         )
     seed = header.get("run_seed") if isinstance(header, dict) else None
-    require_int(f"run_seed in the header of the log {path}, which is a JSON object,", seed, 0, 2**64 - 1)
+    require_int(f"run_seed in the header of the log {path}", seed, 0, 2**64 - 1)
     return header, start, version, chain, len(begin) + length + len(start) + _CHAIN
 
 

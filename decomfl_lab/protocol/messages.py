@@ -64,8 +64,7 @@ class Field:
         elif self.form.endswith("s"):
             sound = isinstance(value, bytes) and len(value) == int(self.form[:-1])
         else:
-            whole = isinstance(value, int) and not isinstance(value, bool)
-            sound = whole and value in self.whole_numbers
+            sound = isinstance(value, int) and value in self.whole_numbers and not isinstance(value, bool)
         if not sound:  # nothing is put into words for the many that are
             require(sound, f"{self.name} of {whose}", self.rule(value), value)
 
@@ -77,7 +76,8 @@ class Layout:
         self.fields = fields
         self._struct = struct.Struct("<" + "".join(field.form for field in fields))
         self.size = self._struct.size  # bytes
-        self.unpack_from = self._struct.unpack_from  # the numbers as they stand there, which nobody has checked
+        # bytes of numbers and back, which nobody has checked
+        self.pack_sound, self.unpack_from = self._struct.pack, self._struct.unpack_from
 
     def check(self, values: Sequence[Any], whose: str) -> None:
         """InputError, which names the field and whose it is, unless every number is allowed."""
@@ -87,12 +87,7 @@ class Layout:
     def pack(self, values: Sequence[Any], whose: str) -> bytes:
         """The numbers as bytes; InputError as ``check``."""
         self.check(values, whose)
-        return self._struct.pack(*values)
-
-    def place(self, name: str) -> int:
-        """The byte that the field of this name begins at."""
-        names = [field.name for field in self.fields]
-        return struct.calcsize("<" + "".join(field.form for field in self.fields[: names.index(name)]))
+        return self.pack_sound(*values)
 
 
 class Kind(IntEnum):
@@ -127,39 +122,29 @@ class Kind(IntEnum):
         return HEADER_BYTES + self.layout.size + self.each * elements
 
 
-@dataclass(frozen=True)
-class Form:
-    """How messages of a class travel, and what they carry."""
-
-    kind: Kind
-    carried: Callable[[Any], tuple[int, int]]  # the gradient scalars, or elements of a model, and the seeds
-
-
-FORMS: Final[dict[type, Form]] = {}
+KINDS: Final[dict[type, Kind]] = {}
 """Of every class of messages."""
 
 
-def message(
-    kind: Kind, *fields: Field, each: int = 0, carries: Callable[[Any], tuple[int, int]] = lambda _: (0, 0)
-) -> Callable[[type[Made]], type[Made]]:
+def message(kind: Kind, *fields: Field, each: int = 0) -> Callable[[type[Made]], type[Made]]:
     """Declare a class of messages.
 
     Args:
-        kind: Its kind; a class of two has both, and is first of all of the one that stands last above it.
+        kind: Its kind; a class of two has both, and first of all the one that stands next to it.
         fields: The numbers that its body begins with; a message that is no more than these has them for its fields.
         each: The bytes of an element, where the last number counts the elements that follow.
-        carries: The scalars and the seeds that a message carries.
     """
     kind.layout, kind.each = Layout(*fields), each
 
     def declared(made: type[Made]) -> type[Made]:
-        FORMS.setdefault(made, Form(kind, carries))
+        KINDS.setdefault(made, kind)
         return made
 
     return declared
 
 
 CLIENT, ROUND = Field("client", "I"), Field("round", "I")
+ELEMENTS = Field("elements", "Q")
 STEPS, DIRECTIONS = Field("K", "H", range(1, 2**16)), Field("P", "H", range(1, 2**16))
 ROUND_HEAD: Final = Layout(
     ROUND,
@@ -197,7 +182,7 @@ class Examples(Sent):
     n: int  # n_i, the number of its examples, which stays the same for a run
 
 
-@message(Kind.PLAN, carries=lambda plan: _carried(plan.records, (plan, *plan.records)))
+@message(Kind.PLAN)
 @dataclass(frozen=True)
 class Plan(Sent):
     """Server → client: the records it missed, then what to measure in round ``round``."""
@@ -221,8 +206,8 @@ class Plan(Sent):
         return seeding_of(self.seeds, self.P)
 
 
-@message(Kind.SIGNS, CLIENT, ROUND, STEPS, DIRECTIONS, carries=lambda reply: (reply.scalars.size, 0))
-@message(Kind.REPLY, CLIENT, ROUND, STEPS, DIRECTIONS, carries=lambda reply: (reply.scalars.size, 0))
+@message(Kind.SIGNS, CLIENT, ROUND, STEPS, DIRECTIONS)
+@message(Kind.REPLY, CLIENT, ROUND, STEPS, DIRECTIONS)
 @dataclass(frozen=True, eq=False)
 class Reply(Sent):
     """Client → server: g_{i,r,p}^k."""
@@ -236,7 +221,7 @@ class Reply(Sent):
     curvature: NDArray[np.float64] | None = None
 
 
-@message(Kind.SEED, Field("seed", "Q"), carries=lambda _: (0, 1))
+@message(Kind.SEED, Field("seed", "Q"))
 @dataclass(frozen=True)
 class RunSeed(Sent):
     """Server → client, once, where no plan carries seeds."""
@@ -244,14 +229,7 @@ class RunSeed(Sent):
     seed: int  # the run's seed, which those of all rounds derive from
 
 
-@message(
-    Kind.VECTOR,
-    ROUND,
-    Field("bytes an element", "B", range(4, 9, 4)),
-    Field("elements", "Q"),
-    each=4,
-    carries=lambda model: (model.x.size, 0),
-)
+@message(Kind.VECTOR, ROUND, Field("bytes an element", "B", range(4, 9, 4)), ELEMENTS, each=4)
 @dataclass(frozen=True, eq=False)
 class Dense(Sent):
     """Server → client: a vector of the model of round ``round``, instead of records."""
@@ -261,15 +239,7 @@ class Dense(Sent):
     x: NDArray[np.float32] | NDArray[np.float64]
 
 
-@message(
-    Kind.QUANTIZED,
-    ROUND,
-    Field("bits", "B", range(2, 9)),
-    Field("scale", "f"),
-    Field("elements", "Q"),
-    each=1,
-    carries=lambda sent: (sent.update.levels.size, 0),
-)
+@message(Kind.QUANTIZED, ROUND, Field("bits", "B", range(2, 9)), Field("scale", "f"), ELEMENTS, each=1)
 @dataclass(frozen=True, eq=False)
 class Quantized(Sent):
     """Client → server: the update of round ``round``, quantised."""
@@ -278,14 +248,7 @@ class Quantized(Sent):
     update: QuantizedVector
 
 
-@message(  # the places of elements are in the bytes, not in the scalars
-    Kind.SPARSE,
-    ROUND,
-    Field("d", "Q", range(2**32 + 1)),
-    Field("elements", "Q"),
-    each=8,
-    carries=lambda sent: (sent.update.values.size, 0),
-)
+@message(Kind.SPARSE, ROUND, Field("d", "Q", range(2**32 + 1)), ELEMENTS, each=8)
 @dataclass(frozen=True, eq=False)
 class Sparse(Sent):
     """Client → server: the largest elements of the update of round ``round``."""
@@ -333,19 +296,26 @@ Message = Sent | PoolSums | tuple[RoundRecord, ...]
 """All that the wire has a form for; records alone are what a server stores, sums of a pool what may stand for them."""
 
 
-def _carried(records: Sequence[RoundRecord], heads: Sequence[Plan | RoundRecord]) -> tuple[int, int]:
-    """The scalars of some records, and the seeds of these heads."""
-    scalars = sum(record.scalars.size for record in records)
-    return scalars, sum(head.seeding.sent(head.K, head.P) for head in heads)
-
-
 # What is declared elsewhere: sums of a pool, and records alone.
-message(
-    Kind.POOL,
-    ROUND,
-    Field("exponent", "b", range(FINEST, 1)),
-    Field("sums", "Q", range(1, LARGEST_POOL + 1)),
-    each=4,
-    carries=lambda sums: (sums.S, 0),
-)(PoolSums)
-message(Kind.RECORDS, carries=lambda records: _carried(records, records))(tuple)
+_SUMS = Field("sums", "Q", range(1, LARGEST_POOL + 1))
+message(Kind.POOL, ROUND, Field("exponent", "b", range(FINEST, 1)), _SUMS, each=4)(PoolSums)
+message(Kind.RECORDS)(tuple)
+
+
+def carried(message: Message) -> tuple[int, int]:
+    """The gradient scalars, or elements of a model, and the seeds that a message carries; others carry neither."""
+    match message:
+        case RunSeed():
+            return 0, 1
+        case Reply(scalars=numbers) | Dense(x=numbers) | PoolSums(values=numbers):
+            return numbers.size, 0
+        case Quantized(update=update):
+            return update.levels.size, 0
+        case Sparse(update=update):  # its indices are in the bytes, not in the scalars
+            return update.values.size, 0
+        case Plan() | tuple():
+            records = message.records if isinstance(message, Plan) else message
+            heads: Sequence[Plan | RoundRecord] = (message, *records) if isinstance(message, Plan) else records
+            scalars = sum(record.scalars.size for record in records)
+            return scalars, sum(head.seeding.sent(head.K, head.P) for head in heads)
+    return 0, 0

@@ -21,8 +21,9 @@ from decomfl_lab.noise import STREAM_VERSION, Distribution
 from decomfl_lab.protocol.compression import QuantizedVector, SparseVector
 from decomfl_lab.protocol.messages import (
     DIRECTIONS,
-    FORMS,
     HEADER_BYTES,
+    KINDS,
+    ROUND,
     ROUND_HEAD,
     SIGNS,
     STEPS,
@@ -58,7 +59,7 @@ _SCALAR, _INDEX, _LEVEL, _SUM = np.dtype("<f4"), np.dtype("<u4"), np.dtype("i1")
 _DISTRIBUTIONS = tuple(Distribution)
 _SEEDINGS = tuple(Seeding)
 _KINDS = {kind.value: kind for kind in Kind}
-_CLASSES: dict[Kind, Callable[..., Message]] = {form.kind: made for made, form in FORMS.items()}
+_CLASSES: dict[Kind, Callable[..., Message]] = {kind: made for made, kind in KINDS.items()}
 PLAN_BYTES = HEADER_BYTES + ROUND_HEAD.size + _COUNT.size
 MAX_SCALARS = (MAX_BODY - Kind.REPLY.layout.size) // SCALAR_BYTES
 
@@ -153,8 +154,7 @@ def _round_head(
     r: int, eta: float, P: int, distribution: Distribution, seeds: Sequence[StepSeed], signs: int = 0
 ) -> bytes:
     K, seeding = len(seeds), seeding_of(seeds, P)
-    require_sendable(K, P)
-    places = _DISTRIBUTIONS.index(distribution), STREAM_VERSION, _SEEDINGS.index(seeding)
+    places = _DISTRIBUTIONS.index(distribution), STREAM_VERSION, _SEEDINGS.index(seeding) | signs
     # The seeds, or the places in the pool, as they travel, in the order of (k, p).
     sent: list[Any]
     kind = "Q"
@@ -166,9 +166,9 @@ def _round_head(
         case _:
             each: Any = seeds
             sent = [own for seed in each for own in ((seed,) if isinstance(seed, int) else seed)]
-    head = bytearray(ROUND_HEAD.pack((r, eta, K, P, *places), "the message"))
-    head[-1] |= signs
-    return bytes(head) + struct.pack(f"<{len(sent)}{kind}", *sent)
+    ROUND.check(r, "the message")
+    _form(eta, K, P, *places)
+    return ROUND_HEAD.pack_sound(r, eta, K, P, *places) + struct.pack(f"<{len(sent)}{kind}", *sent)
 
 
 @lru_cache(64)
@@ -277,7 +277,7 @@ def encode(message: Message) -> bytes:
     Raises:
         InputError: If a number of it is none that the wire has, or all of it is too long.
     """
-    kind = FORMS[type(message)].kind
+    kind = KINDS[type(message)]
     match message:
         case Plan(r, eta, P, distribution, seeds, records):
             return _message(kind, rest=_round_head(r, eta, P, distribution, seeds) + _records_body(records))

@@ -13,10 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "json.h"
+
 _Static_assert(FLT_EVAL_METHOD == 0, "a float must be computed as a float, not as something longer");
 
 enum { TILE = 128, GAUSSIAN = 0, SPHERE, RADEMACHER };
-#define NO_LOW_RANK "as only version 0.1 of decomfl-lab has low-rank directions"
 
 /* 1. Numbers in the file, and hashes. ----------------------------------------------------------------------------- */
 static uint64_t number(const uint8_t *at, int bytes) {
@@ -150,10 +151,10 @@ static void gaussian_tile(float *z, uint64_t key, uint64_t tile, uint32_t c2, ui
 typedef struct {
     const uint8_t *bytes;              /* the file, which must stay where it is */
     size_t size, at, left_out;         /* where the next entry begins; bytes at the end of one not written whole */
-    char *header, error[200];          /* JSON; what is wrong */
+    char *header, error[400];          /* JSON; what is wrong */
     char recorded[33];                 /* the digest that the log has of the model as it is now, empty if none */
     uint32_t round;                    /* rounds applied */
-    uint64_t run_seed, private_key, d, planned; /* planned: the rounds that the run was to have */
+    uint64_t run_seed, private_key, d, clients, planned; /* planned: the rounds that the run was to have */
     int keyed;                         /* whether seeds are hashed with the private key */
     double beta, weight, decay;        /* of the update rule: sgd, with momentum where beta is not 0 */
     float *x, *momentum;               /* one after the other in memory */
@@ -189,58 +190,7 @@ static void decomfl_add_direction(float *v, uint64_t d, float c, int kind, uint6
     }
 }
 
-/* 3. JSON: the value of a key, the end of a value. ----------------------------------------------------------------- */
-static const char *after_space(const char *s) { return s + strspn(s, " \t\r\n,:"); }
-
-static const char *after_value(const char *s) {
-    int depth = 0;
-    do {
-        if (*s == '"')
-            for (s++; *s && *s != '"'; s++) s += *s == '\\' && s[1];
-        depth += (*s == '{' || *s == '[') - (*s == '}' || *s == ']');
-        s += *s != 0;
-    } while (*s && (depth > 0 || !strchr(":,}] ", *s)));
-    return s;
-}
-
-static int is(const char *s, const char *word) {
-    return *s == '"' && !strncmp(s + 1, word, strlen(word)) && s[strlen(word) + 1] == '"';
-}
-
-/* The value of a key of the object at s, the last one that has it, as other readers of JSON do; empty if there is none. */
-static const char *value(const char *s, const char *key) {
-    const char *found = "\0"; /* a second byte, since callers look at the one behind a bracket or quote */
-    if (*s++ != '{') return found;
-    for (s = after_space(s); *s && *s != '}'; s = after_space(after_value(s))) {
-        int same = is(s, key);
-        s = after_space(after_value(s));
-        if (same) found = s;
-    }
-    return found;
-}
-
-/* Whether a number ends at s. */
-static int ends(const char *s) { return !*s || strchr(" \t\r\n,]}", *s); }
-
-/* Whether a whole number from least on stands at s, of at most 64 bits. */
-static int whole(const char *s, uint64_t least, uint64_t *found) {
-    size_t digits = strspn(s, "0123456789");
-    *found = 0;
-    for (size_t n = 0; n < digits; n++) {
-        uint64_t digit = (uint64_t)(s[n] - '0');
-        if (*found > (UINT64_MAX - digit) / 10) return 0;
-        *found = 10 * *found + digit;
-    }
-    return digits && ends(s + digits) && *found >= least;
-}
-
-/* Whether a number from least on and below "below" stands at s; where nothing does it is the one that is usual. */
-static int real_number(const char *s, double usual, double least, double below, double *found) {
-    *found = *s ? strtod(s, NULL) : usual;
-    return (!*s || ends(s + strspn(s, "+-.0123456789eE"))) && *found >= least && *found < below;
-}
-
-/* 4. The start. ---------------------------------------------------------------------------------------------------- */
+/* 3. The start. ---------------------------------------------------------------------------------------------------- */
 static int refuse(decomfl *r, const char *text) {
     snprintf(r->error, sizeof r->error, "%s", text);
     return -1;
@@ -248,36 +198,25 @@ static int refuse(decomfl *r, const char *text) {
 
 /* The elements of the tensor at "own", once what the header says of it is known to be sound; more than most is too many. */
 static int size_of(decomfl *r, const char *own, unsigned t, uint64_t most, uint64_t *size) {
-    const char *at = value(own, "shape"), *how = value(own, "draw"), *cut = value(own, "cut");
-    double scale, bound;
-    if (*own != '{' || *at != '[') {
-        snprintf(r->error, sizeof r->error, "start.tensors[%u]%s in the header must be a %s", t,
-                 *own == '{' ? ".shape" : "", *own == '{' ? "list of whole numbers >= 0" : "table");
-        return -1;
-    }
+    char name[40];
+    snprintf(name, sizeof name, "start.tensors[%u].", t);
+    if (*own != '{') return refuse(r, "start.tensors in the header must be tables");
+    if (check(r->error, sizeof r->error, own, TENSOR_RULES, name, "header")) return -1;
     *size = 1;
-    for (at = after_space(at + 1); *at && *at != ']'; at = after_space(after_value(at))) {
+    for (const char *at = after_space(value(own, "shape") + 1); *at != ']'; at = after_space(after_value(at))) {
         uint64_t n;
-        if (!whole(at, 0, &n)) {
-            snprintf(r->error, sizeof r->error, "start.tensors[%u].shape in the header must be whole numbers >= 0", t);
-            return -1;
-        }
+        whole(at, 0, &n);
         *size = n && *size > UINT64_MAX / n ? UINT64_MAX : *size * n;
     }
-    if (!is(how, "constant") && !is(how, "uniform") && !is(how, "normal"))
-        return refuse(r, "draw must be one of constant, uniform, normal");
-    if (!*value(own, "scale") || !real_number(value(own, "scale"), 0, -FLT_MAX, 2.0 * FLT_MAX, &scale) || scale > FLT_MAX)
-        return refuse(r, "scale must be a float32 number");
-    if (scale < 0 && !is(how, "constant")) return refuse(r, "scale must be 0 or more");
-    if (*cut && !is(how, "normal")) return refuse(r, "cut must be left out unless draw is normal");
-    if (!real_number(cut, 1, 0.1, INFINITY, &bound) || bound > 10) /* a smaller one would take many attempts */
-        return refuse(r, "cut must be in 0.1..10");
+    if (*value(own, "scale") == '-' && strtof(value(own, "scale"), NULL) < 0 && !is(value(own, "draw"), "constant"))
+        return refuse(r, "scale must be 0 or more");
+    if (*value(own, "cut") && *value(own, "cut") != 'n' && !is(value(own, "draw"), "normal")) return refuse(r, "cut must be left out unless draw is normal");
     return *size <= most ? 0 : refuse(r, "elements of the tensors of x_0 must be d in all, got more");
 }
 
 static void draw(const char *own, uint64_t key, uint32_t t, float *x, uint64_t size) {
     const char *how = value(own, "draw"), *cut = value(own, "cut");
-    float scale = strtof(value(own, "scale"), NULL), most = *cut ? strtof(cut, NULL) : INFINITY, z[TILE], next[TILE];
+    float scale = strtof(value(own, "scale"), NULL), most = *cut && *cut != 'n' ? strtof(cut, NULL) : INFINITY, z[TILE], next[TILE];
     uint32_t words[TILE];
     for (uint64_t start = 0; start < size; start += TILE) {
         uint64_t count = size - start < TILE ? size - start : TILE;
@@ -299,16 +238,12 @@ static void draw(const char *own, uint64_t key, uint32_t t, float *x, uint64_t s
 static int make_start(decomfl *r, const char *start) {
     const char *key = value(start, "key") + 1, *tensors = value(start, "tensors"), *own = after_space(tensors + 1);
     uint64_t done = 0, size = 0, seed = strtoull(key, NULL, 16);
-    if (*start && *start != '{') return refuse(r, "start in the header must be a table");
     if (!is(value(start, "by"), "stream")) return refuse(r, "x_0 is not drawn from the noise stream: not known here");
-    if (key[-1] != '"' || strspn(key, "0123456789abcdef") != 16 || key[16] != '"')
-        return refuse(r, "the key of x_0 must be 16 hexadecimal digits");
-    if (*tensors != '[') return refuse(r, "start.tensors in the header must be a list");
+    if (check(r->error, sizeof r->error, start, START_RULES, "start.", "header")) return -1;
     /* Sizes before values: all tensors are looked at before there is memory for any. */
     unsigned t = 0;
     for (const char *at = own; *at && *at != ']'; at = after_space(after_value(at)), done += size)
-        if (t == 65536) return refuse(r, "start.tensors in the header must be a list of at most 65536");
-        else if (size_of(r, at, t++, r->d - done, &size)) return -1;
+        if (size_of(r, at, t++, r->d - done, &size)) return -1;
     if (done != r->d) return refuse(r, "elements of the tensors of x_0 must be d in all, got less");
     r->x = r->d < SIZE_MAX / 16 ? calloc(r->d, 4 * sizeof(float)) : NULL;
     if (!r->x) return refuse(r, "d in the header must fit into the memory that is here");
@@ -322,7 +257,7 @@ static int make_start(decomfl *r, const char *start) {
     return 0;
 }
 
-/* 5. The log. ------------------------------------------------------------------------------------------------------ */
+/* 4. The log. ------------------------------------------------------------------------------------------------------ */
 static void decomfl_close(decomfl *r) {
     free(r->header);
     free(r->x);
@@ -342,35 +277,27 @@ static int decomfl_open(decomfl *r, const uint8_t *bytes, size_t size) {
     if (end + 16 <= size) blake2b(chain, 16, NULL, bytes, end);
     if (end + 16 > size || memcmp(chain, bytes + end, 16)) return refuse(r, "the header was changed or cut");
     r->at = end + 16;
-    if (!whole(value(r->header, "run_seed"), 0, &r->run_seed))
-        return refuse(r, "run_seed in the header must be an integer in 0..18446744073709551615");
-    if (*value(r->header, "config") != '{') return refuse(r, "config in the header must be a table");
-    const char *config = value(r->header, "config"), *method = value(config, "method"), *rule = value(config, "rule");
-    const char *rank = value(config, "rank"), *distribution = value(config, "distribution");
-    if (*rank && (!whole(rank, 1, &seed) || seed != 1)) return refuse(r, "rank must be 1, " NO_LOW_RANK);
-    if (is(distribution, "low-rank"))
-        return refuse(r, "distribution must be one of gaussian, sphere, rademacher, " NO_LOW_RANK);
+    int sound = is_json(r->header, length) && whole(value(r->header, "run_seed"), 0, &r->run_seed);
+    if (!sound) return refuse(r, "run_seed in the header must be an integer in 0..18446744073709551615");
+    const char *config = value(r->header, "config"), *method = value(config, "method"), *by = value(config, "rule");
+    const char *form = value(config, "momentum_form"), *momentum = value(config, "momentum");
+    const char *grid = value(config, "grid");
+    if (check(r->error, sizeof r->error, r->header, HEADER_RULES, "", "header")) return -1;
+    if (check(r->error, sizeof r->error, config, CONFIG_RULES, "", "log")) return -1;
     int known = is(method, "decomfl") || is(method, "decomfl-projection") || is(method, "feedsign");
     int plain = !*value(config, "precision") || is(value(config, "precision"), "float32");
-    if (!known || !plain || (*rule && !is(rule, "sgd")) || strtol(value(config, "grid"), NULL, 10))
+    if (!known || !plain || (*by && !is(by, "sgd")) || (*grid && (!whole(grid, 0, &seed) || seed)))
         return refuse(r, "decomfl and feedsign are known here, with the rule sgd, in float32, on no grid");
-    if (!whole(value(r->header, "d"), 1, &r->d)) return refuse(r, "d in the header must be a whole number >= 1");
-    const char *x0 = value(r->header, "x0"), *form = value(config, "momentum_form"), *keyed = value(config, "private_seeds");
-    if (*x0 != '"' || strspn(x0 + 1, "0123456789abcdef") != 32 || x0[33] != '"')
-        return refuse(r, "x0 in the header must be text of 32 hexadecimal digits");
-    if (!whole(value(r->header, "stream"), 1, &seed) || seed != 1) return refuse(r, "stream of the log must be 1");
-    if (!whole(value(config, "rounds"), 1, &r->planned)) return refuse(r, "rounds R must be an integer of at least 1");
-    if (!real_number(value(config, "momentum"), 0, 0, 1, &r->beta)) return refuse(r, "momentum β must be in [0, 1)");
-    if (!real_number(value(config, "weight_decay"), 0, 0, INFINITY, &r->decay))
-        return refuse(r, "weight_decay must be finite and at least 0");
-    if (*form && !is(form, "torch") && !is(form, "paper")) return refuse(r, "momentum_form must be one of torch, paper");
-    if (*keyed && strncmp(keyed, "true", 4) && strncmp(keyed, "false", 5))
-        return refuse(r, "private_seeds must be of type bool");
+    whole(value(r->header, "d"), 1, &r->d);
+    if (!whole(value(config, "rounds"), 1, &r->planned)) return refuse(r, "config must have rounds");
+    if (!whole(value(config, "clients"), 1, &r->clients)) return refuse(r, "config must have clients");
+    r->beta = *momentum ? strtod(momentum, NULL) : 0;
+    r->decay = *value(config, "weight_decay") ? strtod(value(config, "weight_decay"), NULL) : 0;
     r->weight = is(form, "paper") ? 1 - r->beta : 1;
-    r->keyed = *keyed == 't';
-    if (r->keyed && !whole(value(config, "seed"), 0, &seed)) return refuse(r, "seed must be an integer of 64 bits");
+    r->keyed = *value(config, "private_seeds") == 't';
+    if (!whole(value(config, "seed"), 0, &seed) && r->keyed) return refuse(r, "config must have seed");
     r->private_key = derive(seed, 1, 11);
-    snprintf(r->recorded, sizeof r->recorded, "%s", x0 + 1);
+    snprintf(r->recorded, sizeof r->recorded, "%s", value(r->header, "x0") + 1);
     return make_start(r, value(r->header, "start"));
 }
 
@@ -407,25 +334,39 @@ static int unreadable(decomfl *r, const char *text) {
     return -1;
 }
 
+/* 0 where a number of a record keeps its rule; else -1, with r->error. */
+static int keeps(decomfl *r, const char *name, uint64_t found, const char *hint) {
+    const rule *own = RECORD_RULES;
+    char text[200];
+    while (strcmp(own->key, name)) own++;
+    if (is_between(found, own)) return 0;
+    snprintf(text, sizeof text, "%s of the message must %s%s", name, own->words, hint);
+    return unreadable(r, text);
+}
+
 /* Applies a RECORDS message with the record of this round. */
 static int apply(decomfl *r, const uint8_t *m, size_t size) {
-    if (size < 35 || memcmp(m, "DC\2\4", 4) || number(m + 4, 4) != size - 12) return unreadable(r, "it is damaged");
+    if (size < 12) return unreadable(r, "it ends too early");
+    if (memcmp(m, "DC\2\4", 4)) return unreadable(r, "it is damaged");
+    if (number(m + 4, 4) != size - 12) return unreadable(r, "it ends too early, or too late");
     if (number(m + 8, 4) != crc_32(m + 12, size - 12)) return unreadable(r, "it is damaged");
+    if (size < 35) return unreadable(r, "it ends too early");
     uint64_t K = number(m + 28, 2), P = number(m + 30, 2), eta = number(m + 20, 8), count = K * P;
     int seeding = m[34] & 127, signs = m[34] >> 7, finite = 1;
     step s = {.kind = m[32], .P = (uint32_t)P};
     memcpy(&s.eta, &eta, 8);
-    if (number(m + 12, 4) != 1 || number(m + 16, 4) != r->round) return unreadable(r, "record must be of this round alone");
+    if (number(m + 12, 4) != 1) return unreadable(r, "records of the entry must be 1");
+    if (number(m + 16, 4) != r->round) return unreadable(r, "record must be of this round");
     if (!(s.eta > 0) || !isfinite(s.eta)) return unreadable(r, "eta of the message must be a finite number above 0");
-    if (m[33] != 1) return unreadable(r, "stream version of the message must be 1");
-    if (s.kind == 3) return unreadable(r, "distribution of the message must be below 3, " NO_LOW_RANK);
-    if (s.kind > RADEMACHER) return unreadable(r, "distribution of the message must be below 3");
-    if (seeding > 4) return unreadable(r, "seeding of the message must be below 5");
-    if (!count) return unreadable(r, "K and P must be 1 to 65535");
-    if (count > 1073741820) return unreadable(r, "K·P must be at most 1073741820");
+    if (keeps(r, "K", K, "") || keeps(r, "P", P, "")) return -1;
+    if (keeps(r, "distribution", m[32], s.kind == LOW_RANK ? ", " NO_LOW_RANK : "")) return -1;
+    if (keeps(r, "stream version", m[33], "") || keeps(r, "seeding", (uint64_t)seeding, "")) return -1;
+    if (count > MOST_SCALARS) return unreadable(r, "K·P must be at most 1073741820, which fit into a reply");
     uint64_t sizes[5] = {8 * count, 8 * K, 8, 0, 2 * count}, sent = signs ? (count + 7) / 8 : 4 * count;
-    if (size - 35 != sizes[seeding] + sent) return unreadable(r, "seeds and scalars must have the bytes that K and P say");
-    if (signs && count % 8 && m[size - 1] >> count % 8) return unreadable(r, "bits after the signs must be 0");
+    uint64_t needed = 35 + sizes[seeding] + sent;
+    if (size >= needed && signs && count % 8 && m[needed - 1] >> count % 8)
+        return unreadable(r, "bits after the signs of the records message must be 0");
+    if (size != needed) return unreadable(r, "seeds and scalars must have the bytes that K and P say");
     const uint8_t *seeds = m + 35, *scalars = seeds + sizes[seeding];
     uint64_t root = seeding == 2 ? number(seeds, 8) : derive(r->run_seed, 1, r->round);
     s.seed = calloc(P, sizeof *s.seed), s.p = calloc(P, sizeof *s.p), s.g = calloc(P, sizeof *s.g);
@@ -442,7 +383,39 @@ static int apply(decomfl *r, const uint8_t *m, size_t size) {
         if (p == P - 1 && finite) take_step(r, &s);
     }
     free(s.seed), free(s.p), free(s.g);
-    return finite ? 1 : unreadable(r, "scalars must be finite");
+    return finite ? 1 : unreadable(r, "scalars of the round must be finite");
+}
+
+static int by_size(const void *a, const void *b) {
+    return (*(const uint32_t *)a > *(const uint32_t *)b) - (*(const uint32_t *)a < *(const uint32_t *)b);
+}
+
+/* The numbers that stand there, in order; to be freed. */
+static uint32_t *sorted(const uint8_t *at, size_t count) {
+    uint32_t *all = malloc(count * sizeof *all + 1);
+    for (size_t n = 0; n < count; n++) all[n] = (uint32_t)number(at + 4 * n, 4);
+    qsort(all, count, sizeof *all, by_size);
+    return all;
+}
+
+/* Whether an entry says of clients what can be: each was asked once, some of them answered, nobody was ahead. */
+static int check_clients(decomfl *r, const uint8_t *at, size_t sampled, size_t answered, int held, int examples) {
+    const uint8_t *rounds = at + 4 * (sampled + answered), *counts = rounds + (held ? 4 * sampled : 0);
+    uint32_t *asked = sorted(at, sampled), *came = sorted(at + 4 * sampled, answered);
+    int once = sampled && asked[sampled - 1] < r->clients, some = answered > 0;
+    for (size_t n = 1; n < sampled; n++) once &= asked[n] != asked[n - 1];
+    for (size_t n = 0, place = 0; n < answered && some; n++, place++) { /* each is found behind the one before */
+        while (place < sampled && asked[place] < came[n]) place++;
+        some = place < sampled && asked[place] == came[n];
+    }
+    free(asked), free(came);
+    if (!once) return unreadable(r, "sampled clients must be some of the run's, each once");
+    if (!some) return unreadable(r, "clients that answered must be some of those, each once");
+    for (size_t n = 0; n < sampled && held; n++)
+        if (number(rounds + 4 * n, 4) > r->round) return unreadable(r, "rounds held must be at most the round");
+    for (size_t n = 0; n < answered && examples; n++)
+        if (!number(counts + 4 * n, 4)) return unreadable(r, "numbers of examples must be at least 1");
+    return 0;
 }
 
 /* Applies the next round: 1; 0 at the end of the log; -1 with r->error. */
@@ -469,6 +442,7 @@ static int decomfl_next(decomfl *r) {
     r->recorded[0] = 0;
     if (flags & 2) in_hex(r->recorded, body + 9);
     r->at += size;
+    if (check_clients(r, body + 25, sampled, answered, flags & 1, (flags & 4) != 0)) return -1;
     int applied = apply(r, body + head, length - head);
     r->round += applied == 1;
     return applied;

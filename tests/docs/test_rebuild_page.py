@@ -186,7 +186,7 @@ def test_a_log_that_cannot_be_followed_is_refused_when_it_is_opened(
         vectors / "run-hiso.dcl": 'This reader does not know the method "hiso".',
         vectors / "run-grid.dcl": "This reader does not know models in 16 bits or on a grid.",
         ROOT / "tests" / "old" / "low-rank.dcl": (
-            "Rank must be 1, as only version 0.1 of decomfl-lab has low-rank directions, got 2."
+            "Rank in the log must be 1, as only version 0.1 of decomfl-lab has low-rank directions, got 2."
         ),
         tmp_path / "given.dcl": (
             "x_0 is not in the log: only models built into decomfl can be rebuilt here, others by decomfl replay."

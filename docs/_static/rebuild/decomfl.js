@@ -9,7 +9,62 @@ globalThis.decomfl = (function library() {
   const f = Math.fround;
   const TILE = 128; // elements that are made together: 4 words of each of 32 blocks
 
-  const NO_LOW_RANK = "as only version 0.1 of decomfl-lab has low-rank directions";
+  // Rules: python -m docs.reader_rules writes them.
+  const NO_LOW_RANK = "as only version 0.1 of decomfl-lab has low-rank directions", LOW_RANK = 3, MOST_SCALARS = 1073741820;
+  // Key, kind, whether it may be left out (2: or null), least and most of numbers, the longest list, names, words.
+  // Of a real number the longest is the bits that it may have where it stands as a whole one, 0 for any.
+  const LOG_RULES = {
+    header: [
+      ["run_seed", "whole", 0, "0", "18446744073709551615", 0, "", "be an integer in 0..18446744073709551615"],
+      ["config", "table", 0, "0", "0", 0, "", "be a table"],
+      ["data", "text", 0, "0", "0", 0, "", "be text"],
+      ["source", "text", 1, "0", "0", 0, "", "be text"],
+      ["code", "text", 1, "0", "0", 0, "", "be text"],
+      ["shape", "wholes", 0, "1", "281474976710656", 16, "", "be a list of at most 16 whole numbers in 1..281474976710656"],
+      ["dtype", "name", 0, "0", "0", 0, "bfloat16 bool float16 float32 float64 int16 int32 int64 int8 uint8 ", "be one of bfloat16, bool, float16, float32, float64, int16, int32, int64, int8, uint8"],
+      ["classes", "whole", 0, "0", "16777216", 0, "", "be a whole number in 0..16777216"],
+      ["d", "whole", 0, "1", "281474976710656", 0, "", "be a whole number in 1..281474976710656"],
+      ["x0", "hex", 0, "0", "32", 0, "", "be text of 32 hexadecimal digits"],
+      ["stream", "whole", 0, "1", "1", 0, "", "be 1"],
+      ["start", "table", 1, "0", "0", 0, "", "be a table"],
+      ["tensors", "list", 1, "0", "0", 65536, "", "be a list of at most 65536"],
+    ],
+    start: [
+      ["key", "hex", 0, "0", "16", 0, "", "be text of 16 hexadecimal digits"],
+      ["tensors", "list", 0, "0", "0", 65536, "", "be a list of at most 65536"],
+    ],
+    tensor: [
+      ["draw", "name", 0, "0", "0", 0, "constant uniform normal ", "be one of constant, uniform, normal"],
+      ["scale", "real", 0, "-3.4028234663852886e+38", "3.4028234663852886e+38", 0, "", "be a float32 number"],
+      ["shape", "wholes", 0, "0", "9223372036854775807", 16, "", "be a list of at most 16 whole numbers in 0..9223372036854775807"],
+      ["cut", "real", 2, "0.1", "10", 0, "", "be in 0.1..10"],
+    ],
+    config: [
+      ["rank", "whole", 1, "1", "1", 0, "", "be 1, as only version 0.1 of decomfl-lab has low-rank directions"],
+      ["distribution", "name", 1, "0", "0", 0, "gaussian sphere rademacher ", "be one of gaussian, sphere, rademacher, as only version 0.1 of decomfl-lab has low-rank directions"],
+      ["method", "text", 1, "0", "0", 0, "", "be text"],
+      ["clients", "whole", 1, "1", "9223372036854775807", 0, "", "be an integer of at least 1"],
+      ["rounds", "whole", 1, "1", "9223372036854775807", 0, "", "be an integer of at least 1"],
+      ["seed", "whole", 1, "0", "18446744073709551615", 0, "", "be an integer in 0..18446744073709551615"],
+      ["momentum", "real", 1, "0", "0.9999999999999999", 63, "", "be in [0, 1)"],
+      ["weight_decay", "real", 1, "0", "1.7976931348623157e+308", 63, "", "be a finite number of at least 0"],
+      ["beta2", "real", 1, "0", "0.9999999999999999", 63, "", "be in [0, 1)"],
+      ["epsilon", "real", 1, "5e-324", "1.7976931348623157e+308", 63, "", "be a finite number above 0"],
+      ["momentum_form", "name", 1, "0", "0", 0, "torch paper ", "be one of torch, paper"],
+      ["private_seeds", "truth", 1, "0", "0", 0, "", "be True or False"],
+      ["rule", "name", 1, "0", "0", 0, "sgd sign adamm ", "be one of sgd, sign, adamm"],
+      ["precision", "name", 1, "0", "0", 0, "float32 bfloat16 float16 ", "be one of float32, bfloat16, float16"],
+    ],
+    record: [
+      ["round", "whole", 0, "0", "4294967295", 0, "", "be in 0..4294967295"],
+      ["K", "whole", 0, "1", "65535", 0, "", "be in 1..65535"],
+      ["P", "whole", 0, "1", "65535", 0, "", "be in 1..65535"],
+      ["distribution", "whole", 0, "0", "2", 0, "", "be in 0..2"],
+      ["stream version", "whole", 0, "1", "1", 0, "", "be 1"],
+      ["seeding", "whole", 0, "0", "4", 0, "", "be in 0..4"],
+    ],
+  };
+  // End of the rules.
 
   const refuse = (text) => {
     throw new Error(text);
@@ -18,15 +73,13 @@ globalThis.decomfl = (function library() {
   // A value as an error shows it: short, and no more of a list or table than what it is.
   function shown(value) {
     if (typeof value === "object" && value) return Array.isArray(value) ? "a list" : "a table";
-    const text = typeof value === "string" ? JSON.stringify(value) : `${value}`;
+    const text = typeof value === "string" && value[0] !== NUMBER ? JSON.stringify(value) : `${value}`.replace(NUMBER, "");
     return text.length > 80 ? `${text.slice(0, 60)} ... ${text.slice(-15)}` : text;
   }
 
   // Refuses, in the words of decomfl replay, unless a rule holds.
   const must = (holds, name, rule, value) => holds || refuse(`${name} must ${rule}, got ${shown(value)}`);
   const isTable = (value) => typeof value === "object" && value !== null && !Array.isArray(value);
-  const isWhole = (value, least) => Number.isInteger(value) && value >= least && value <= 2 ** 48;
-  const matches = (value, pattern) => typeof value === "string" && pattern.test(value);
 
   // 1. Hashes. --------------------------------------------------------------------------------------------------------
   function crc32(bytes) {
@@ -213,21 +266,14 @@ globalThis.decomfl = (function library() {
   const MOST = 2 ** 25; // elements of x: every worker of a page makes all of x_0, so a tab holds them several times
 
   // How many elements a tensor has, once what the header says of it is known to be sound.
-  function sizeOf(tensor, t) {
-    const name = `start.tensors[${t}]`;
-    must(isTable(tensor), `${name} in the header`, "be a table", tensor);
-    const { shape, draw, scale, cut } = tensor, sizes = Array.isArray(shape) && shape.every((n) => isWhole(n, 0));
-    must(sizes, `${name}.shape in the header`, "be a list of whole numbers >= 0", shape);
-    must(["constant", "uniform", "normal"].includes(draw), "draw", "be one of constant, uniform, normal", draw);
-    must(typeof scale === "number" && Math.abs(f(scale)) < Infinity, "scale", "be a float32 number", scale);
-    must(draw === "constant" || scale >= 0, "scale", "be 0 or more", scale);
-    must(cut === undefined || draw === "normal", "cut", "be left out unless draw is normal", cut);
-    const possible = typeof cut === "number" && cut >= 0.1 && cut <= 10; // less takes many attempts
-    must(cut === undefined || possible, "cut", "be in 0.1..10", cut);
+  function sizeOf({ shape, draw, scale, cut }) {
+    must(draw === "constant" || f(scale) >= 0, "scale", "be 0 or more", scale);
+    must((cut ?? null) === null || draw === "normal", "cut", "be left out unless draw is normal", cut);
     return shape.reduce((a, b) => a * b, 1);
   }
 
-  function fill(x, { draw, scale, cut = Infinity }, key, t) {
+  function fill(x, { draw, scale, cut: given }, key, t) {
+    const cut = given ?? Infinity;
     x.fill(scale);
     if (draw === "uniform") {
       x.forEach((one, j) => {
@@ -245,12 +291,9 @@ globalThis.decomfl = (function library() {
   }
 
   function startOf({ start, d }) {
-    must(start === undefined || isTable(start), "start in the header", "be a table", start);
     if (start?.by === "file") refuse("x_0 is packed in the log (--log-start), which cannot be read here: decomfl replay does that");
     if (start?.by !== "stream") refuse("x_0 is not in the log: only models built into decomfl can be rebuilt here, others by decomfl replay");
-    must(matches(start.key, /^[0-9a-f]{16}$/), "the key of x_0", "be 16 hexadecimal digits", start.key);
-    const { tensors } = start, several = Array.isArray(tensors) && tensors.length <= 65536;
-    must(several, "start.tensors in the header", "be a list of at most 65536", tensors);
+    const { tensors } = start;
     const sizes = tensors.map(sizeOf), elements = sizes.reduce((sum, size) => sum + size, 0);
     must(elements === d, "elements of the tensors of x_0", `be d = ${d} in all`, elements);
     must(d <= MOST, "d in the header", `fit into the ${MOST} elements that are rebuilt here`, d);
@@ -261,22 +304,62 @@ globalThis.decomfl = (function library() {
   }
 
   // 4. The log. -------------------------------------------------------------------------------------------------------
-  // JSON in which whole numbers that a double cannot hold become strings; nothing if it is none.
+  const NUMBER = "\uffff"; // stands before a number that is text: no letter, so it stands in no header
+
+  // The header in JSON, whole numbers that a double cannot hold as text; and once more with all numbers as text, as the
+  // file has them, for the rules. Nothing if it is none.
   function parsed(bytes) {
     const token = /"(?:\\.|[^"\\])*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
+    const isNumber = (one) => one[0] !== '"' && one.length < 400; // decomfl reads none that is longer
     try {
-      const text = new TextDecoder("utf-8", { fatal: true }).decode(bytes);
-      return JSON.parse(text.replace(token, (one) => (/^-?\d{16,}$/.test(one) ? `"${one}"` : one)));
+      const text = new TextDecoder("utf-8", { fatal: true }).decode(bytes), plain = JSON.stringify(JSON.parse(text));
+      if (/\\ud[89a-f]|\uffff/.test(plain.replaceAll("\\\\", ""))) return [{}, {}]; // half of a letter
+      const large = text.replace(token, (one) => (/^-?\d{16,}$/.test(one) ? `"${one}"` : one));
+      return [JSON.parse(large), JSON.parse(text.replace(token, (one) => (isNumber(one) ? `"${NUMBER}${one}"` : one)))];
     } catch {
-      return {};
+      return [{}, {}];
     }
   }
 
-  // A number of 64 bits, as "parsed" has it.
-  function wordOf(value, name) {
-    const found = (Number.isInteger(value) && value >= 0) || matches(value, /^\d{16,20}$/) ? BigInt(value) : -1n;
-    must(found >= 0 && found < 2n ** 64n, name, "be an integer in 0..18446744073709551615", value);
-    return found;
+  // Whether a value is as a rule has it.
+  function fits(value, [, kind, optional, least, most, longest, names]) {
+    const isText = typeof value === "string" && value[0] !== NUMBER;
+    const number = typeof value === "string" && value[0] === NUMBER ? value.slice(1) : "";
+    const isWhole = /^-?\d+$/.test(number), inside = (found, as) => found >= as(least) && found <= as(most);
+    if (value === null && optional === 2) return true;
+    switch (kind) {
+      case "text": return isText;
+      case "hex": return isText && value.length === Number(most) && /^[0-9a-f]*$/.test(value);
+      case "name": return isText && names.split(" ").slice(0, -1).includes(value);
+      case "truth": return typeof value === "boolean";
+      case "table": return isTable(value);
+      case "list": return Array.isArray(value) && value.length <= longest;
+      case "whole": return isWhole && inside(BigInt(number), BigInt);
+      case "wholes": return Array.isArray(value) && value.length <= longest && value.every((one) => fits(one, [, "whole", , least, most]));
+      default: return number !== "" && inside(Number(number), Number) && !(isWhole && longest && Math.abs(Number(number)) >= 2 ** longest);
+    }
+  }
+
+  // Refuses unless a table keeps the rules; "where" stands before a key, "of" behind it.
+  function check(table, rules, where, of) {
+    for (const rule of rules) {
+      const [key, , optional, , , , , words] = rule, value = Object.hasOwn(table, key) ? table[key] : undefined;
+      must(value !== undefined || optional, where ? `${where.slice(0, -1)} in the ${of}` : of, `have ${key}`, value);
+      if (value !== undefined) must(fits(value, rule), `${where}${key} in the ${of}`, words, value);
+    }
+  }
+
+  // Refuses a header that breaks a rule.
+  function checkHeader(raw) {
+    must(fits(raw.run_seed, LOG_RULES.header[0]), "run_seed in the header", LOG_RULES.header[0].at(-1), raw.run_seed);
+    check(raw, LOG_RULES.header, "", "header");
+    check(raw.config, LOG_RULES.config, "", "log");
+    if (raw.start?.by !== "stream") return;
+    check(raw.start, LOG_RULES.start, "start.", "header");
+    raw.start.tensors.forEach((tensor, t) => {
+      must(isTable(tensor), `start.tensors[${t}] in the header`, "be a table", tensor);
+      check(tensor, LOG_RULES.tensor, `start.tensors[${t}].`, "header");
+    });
   }
 
   // Takes numbers from the front of some bytes.
@@ -310,30 +393,45 @@ globalThis.decomfl = (function library() {
   }
 
   // What an entry says of round r. Nothing is made of a record before it is known to have as many bytes as it says.
-  function entryOf(entry, runSeed, r) {
+  function entryOf(entry, runSeed, r, M) {
     const what = `entry of round ${r} must be one that can be read`, read = reader(entry, `${what}: it`);
     const check = (holds, name, rule, value) => must(holds, `${what}: ${name}`, rule, value);
     const sampled = read.u32(), answered = read.u32(), flags = read.u8(), digest = hex(read.bytes(16));
-    read.bytes(4 * (sampled + answered + (flags & 1 ? sampled : 0) + (flags & 4 ? answered : 0)));
-    const frame = [read.u16(), read.u8(), read.u8(), read.u32(), read.u32()], body = reader(read.rest(), `${what}: it`);
-    if (`${frame}` !== `${[0x4344, 2, 4, body.rest().length, crc32(body.rest())]}`) refuse(`${what}: it is damaged`);
+    const numbers = (count) => { // of clients
+      const found = read.bytes(4 * count), view = new DataView(found.buffer, found.byteOffset, found.length);
+      return Uint32Array.from({ length: count }, (_, n) => view.getUint32(4 * n, true));
+    };
+    const asked = numbers(sampled), came = numbers(answered), held = numbers(flags & 1 ? sampled : 0);
+    const examples = numbers(flags & 4 ? answered : 0), each = new Set(asked), some = new Set(came);
+    check(sampled > 0 && each.size === sampled && asked.every((i) => i < M), "sampled clients", `be some of 0..${M - 1}, each once`, "others");
+    check(answered > 0 && some.size === answered && came.every((i) => each.has(i)), "clients that answered", "be some of those, each once", "others");
+    check(held.every((round) => round <= r), "rounds held", `be at most ${r}`, "others");
+    check(examples.every((n) => n > 0), "numbers of examples", "be at least 1", 0);
+    const frame = [read.u16(), read.u8(), read.u8()], length = read.u32(), sum = read.u32(), body = reader(read.rest(), `${what}: it`);
+    if (`${frame}` !== `${[0x4344, 2, 4]}`) refuse(`${what}: it is damaged`);
+    if (length !== body.rest().length) refuse(`${what}: it ends too early, or too late`);
+    if (sum !== crc32(body.rest())) refuse(`${what}: it is damaged`);
     const records = body.u32(), round = body.u32(), eta = body.f64(), K = body.u16(), P = body.u16(), count = K * P;
     const which = body.u8(), stream = body.u8(), form = body.u8(), seeding = form & 127, signs = form >> 7;
     const distribution = ["gaussian", "sphere", "rademacher"][which];
-    check(records === 1 && round === r, "record", `be of round ${r} alone`, round);
+    check(records === 1, "records of the entry", "be 1", records);
+    check(round === r, "record", `be of round ${r}`, round);
     check(eta > 0 && eta < Infinity, "eta of the message", "be a finite number above 0", eta);
-    check(stream === 1, "stream version of the message", "be 1", stream);
-    check(distribution, "distribution of the message", which === 3 ? `be below 3, ${NO_LOW_RANK}` : "be below 3", which);
-    check(seeding < 5, "seeding of the message", "be below 5", seeding);
-    check(count > 0, "K and P", "be 1 to 65535", count);
-    check(count <= 1073741820, "K·P", "be at most 1073741820", count);
+    const found = { round, K, P, distribution: which, "stream version": stream, seeding };
+    for (const [name, , , least, most, , , words] of LOG_RULES.record) {
+      const hint = name === "distribution" && which === LOW_RANK ? `, ${NO_LOW_RANK}` : "", value = found[name];
+      check(value >= Number(least) && value <= Number(most), `${name} of the message`, words + hint, value);
+    }
+    check(count <= MOST_SCALARS, "K·P", `be at most ${MOST_SCALARS}, which fit into a reply`, count);
     const size = [8 * count, 8 * K, 8, 0, 2 * count][seeding], sent = signs ? Math.ceil(count / 8) : 4 * count;
-    check(body.rest().length === size + sent, "seeds and scalars", `have ${size + sent} bytes`, body.rest().length);
+    const have = body.rest().length, whole = () => check(have === size + sent, "seeds and scalars", `have ${size + sent} bytes`, have);
+    if (have < size + sent) whole();
     const seeds = body.bytes(size), given = new Uint8Array(body.bytes(sent)), scalars = new Float32Array(count);
     if (signs) scalars.forEach((_, n) => (scalars[n] = (given[n >> 3] >> (n & 7)) & 1 ? 1 : -1));
     else scalars.set(new Float32Array(given.buffer));
-    check(!signs || !(count & 7) || !(given[sent - 1] >> (count & 7)), "bits after the signs", "be 0", "others");
-    check(scalars.every(Number.isFinite), `scalars of round ${r}`, "be finite", "others");
+    check(!signs || !(count & 7) || !(given[sent - 1] >> (count & 7)), "bits after the signs of the records message", "be 0", "others");
+    whole();
+    check(scalars.every(Number.isFinite), "scalars of the round", "be finite", "others");
     const streams = (k) => streamsOf(seeds, seeding, runSeed, r, k, P);
     return { round: r, sampled, answered, digest: flags & 2 ? digest : null, eta, K, P, distribution, scalars, streams };
   }
@@ -346,18 +444,12 @@ globalThis.decomfl = (function library() {
     const magic = hex(bytes.subarray(0, 8)), version = bytes.length < 16 ? 0 : u32(8);
     if (magic !== "8944434c4f470d0a") refuse("this is no log of a run: it begins in another way");
     if (version !== 2) refuse(`this log has version ${version}: only those of version 2 say how x_0 is made`);
-    const header = parsed(bytes.subarray(16, 16 + u32(12))), packed = header?.start?.bytes, rounds = [];
+    const [header, raw] = parsed(bytes.subarray(16, 16 + u32(12))), packed = header?.start?.bytes, rounds = [];
     let start = 32 + u32(12) + (Number.isInteger(packed) && packed > 0 ? packed : 0); // x_0 itself may stand after it
     if (broken(0, start)) refuse("the header of this log was changed or cut");
-    const { config, d, x0, stream } = isTable(header) ? header : {}, seed = wordOf(header?.run_seed, "run_seed in the header");
-    must(isTable(config), "config in the header", "be a table", config);
-    must(isWhole(d, 1), "d in the header", "be a whole number >= 1", d);
-    must(matches(x0, /^[0-9a-f]{32}$/), "x0 in the header", "be text of 32 hexadecimal digits", x0);
-    must(stream === 1, "stream of the log", "be 1", stream);
-    must(isWhole(config.rounds, 1), "rounds R", "be an integer of at least 1", config.rounds);
-    const { rank = 1, distribution } = config, three = "gaussian, sphere, rademacher";
-    must(rank === 1, "rank", `be 1, ${NO_LOW_RANK}`, rank);
-    must(distribution !== "low-rank", "distribution", `be one of ${three}, ${NO_LOW_RANK}`, distribution);
+    checkHeader(isTable(raw) ? raw : {});
+    const { config } = header, seed = BigInt(header.run_seed);
+    must("rounds" in config && "clients" in config, "config", "have rounds and clients", config);
     while (start < bytes.length) {
       const whole = start + 12 <= bytes.length && crc32(bytes.subarray(start, start + 8)) === u32(start + 8);
       const stop = whole ? start + 28 + u32(start + 4) : bytes.length, r = rounds.length;
@@ -367,7 +459,7 @@ globalThis.decomfl = (function library() {
         refuse(`the entry of round ${r} was changed or moved`);
       }
       const content = bytes.subarray(start + 12, stop - 16);
-      rounds.push({ ...entryOf(content, seed, r), bytes: stop - start });
+      rounds.push({ ...entryOf(content, seed, r, config.clients), bytes: stop - start });
       start = stop;
     }
     return { header, rounds, bytes: bytes.length, cut: bytes.length - start };
@@ -416,18 +508,11 @@ globalThis.decomfl = (function library() {
 
   function ruleOf(config) {
     const { method, rule = "sgd", precision = "float32", grid = 0, momentum: beta = 0, weight_decay: decay = 0 } = config;
-    const { momentum_form: form = "torch", private_seeds: hidden = false, beta2 = 0, epsilon = 1 } = config;
+    const { momentum_form: form = "torch", beta2 = 0, epsilon = 1 } = config;
     const name = rule === "sgd" && beta ? "momentum" : rule, known = ["decomfl", "decomfl-projection", "feedsign"];
     if (!known.includes(method)) refuse(`this reader does not know the method ${shown(method)}`);
     if (!RULES.has(name)) refuse(`this reader does not know the update rule ${shown(rule)}`);
     if (precision !== "float32" || grid) refuse("this reader does not know models in 16 bits or on a grid");
-    const isShare = (value) => typeof value === "number" && value >= 0 && value < 1;
-    must(isShare(beta), "momentum β", "be in [0, 1)", beta);
-    must(["torch", "paper"].includes(form), "momentum_form", "be one of torch, paper", form);
-    must(typeof decay === "number" && decay >= 0 && decay < Infinity, "weight_decay", "be finite and at least 0", decay);
-    must(isShare(beta2), "beta2", "be in [0, 1)", beta2);
-    must(typeof epsilon === "number" && epsilon > 0 && epsilon < Infinity, "epsilon", "be a finite number above 0", epsilon);
-    must(typeof hidden === "boolean", "private_seeds", "be of type bool", hidden);
     return [...RULES.get(name), { beta, weight: form === "paper" ? 1 - beta : 1, decay, beta2, epsilon }];
   }
 
@@ -436,7 +521,7 @@ globalThis.decomfl = (function library() {
   function partOf({ header, rounds }, first = 0, end = header.d) {
     const { config, d } = header, [rule, slots, numbers] = ruleOf(config), x = startOf(header).slice(first, end);
     const vectors = [x, ...many(slots, () => new Float32Array(x.length))], z = new Float32Array(TILE);
-    const key = config.private_seeds ? derive(wordOf(config.seed, "seed"), 11) : null;
+    const key = config.private_seeds ? derive(BigInt(config.seed), 11) : null;
 
     function take({ eta, P, distribution, scalars, streams }, k) {
       const makers = streams(k).map(([s, p]) => direction(distribution, key === null ? s : derive(key, s), p, d));

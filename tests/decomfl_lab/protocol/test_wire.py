@@ -18,8 +18,8 @@ from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol.compression import QuantizedVector, SparseVector
 from decomfl_lab.protocol.delivery import Delivery, receive
 from decomfl_lab.protocol.messages import (
-    FORMS,
     HEADER_BYTES,
+    KINDS,
     ROUND_HEAD,
     SIGNS,
     Dense,
@@ -112,9 +112,10 @@ def test_no_message_with_a_number_beyond_its_bounds_is_read() -> None:
         kind = Kind(sent[3])
         heads = {Kind.PLAN: ROUND_HEADS[:1], Kind.RECORDS: ROUND_HEADS[1:]}.get(kind, [(kind.whose, kind.layout, 0)])
         for whose, layout, first in heads:
-            for field in layout.fields:
+            for n, field in enumerate(layout.fields):
+                place = first + struct.calcsize("<" + "".join(own.form for own in layout.fields[:n]))
                 for piece, value in sayable(field):
-                    changed = spliced(sent, first + layout.place(field.name), piece)
+                    changed = spliced(sent, place, piece)
                     said = value & ~SIGNS if field.name == "seeding" else value
                     assert refusal(decode, changed, RUN_SEED) == told(field, whose, said)
                     tried += 1
@@ -139,7 +140,7 @@ def test_a_number_is_refused_in_these_words(number: int, name: str, value: int) 
 
 
 def test_a_message_of_a_class_that_is_declared_has_its_fields_in_their_order() -> None:
-    plain = {form.kind: made for made, form in FORMS.items() if not form.kind.each and "records" not in vars(made)}
+    plain = {kind: made for made, kind in KINDS.items()}
     for kind in (Kind.HELD, Kind.EXAMPLES, Kind.SEED, Kind.HELLO, Kind.WELCOME, Kind.ASK):
         assert [field.name for field in kind.layout.fields] == [own.name for own in fields(plain[kind])]
 
@@ -157,7 +158,7 @@ def test_numbers_of_a_body_that_are_not_finite_are_refused(value: float) -> None
 
 SERVER = Server(M=1, m=1, K=1, P=Schedule(1), eta=Schedule(0.1), seed=0)
 FEW = encode(Sparse(0, SparseVector(4, np.array([1]), np.ones(1, np.float32))))
-K_AND_P = r"K and P must be in 1\.\.65535 on the wire"
+K_OR_P = r"[KP] of the message must be in 1\.\.65535, got 65536"
 
 
 @refuses(
@@ -167,23 +168,13 @@ K_AND_P = r"K and P must be in 1\.\.65535 on the wire"
     (lambda client: Delivery(SERVER).close([encode(Held(0, 0))]), "message must be a Reply, got a Held"),
     (lambda client: receive(client, [encode(Held(0, 0))]), "messages to client 4 must be its own, got a Held"),
     (lambda client: receive(client, [encode(RunSeed(1))]), "messages to client 4 must end with a plan, got none"),
-    (lambda client: encode(Plan(0, 0.1, 65536, Distribution.GAUSSIAN, (1,))), K_AND_P),
-    (lambda client: encode(Plan(0, 0.1, 1, Distribution.GAUSSIAN, (1,) * 65536)), K_AND_P),
+    (lambda client: encode(Plan(0, 0.1, 65536, Distribution.GAUSSIAN, (1,))), K_OR_P),
+    (lambda client: encode(Plan(0, 0.1, 1, Distribution.GAUSSIAN, (1,) * 65536)), K_OR_P),
     (lambda client: receive(client, []), "messages to client 4 must end with a plan, got none"),
     (lambda client: receive(client, [b"DC"]), "message is truncated: 2 bytes"),
-    (lambda client: receive(client, [b"DC\x02\x63" + bytes(8)]), r"kind of the message must be in 1\.\.\d+, got 99"),
 )
 def test_a_message_of_other_methods_or_sides_or_of_more_than_the_wire_can_say_is_refused(attempt: Any) -> None:
     attempt(_Client())
-
-
-@pytest.mark.parametrize("shape", [(1, 65535), (65535, 1)])
-def test_as_many_steps_or_directions_as_the_wire_can_say_come_back(shape: tuple[int, int]) -> None:
-    back = decode(encode(Reply(0, 0, np.zeros(shape, np.float32))))
-    assert isinstance(back, Reply)
-    assert back.scalars.shape == shape
-    plan = Plan(0, 0.1, shape[1], Distribution.GAUSSIAN, (1,) * shape[0])
-    assert decode(encode(plan)) == plan
 
 
 SPARSE = SparseVector(2**32, np.array([1]), np.ones(1, np.float32))

@@ -1,0 +1,194 @@
+"""What a log may say, for the readers in C and JavaScript: tables from the declarations by which decomfl reads one.
+
+python -m docs.reader_rules
+
+It writes examples/c/rules.h, and the block between the two marks in docs/_static/rebuild/decomfl.js.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from msgspec import inspect
+
+from decomfl_lab.errors import InputError
+from decomfl_lab.files import write_atomically
+from decomfl_lab.methods.decomfl import DeComFL
+from decomfl_lab.noise import STREAM_VERSION, Distribution
+from decomfl_lab.noise.spec import LOW_RANK_CODE, NO_LOW_RANK
+from decomfl_lab.noise.starts import CUT, DRAWS
+from decomfl_lab.options import Option
+from decomfl_lab.outside import Drawn, Header, StreamStart
+from decomfl_lab.protocol.messages import ROUND_HEAD
+from decomfl_lab.protocol.wire import MAX_SCALARS
+from decomfl_lab.runs.configuration import run_options
+
+ROOT = Path(__file__).parent.parent
+C, JAVASCRIPT = ROOT / "examples" / "c" / "rules.h", ROOT / "docs" / "_static" / "rebuild" / "decomfl.js"
+FIRST, LAST = "  // Rules: python -m docs.reader_rules writes them.\n", "  // End of the rules.\n"
+_LARGEST = 2**64 - 1
+_BITS = 63
+"""Those of a whole number that may stand for a real one in a configuration."""
+_LONG = 2**63 - 1
+_FOLLOWED = (
+    "clients", "rounds", "seed", "momentum", "weight_decay", "beta2", "epsilon", "momentum_form",
+    "private_seeds", "rule", "precision",
+)  # fmt: skip
+"""The options that readers go by. Others may get values that nobody knows yet, and a log can be followed."""
+_FINITE = float(np.finfo(np.float64).max)
+_FLOAT32 = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What the value of a key must be."""
+
+    key: str
+    kind: str  # text, hex, name, truth, table, list, whole, wholes (a list of them), real
+    optional: int = 0  # whether it may be left out: 0 no, 1 yes, 2 it may be null, too
+    least: float = 0  # of a number; of a list, of its numbers
+    most: float = 0  # likewise; of hex, its digits
+    longest: int = 0  # of a list; of a real number that stands there as a whole one, its bits, 0 for any
+    names: str = ""  # all that it may be, with a space after each
+    words: str = ""  # what it must be, in words
+
+
+def _one_of(key: str, names: Iterable[str], *, optional: int = 0) -> Rule:
+    every = list(names)
+    listed = "".join(f"{name} " for name in every)
+    return Rule(key, "name", optional, names=listed, words=f"be one of {', '.join(every)}")
+
+
+def _option_rule(key: str, own: Option) -> Rule:
+    """The rule of an option of a run, in the words in which it refuses what is none of its values."""
+    try:
+        own.require(key, math.nan)
+    except InputError as error:
+        words = str(error).partition(" must ")[2].partition(", got")[0]
+    if own.choices:
+        return _one_of(key, map(str, own.choices), optional=1)
+    if own.kind is bool:
+        return Rule(key, "truth", 1, words=words)
+    if own.kind is int:
+        return Rule(key, "whole", 1, own.ge or 0, own.le or _LONG, words=words)
+    least = math.nextafter(own.gt, math.inf) if own.gt is not None else own.ge or 0
+    most = math.nextafter(own.lt, -math.inf) if own.lt is not None else own.le or _FINITE
+    return Rule(key, "real", 1, least, most, _BITS, words=words)
+
+
+def _rule(key: str, kind: inspect.Type, optional: int) -> Rule:
+    """The rule of a field of a type of ``outside``."""
+    match kind:
+        case inspect.IntType(ge=least, le=most):
+            least, most = 0 if least is None else least, _LARGEST if most is None else most
+            return Rule(key, "whole", optional, least, most, words=f"be a whole number in {least}..{most}")
+        case inspect.StrType(pattern=str() as pattern):
+            digits = int(re.findall(r"{(\d+)}", pattern)[0])
+            return Rule(key, "hex", optional, most=digits, words=f"be text of {digits} hexadecimal digits")
+        case inspect.StrType():
+            return Rule(key, "text", optional, words="be text")
+        case inspect.FloatType():
+            return Rule(key, "real", optional, -_FLOAT32, _FLOAT32, words="be a float32 number")
+        case inspect.LiteralType(values=names):
+            return _one_of(key, map(str, names), optional=optional)
+        case inspect.VarTupleType(item_type=inspect.IntType(ge=least, le=most), max_length=longest):
+            words = f"be a list of at most {longest} whole numbers in {least}..{most}"
+            return Rule(key, "wholes", optional, least or 0, most or 0, longest or 0, words=words)
+        case inspect.VarTupleType(max_length=longest):
+            return Rule(key, "list", optional, longest=longest or 0, words=f"be a list of at most {longest}")
+    return Rule(key, "table", optional, words="be a table")
+
+
+def _rules(kind: type[Any]) -> list[Rule]:
+    found: Any = inspect.type_info(kind)
+    return [_rule(own.encode_name, own.type, int(not own.required)) for own in found.fields]
+
+
+def rules() -> dict[str, list[Rule]]:
+    """The rules of a header, a start that is drawn, a tensor of it, the options that are followed, and a record."""
+    header = [Rule("run_seed", "whole", 0, 0, _LARGEST, words=f"be an integer in 0..{_LARGEST}"), *_rules(Header)]
+    stream = Rule("stream", "whole", 0, STREAM_VERSION, STREAM_VERSION, words=f"be {STREAM_VERSION}")
+    cut = Rule("cut", "real", 2, *CUT, words="be in {}..{}".format(*CUT))
+    tensor = {own.key: own for own in _rules(Drawn)} | {"draw": _one_of("draw", DRAWS), "cut": cut}
+    options = run_options() | DeComFL.options()
+    kinds = _one_of("distribution", Distribution, optional=1)
+    config = [
+        Rule("rank", "whole", 1, 1, 1, words=f"be 1, {NO_LOW_RANK}"),
+        replace(kinds, words=f"{kinds.words}, {NO_LOW_RANK}"),
+        Rule("method", "text", 1, words="be text"),
+    ]
+    config += [_option_rule(key, options[key]) for key in _FOLLOWED]
+    record = []
+    for own in ROUND_HEAD.fields:
+        if own.form not in "fd":
+            every = own.whole_numbers
+            record.append(Rule(own.name, "whole", 0, every[0], every[-1], words=own.rule()))
+    return {
+        "header": [stream if own.key == "stream" else own for own in header],
+        "start": _rules(StreamStart),
+        "tensor": list(tensor.values()),
+        "config": config,
+        "record": record,
+    }
+
+
+def _tables(begin: str, row: str, end: str) -> str:
+    """All tables; every row is the same text in both languages, bounds in quotes as neither can hold all of them."""
+    whole = ""
+    for name, table in rules().items():
+        whole += begin.format(name=name, NAME=name.upper())
+        for own in table:
+            values = replace(own, least=repr(own.least), most=repr(own.most))  # type: ignore[arg-type]
+            whole += row.format(json.dumps(astuple(values))[1:-1])
+        whole += end
+    return whole
+
+
+def in_c() -> str:
+    """The header of C."""
+    return f"""/* What a log may say: python -m docs.reader_rules writes it from what decomfl itself reads logs by. */
+#ifndef DECOMFL_RULES_H
+#define DECOMFL_RULES_H
+
+#define NO_LOW_RANK "{NO_LOW_RANK}"
+enum {{ LOW_RANK = {LOW_RANK_CODE}, MOST_SCALARS = {MAX_SCALARS} }};
+typedef struct {{
+    const char *key, *kind;    /* a text, hex, name, truth, table, list, whole, wholes (a list of them) or real */
+    int optional;              /* 1: it may be left out; 2: it may be null, too */
+    const char *least, *most;  /* of a number, or of those of a list; most is the digits of hex, too */
+    int longest;               /* of a list; of a real number that stands there as a whole one, its bits, 0 for any */
+    const char *names, *words; /* what it may be, with a space after each; what it must be, in words */
+}} rule;
+
+{_tables("static const rule {NAME}_RULES[] = {{" + chr(10), "    {{{}}}," + chr(10), "    {0}};" + chr(10) * 2)}#endif
+"""
+
+
+def in_javascript() -> str:
+    """The block of JavaScript."""
+    said = f"NO_LOW_RANK = {json.dumps(NO_LOW_RANK)}, LOW_RANK = {LOW_RANK_CODE}, MOST_SCALARS = {MAX_SCALARS}"
+    return f"""  const {said};
+  // Key, kind, whether it may be left out (2: or null), least and most of numbers, the longest list, names, words.
+  // Of a real number the longest is the bits that it may have where it stands as a whole one, 0 for any.
+  const LOG_RULES = {{
+{_tables("    {name}: [" + chr(10), "      [{}]," + chr(10), "    ]," + chr(10))}  }};
+"""
+
+
+def written(text: str) -> str:
+    """The text of decomfl.js with the block as it is to be."""
+    before, _, rest = text.partition(FIRST)
+    _, _, after = rest.partition(LAST)
+    return before + FIRST + in_javascript() + LAST + after
+
+
+if __name__ == "__main__":
+    write_atomically(C, in_c())
+    write_atomically(JAVASCRIPT, written(JAVASCRIPT.read_text(encoding="utf-8")))
