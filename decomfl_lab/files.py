@@ -9,6 +9,7 @@ import re
 import secrets
 import socket
 import stat
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,10 @@ from filelock import FileLock, Timeout
 from decomfl_lab.errors import InputError, require, shown
 
 LOCK_FILE = ".lock"
-_SIGNED = re.compile(r"(process \d+ on [^\n]*)?")
-"""What a lock file says of its holder, or nothing yet."""
-_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{12}\.tmp")
-"""Names of the temporary files of ``write_atomically``."""
+_SIGNED = re.compile(r"process \d+( (on?( [^\n]*)?)?)?")
+"""What a lock file says of its holder, or the most of it where that was killed while it wrote."""
+_TEMPORARY = re.compile(r"\.(.+)\.[0-9a-f]{12}\.tmp")
+"""Names of the temporary files of ``write_atomically``, with that of the file."""
 
 
 class HeldError(InputError):
@@ -51,9 +52,10 @@ def require_writable(argument: str, path: Path | None) -> None:
         return
     try:
         above = next(folder for folder in path.absolute().parents if folder.exists())
-        temporary = _temporary(above / path.name)
-        with open(temporary, "xb"):
-            _remove(temporary)
+        with contextlib.suppress(FileNotFoundError):
+            _temporary(above / path.name).lstat()  # whether there can be such a name
+        with tempfile.TemporaryFile(dir=above):  # one without a name, of which a kill leaves nothing
+            pass
         reason = "a folder" if path.is_dir() else ""
     except (OSError, ValueError) as error:  # a ValueError for a character that no name has
         reason = getattr(error, "strerror", None) or str(error)
@@ -115,9 +117,7 @@ def held(out: Path, *, wait: float = 0.0) -> Iterator[None]:
     except OSError as error:
         raise InputError(f"out must be a folder that can be written, got {out} ({error.strerror})") from None
     with _locked(out / LOCK_FILE, "out must be a folder", out, wait):
-        for path in out.iterdir():
-            if _TEMPORARY.fullmatch(path.name):
-                _remove(path)
+        _remove_parts(out)
         yield
 
 
@@ -139,6 +139,8 @@ def is_held(out: Path) -> bool:
 def held_file(argument: str, path: Path, *, threads: bool = False) -> Iterator[None]:
     """Keep other processes from holding the file ``path``, which need not be there yet, as ``held`` does for folders.
 
+    Temporary files of a writer of this file that was killed are removed.
+
     Args:
         argument: What the file is called.
         path: The file; folders above it are made.
@@ -151,6 +153,7 @@ def held_file(argument: str, path: Path, *, threads: bool = False) -> Iterator[N
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}{LOCK_FILE}")
     with _locked(beside, f"{argument} must be a file", path, 0.0, threads=threads):
+        _remove_parts(path.parent, path.name)
         yield
 
 
@@ -183,11 +186,20 @@ def _is_lock(path: Path) -> bool:
     try:
         there = path.lstat()
         plain = stat.S_ISREG(there.st_mode) and there.st_nlink == 1 and there.st_size < 1024
-        return plain and _SIGNED.fullmatch(path.read_text(encoding="utf-8")) is not None
+        said = path.read_text(encoding="utf-8") if plain else "\n"
+        return "process ".startswith(said) or _SIGNED.fullmatch(said) is not None
     except FileNotFoundError:
         return True
     except (OSError, ValueError):
         return False
+
+
+def _remove_parts(folder: Path, name: str = "") -> None:
+    """Remove the temporary files that killed writers have left: those of the file ``name``, or of all."""
+    for path in folder.iterdir():
+        found = _TEMPORARY.fullmatch(path.name)
+        if found is not None and name in ("", found[1]):
+            _remove(path)
 
 
 def _remove(path: Path) -> None:

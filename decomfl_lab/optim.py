@@ -164,6 +164,7 @@ class MeZO(torch.optim.Optimizer):
         self._dtype = dtype  # of the last loss
         self._needs, self._resolution = Needs(), Resolution(_NUMBERS.get(dtype, "bfloat16"))
         self._torn = False  # whether an update began and its record is not in the log
+        self._loaded = False  # whether a state was loaded
         super().__init__([w for _, w in self._named], {"lr": _at_least_zero("lr η", lr)})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -366,13 +367,19 @@ class MeZO(torch.optim.Optimizer):
                 # The log up to the present step: entries of steps that were taken after the state was saved are cut.
                 with held_file("log", path, threads=True), RunLog.open(path, end=self.steps, write=False) as log:
                     same = len(log) == self.steps and log.chain.hex() == chain
+                    if len(log) == self.steps > 0:  # it may have been sealed after the state was saved
+                        same = same or log.entry(self.steps - 1).digest == digest
                     require(same, f"log {path}", f"have the {self.steps} steps of the state", f"{len(log)}, or others")
                     self._log = RunLog.open(path, end=self.steps)
         elif self._path is not None:
             rule = "be a new file, or load_state_dict called before, to go on with it"
+            header, packed = self._header()
             with held_file("log", self._path, threads=True):
-                require(not self._path.exists(), "log", rule, str(self._path))
-                self._log = RunLog.create(self._path, *self._header())
+                if self._path.exists():  # the state may be that of before the first step
+                    with RunLog.open(self._path, end=0, write=False) as log:
+                        same = self._loaded and {**log.header, "code": header["code"]} == header
+                    require(same, "log", rule, str(self._path))
+                self._log = RunLog.create(self._path, header, packed)
         self._resumed, self._stamps = None, self._stamps_now()
         return True
 
@@ -417,6 +424,8 @@ class MeZO(torch.optim.Optimizer):
 
     def seal(self) -> None:
         """Have the digest of x in the log's last entry, and the log on the disk: a replay is then checked whole."""
+        if self._resumed is not None:  # it was stopped between its last step and this
+            self._begin()
         if self._log is None or not self.steps:
             return
         self._require_untouched()
@@ -436,7 +445,10 @@ class MeZO(torch.optim.Optimizer):
 
         It has nothing of size d. Save the model's weights with it; a log is cut to it when training goes on.
         """
-        chain = None if self._log is None else self._log.chain.hex()
+        chain = None
+        if self._log is not None:
+            self._log.sync()  # no state is ahead of its log
+            chain = self._log.chain.hex()
         # A state that was loaded and not gone on with is given on as it is: the weights may come later.
         digest, chain = (self.digest(), chain) if self._resumed is None else self._resumed
         own = {**self._options, "steps": self.steps, "digest": digest, "chain": chain}
@@ -459,7 +471,7 @@ class MeZO(torch.optim.Optimizer):
         if self._log is not None:
             self._log.close()
         self._log = self._stamps = self._measured = None
-        self._torn, self.steps = False, steps
+        self._torn, self._loaded, self.steps = False, True, steps
         self._resumed = (digest, chain) if steps or chain else None
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -484,6 +496,7 @@ class MeZO(torch.optim.Optimizer):
 def _made_again(kind: type[MeZO], params: "_Named", lr: float, options: dict[str, Any], state: dict[str, Any]) -> MeZO:
     made = kind(params, lr, **options)
     made.load_state_dict(state)
+    made._loaded = False  # a copy has a log of its own
     return made
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from decomfl_lab.files import held
 from paper_repro.contents import PARTIAL, PARTS
 from paper_repro.request import Request
 from paper_repro.workflow import recordings
@@ -105,7 +106,8 @@ def computed_parts(request: Request, compute: Compute) -> Found:
             found.parts[name] = kept
             continue
         if pieces and into is not None:
-            _keep(name, pieces, options, into)
+            with held(into):  # what is there is read, and written anew
+                _keep(name, pieces, options, into)
         frames = [rows for _, rows, _ in pieces]
         rows = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
         counts = len(own), len({work.key() for work in works[name]})

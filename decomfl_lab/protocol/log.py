@@ -13,6 +13,7 @@ of its last entry is what a killed writer leaves: that entry is cut. Nothing her
 import contextlib
 import errno
 import hashlib
+import io
 import json
 import logging
 import os
@@ -189,7 +190,17 @@ class RunLog:
             sound = len(head) == _ENTRY.size and zlib.crc32(head[:8]) == crc
             stop = start + _ENTRY.size + length + _CHAIN if sound else size
             whole = self._at(start, stop - start) if stop <= size else b""
-            if sound and stop <= size and self._follows(r, whole):
+            follows = sound and stop <= size and self._follows(r, whole)
+            mended = self._mended(r, whole) if sound and stop == size and not follows else None
+            if mended is not None:
+                logger.warning(f"{self.name} ends in a digest of round {r} that was not written whole; it is mended")
+                if self._writable:
+                    self._file.seek(start)
+                    self._file.write(mended)
+                else:  # the file stays as it is
+                    self._file = io.BytesIO(self._at(0, start) + mended)
+                whole, follows = mended, True
+            if follows:
                 self._starts.append(stop)
                 self.chain = whole[-_CHAIN:]
                 continue
@@ -210,10 +221,26 @@ class RunLog:
 
     @property
     def _writable(self) -> bool:
-        return "+" in self._file.mode
+        return "+" in getattr(self._file, "mode", "rb")  # one in memory has none
 
     def _follows(self, r: int, entry: bytes) -> bool:
         return r == len(self) and _chained(self.chain, entry[:-_CHAIN]) == entry[-_CHAIN:]
+
+    def _mended(self, r: int, entry: bytes) -> bytes | None:
+        """The last entry, where its writer was killed while it put a digest there; None where it was changed otherwise.
+
+        Of the new entry, with the digest, there is a beginning then, and of the old one the rest.
+        """
+        if r != len(self) or len(entry) < _ENTRY.size + _BODY.size + _CHAIN:
+            return None
+        body, chain = entry[:-_CHAIN], entry[-_CHAIN:]
+        sampled, answered, flags, _ = _BODY.unpack_from(body, _ENTRY.size)
+        unsigned = bytearray(body)
+        _BODY.pack_into(unsigned, _ENTRY.size, sampled, answered, flags & ~_DIGEST, bytes(16))
+        old, new = _chained(self.chain, bytes(unsigned)), _chained(self.chain, body)
+        if chain == old:
+            return bytes(unsigned) + old
+        return body + new if any(chain == new[:n] + old[n:] for n in range(1, _CHAIN)) else None
 
     def _at(self, start: int, count: int) -> bytes:
         self._file.seek(start)

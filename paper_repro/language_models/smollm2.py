@@ -21,7 +21,6 @@ from decomfl_lab.checkpoint import Saved, read_checkpoint
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.devices import find_device
 from decomfl_lab.federations.simulation import DeComFLFederation
-from decomfl_lab.files import write_atomically
 from decomfl_lab.protocol.wire import encode
 from decomfl_lab.provenance import PROVENANCE_FILE, read_provenance
 from decomfl_lab.runs.configuration import TrainConfig, config_from_mapping
@@ -224,9 +223,8 @@ def record(run: Path, into: Path) -> None:
     rows, facts = taken(run)
     finished = int(facts["rebuilt"]["rounds"] == facts["settings"]["rounds"])
     recordings.save(NAME, "full", rows, [facts], into, (finished, 1))
-    for name in (LOG_FILE, METRICS_FILE, CONFIG_FILE, PROVENANCE_FILE):
-        write_atomically(into / "runs" / NAME / name, (run / name).read_bytes())
-    manifest.note(into, into / "runs" / NAME)
+    files = (LOG_FILE, METRICS_FILE, CONFIG_FILE, PROVENANCE_FILE)
+    manifest.write(into, {f"runs/{NAME}/{name}": (run / name).read_bytes() for name in files})
 
 
 if __name__ == "__main__":

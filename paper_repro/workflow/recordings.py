@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from decomfl_lab.errors import InputError
-from decomfl_lab.files import file_digest, write_atomically
+from decomfl_lab.files import file_digest
 from decomfl_lab.provenance import code_version
 from paper_repro.workflow import manifest
 from paper_repro.workflow.claims import PARTS, RECORDED, SCALE_NAMES, ClaimOutcome, claim
@@ -126,11 +126,10 @@ def save(
     into: Path,
     runs: tuple[int, int] = (1, 1),
 ) -> None:
-    """Keep the rows of a part; both files are written whole, the rows last, and equal rows give equal bytes.
+    """Keep the rows of a part; both files are written or neither, and equal rows give equal bytes.
 
     Lists and mappings among the values are kept as JSON.
     """
-    into.mkdir(parents=True, exist_ok=True)
     columns = {str(name): column for name, column in rows.items()}
     # CSV has no lists: such a column is written as JSON, and named in the facts to be read back as such.
     nested = [name for name, column in columns.items() if column.map(lambda v: isinstance(v, list | dict)).any()]
@@ -147,11 +146,10 @@ def save(
         "means": means(plain),
         "provenance": list(distinct.values()),
     }
-    write_atomically(into / f"{part}-{scale}.json", json.dumps(facts, indent=1, ensure_ascii=False) + "\n")
+    told = json.dumps(facts, indent=1, ensure_ascii=False) + "\n"
     # Without a time in its head, so that equal rows are equal files.
     content = gzip.compress(plain.to_csv(index=False).encode(), mtime=0)
-    write_atomically(into / f"{part}-{scale}.csv.gz", content)
-    manifest.note(into, into / f"{part}-{scale}.csv.gz", into / f"{part}-{scale}.json")
+    manifest.write(into, {f"{part}-{scale}.json": told.encode(), f"{part}-{scale}.csv.gz": content})
 
 
 def save_outcomes(outcomes: Mapping[str, Sequence[ClaimOutcome]], data: Mapping[str, str], into: Path) -> None:
@@ -167,9 +165,7 @@ def save_outcomes(outcomes: Mapping[str, Sequence[ClaimOutcome]], data: Mapping[
         told = [{**asdict(outcome), "data": data[part]} for outcome in own]
         kept[part] = [{"recorded": row.pop("scale"), **row} for row in told]
     rows = [row for own in kept.values() for row in own]
-    into.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, json.dumps(rows, indent=1, ensure_ascii=False) + "\n")
-    manifest.note(into, path)
+    manifest.write(into, {path.name: (json.dumps(rows, indent=1, ensure_ascii=False) + "\n").encode()})
 
 
 def load(part: str, scale: str, of: Path | None = None) -> Rows | None:
@@ -180,7 +176,7 @@ def load(part: str, scale: str, of: Path | None = None) -> Rows | None:
     """
     of = RESULTS if of is None else of
     path = of / f"{part}-{scale}.csv.gz"
-    if not path.exists():
+    if not manifest.is_there(path):
         return None
     for each in (path, of / f"{part}-{scale}.json"):
         manifest.check(each)

@@ -486,22 +486,6 @@ def test_a_log_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
 # State
 
 
-def test_training_goes_on_to_the_bit_and_the_log_is_cut_to_the_state(tmp_path: Path) -> None:
-    model, other = net(), net()
-    optimizer = MeZO(model.named_parameters(), 0.05, log=tmp_path / "run.dcl")
-    steps(optimizer, model, 3)
-    torch.save((optimizer.state_dict(), model.state_dict()), tmp_path / "state")
-    steps(optimizer, model, 4)
-    state, weights = torch.load(tmp_path / "state", weights_only=True)
-    again = MeZO(other.named_parameters(), 0.1, log=tmp_path / "run.dcl")
-    again.load_state_dict(state)
-    other.load_state_dict(weights)
-    steps(again, other, 4)
-    again.seal()
-    assert same(model, other)
-    assert same(lab.replay(tmp_path / "run.dcl", net()).model, model)
-
-
 def resumed(state: dict[str, Any], weights: dict[str, Any], log: Path) -> tuple[nn.Module, MeZO]:
     """A model and its optimizer as a saved state has them."""
     model = net()

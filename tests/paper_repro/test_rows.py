@@ -161,7 +161,7 @@ def test_rows_that_no_claim_rests_on_are_noticed_when_they_are_changed_and_liste
         changed = frame.assign(test_accuracy=frame.test_accuracy.mask(frame.index.isin(middle), 0.5))
         shutil.copy(RESULTS / f"{part}-{scale}.json", tmp_path)
         changed.to_csv(tmp_path / f"{part}-{scale}.csv.gz", index=False)
-        manifest.note(tmp_path, *tmp_path.glob(f"{part}-*"))
+        manifest.seal(tmp_path)
         with pytest.raises(InputError, match="the means of test_accuracy are not those of the rows"):
             load(part, scale, tmp_path)
         assert (changed.test_accuracy != frame.test_accuracy).any(), series

@@ -241,6 +241,22 @@ def test_a_digest_is_written_over_its_entry_or_not_at_all(tmp_path: Path) -> Non
         assert [entry.digest for entry in log.entries()] == [_entry(0).digest, digest, None]
 
 
+@pytest.mark.parametrize("write", [True, False])
+def test_a_digest_of_which_a_killed_writer_left_a_part_is_there_or_not(write: bool, tmp_path: Path) -> None:
+    path, digest = tmp_path / "run.dcl", 32 * "a"
+    with _written(path, 3) as log:
+        start, before = log._starts[2], path.read_bytes()
+        log.sign(digest)
+    after = path.read_bytes()
+    for n in range(start, len(after)):
+        path.write_bytes(after[:n] + before[n:])
+        with RunLog.open(path, write=write) as log:
+            assert log.entry(2).record == _entry(2).record
+            assert log.entry(2).digest == (digest if n > len(after) - 16 else None)
+            assert (content := log.content()) in (before, after)
+        assert path.read_bytes() == (content if write else after[:n] + before[n:])
+
+
 def test_a_log_that_another_process_writes_to_is_read_alone(tmp_path: Path) -> None:
     path = tmp_path / "run.dcl"
     _written(path, 2).close()

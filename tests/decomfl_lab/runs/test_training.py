@@ -1,28 +1,22 @@
 """Runs: repeatable from one seed, and resumable bit for bit."""
 
-import contextlib
 import re
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
-import torch
 
 import decomfl_lab as lab
 from decomfl_lab import DivergedError, InputError, Run, TrainConfig
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.federations.simulation import DeComFLFederation
-from decomfl_lab.protocol.log import RunLog
-from decomfl_lab.runs import folder as of_run
 from decomfl_lab.runs import messages, run
-from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS
+from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, METRICS
 from decomfl_lab.runs.preparation import Prepared
-from tests.decomfl_lab.runs.variants import OTHERS, SMALL, VARIANTS
-from tests.thorough import sampled
+from tests.decomfl_lab.runs.variants import SMALL
 
 TINY = SMALL.but(
     clients=6, rounds=8, local_steps=3, perturbations=4, lr=0.01, batch_size=16, eval_every=3,
@@ -46,94 +40,6 @@ def test_every_evaluation_has_the_norm_of_the_model(config: TrainConfig) -> None
     own.train(on_round=note)
     assert own.metrics.norm.tolist() == pytest.approx([norms[r] for r in own.metrics["round"]], rel=1e-12)
     assert len({*own.metrics.norm}) == len(own.metrics) > 2
-
-
-class KilledError(BaseException):
-    """What nothing catches, as nothing does a SIGKILL."""
-
-
-def _killed(config: TrainConfig, out: Path, n: int) -> None:
-    """Train in the folder, and be killed before the n-th time that something is written there or evaluated.
-
-    With n = 0 a shorter run ends there, between two evaluations.
-    """
-    if not n:
-        Run(config.but(rounds=5)).train(out=out)
-        return
-    left = [n]
-    places = [(RunLog, "create"), (RunLog, "append"), (Run, "evaluate")]
-    places += [(of_run, "write_checkpoint"), (of_run, "write_atomically")]
-    with pytest.MonkeyPatch.context() as patch:
-        for owner, name in places:
-            done = getattr(owner, name)
-
-            def counted(*args: Any, done: Any = done, **options: Any) -> Any:
-                left[0] -= 1
-                if not left[0]:
-                    raise KilledError
-                return done(*args, **options)
-
-            patch.setattr(owner, name, counted)
-        with contextlib.suppress(KilledError):
-            Run(config).train(out=out)
-
-
-@pytest.mark.parametrize("saves", [False, True], ids=["in its first 20 seconds", "later"])
-@pytest.mark.parametrize(
-    ("changes", "kills"),
-    [
-        *sampled(product([*VARIANTS, *OTHERS], [(2,), (6,), (11,), (16, 9), (3, 13)]), 26),  # some of each
-        *product([{}, {"log_kappa": True, "perturbation_schedule": {}}, {"method": "fedavg"}], [(0,)]),
-    ],
-    ids=str,
-)
-def test_a_run_that_was_killed_ends_with_the_bits_and_the_table_of_one_that_was_not(
-    changes: dict[str, Any],
-    kills: tuple[int, ...],
-    saves: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    monkeypatch.setattr(run, "CHECKPOINT_SECONDS", 0.0 if saves else 1e9)
-    config = TINY.but(**{"eval_every": 2, "rounds": 7} | changes)
-    whole = Run(config).train(out=tmp_path / "whole")
-    for n in kills:
-        _killed(config, tmp_path / "cut", n)
-    again = Run(config).train(out=tmp_path / "cut")
-    pd.testing.assert_frame_equal(_without_time(whole), _without_time(again), check_exact=True)
-    assert again.seconds.gt(0).all()
-    (there, said), (here, told) = (read_checkpoint(tmp_path / name / CHECKPOINT_FILE) for name in ("whole", "cut"))
-    assert (told["first"], told["federation"]) == (said["first"], said["federation"])
-    assert here.keys() == there.keys()
-    assert all(torch.equal(here[name], there[name]) for name in here)
-    logs = [tmp_path / name / LOG_FILE for name in ("whole", "cut")]
-    assert logs[0].exists() == logs[1].exists()
-    # The header of a shorter run says its own number of rounds.
-    assert not logs[0].exists() or kills == (0,) or logs[0].read_bytes() == logs[1].read_bytes()
-    assert not caplog.messages
-
-
-@pytest.mark.parametrize("tracking", ["server", "clients"])
-def test_clients_and_server_of_a_resumed_federation_have_their_own_bits_and_all_records(tracking: str) -> None:
-    dataset = load_dataset("digits")
-    one, two = (Prepared.of(TINY.but(tracking=tracking), dataset).federation() for _ in range(2))
-    assert isinstance(one, DeComFLFederation)
-    assert isinstance(two, DeComFLFederation)
-    late = one.observer.clone()
-    for _ in range(6):
-        one.advance()
-    two.load(one.save())
-    for a, b in zip(one.clients, two.clients, strict=True):
-        assert (a.replica.round, a.replica.digest()) == (b.replica.round, b.replica.digest())
-    assert one.server.held == two.server.held
-    if tracking == "clients":  # a server that tracks none has all its records
-        late.catch_up(two.server.history.since(0))
-        assert late.digest() == one.observer.digest()
-    for _ in range(2):
-        assert one.observer.digest() == two.observer.digest()
-        one.advance()
-        two.advance()
 
 
 def test_a_run_of_a_version_whose_clients_kept_nothing_is_opened_and_goes_on_as_it_began(tmp_path: Path) -> None:

@@ -91,11 +91,11 @@ def until(holds: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def another(root: Path, seconds: float = 0.0) -> subprocess.Popen[str]:
-    """Another command that does the same works in the same folder; without seconds, shared ones."""
+def another(root: Path) -> subprocess.Popen[str]:
+    """Another command that does the same works, shared ones, in the same folder."""
     program = (
         "from pathlib import Path; from tests.paper_repro.workflow.test_runs import run, works;"
-        f"run(works({seconds}, shared={not seconds}), Path({str(root)!r}))"
+        f"run(works(shared=True), Path({str(root)!r}))"
     )
     return subprocess.Popen([sys.executable, "-c", program], text=True)
 
@@ -294,14 +294,6 @@ def test_two_commands_at_once_compute_each_key_once_and_share_them(tmp_path: Pat
     assert [name for name, _ in told(tmp_path)] == [f"run-{n}" for n in range(RUNS)]
     assert {process for _, process in told(tmp_path)} == {str(other.pid), str(os.getpid())}
     assert [result and result[1] for result in results] == [{"name": f"run-{n}"} for n in range(RUNS)]
-
-
-@pytest.mark.thorough
-def test_what_a_killed_command_had_begun_is_done_by_the_other(tmp_path: Path) -> None:
-    with another(tmp_path, 60.0) as other:
-        until(lambda: told(tmp_path))
-        other.send_signal(signal.SIGKILL)
-    assert all(run(works(), tmp_path))
 
 
 def test_processes_compute_elsewhere_and_bring_errors_back(tmp_path: Path) -> None:

@@ -1,0 +1,87 @@
+"""Never poorer for being killed: whatever event of the disk fails, the same command ends as if nothing had been."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from decomfl_lab.children import environment
+from tests.decomfl_lab.runs.variants import OTHERS, VARIANTS
+from tests.disk import Fate
+from tests.hessian.operators.test_products import STEPS, WAYS
+from tests.thorough import sampled
+
+ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "NUMBA", "MKL")}
+IN_TURN = "".join(fate.name[0] for fate in Fate) + "*"
+LEAST = {"run": 80, "run that is saved at its end": 40, "run with joiners": 60, "MeZO": 35, "kappa": 25, "paper": 130}
+"""Commands, with the least number of events that each has."""
+PLANTED = [
+    ("kappa", "P", "nothing is synced"),
+    ("run with joiners", "P", "a log is behind its checkpoint"),
+    ("MeZO", "P", "a log is behind its checkpoint"),
+    ("kappa", "K", "a checkpoint is written in place"),
+    ("kappa", "K", "a file is written past the disk"),
+    ("kappa", "K", "what killed writers left stays"),
+    ("kappa", "K", "who was killed while it signed has the lock"),
+    ("MeZO", "K", "a digest that is half there is a changed entry"),
+]
+"""Commands, how they are stopped, and the fault in them."""
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="names of open files are read from /proc")
+
+
+def walked(folder: Path, *jobs: tuple[str, str, str]) -> list[dict[str, Any]]:
+    """What ``tests.restarts`` says of these commands, fates and faults."""
+    words = [sys.executable, "-m", "tests.restarts", str(folder), *(word for job in jobs for word in job)]
+    root = {"PYTHONPATH": str(Path(__file__).parents[1])}
+    done = subprocess.run(words, env=environment(ONE_THREAD | root), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    found: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("command", "fates"),
+    [
+        *((name, IN_TURN) for name in LEAST if name != "paper"),
+        *(pytest.param(name, IN_TURN.strip("*"), marks=pytest.mark.thorough) for name in LEAST),
+    ],
+)
+def test_a_command_that_is_stopped_at_any_event_of_its_disk_ends_as_if_it_had_not_been(
+    command: str, fates: str, tmp_path: Path
+) -> None:
+    (found,) = walked(tmp_path, (command, fates, ""))
+    assert found["wrong"] == []
+    assert found["unseen"] == []
+    events = len(found["events"])
+    assert events >= LEAST[command]
+    assert found["deaths"] == events * (1 if "*" in fates else len(Fate))
+    print(f"{command}: {events} events, {found['deaths']} deaths, which left {found['left']} different folders")
+
+
+OTHERS_OF_THEIR_KIND = [
+    *(f"run of {changes}" for changes in (*VARIANTS, *OTHERS)),
+    *(f"kappa by {way.id}" for way in WAYS),
+    *(f"lanczos by {way}" for way in STEPS),
+]
+
+
+@pytest.mark.parametrize("n", sampled(range(9), 1))
+def test_other_ways_to_train_and_to_measure_survive_a_kill_at_any_event(n: int, tmp_path: Path) -> None:
+    names = OTHERS_OF_THEIR_KIND[n::9]
+    for name, found in zip(names, walked(tmp_path, *((name, "K", "") for name in names)), strict=True):
+        assert (found["wrong"], found["deaths"] > 20) == ([], True), name
+
+
+def test_each_planted_fault_is_seen(tmp_path: Path) -> None:
+    for (command, _, fault), found in zip(PLANTED, walked(tmp_path, *PLANTED), strict=True):
+        assert found["wrong"] or found["unseen"], f"{fault} ({command})"
+
+
+@pytest.mark.thorough
+def test_a_record_that_is_written_before_it_is_listed_is_seen(tmp_path: Path) -> None:
+    (found,) = walked(tmp_path, ("paper", "K", "a record is written before it is listed"))
+    assert "must be the file that" in found["wrong"][0]
