@@ -25,10 +25,10 @@ class Progress:
 
     round: int
     rounds: int
-    train_loss: float
-    test_accuracy: float  # of the latest evaluation, NaN before the first
-    scalars: float  # communicated scalars a client, bytes / 4, averaged over clients
-    test_loss: float = float("nan")  # of the latest evaluation
+    train_loss: float = math.nan
+    test_accuracy: float = math.nan  # of the latest evaluation, NaN before the first
+    scalars: float = 0.0  # communicated scalars a client, bytes / 4, averaged over clients
+    test_loss: float = math.nan  # of the latest evaluation
     measures: Mapping[str, float] = field(default_factory=dict)  # the user's own, of the latest evaluation
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from decomfl_lab import __version__
 from decomfl_lab.errors import InputError
-from decomfl_lab.files import require_plain, write_atomically
+from decomfl_lab.files import require_plain
 from decomfl_lab.language.extra import installed
 from decomfl_lab.noise import STREAM_VERSION, cpu_backend
 from decomfl_lab.outside import Provenance, read_as
@@ -64,16 +64,8 @@ def provenance(
     }
 
 
-def write_provenance(folder: Path, dataset: Dataset, table: str | None = None, **hands: Sequence[str]) -> None:
-    """Write ``provenance``, and the SHA-256 of a run's table, to the folder's ``PROVENANCE_FILE``."""
-    facts = provenance(dataset, **hands)
-    if table is not None:
-        facts["metrics_sha256"] = hashlib.sha256(table.encode()).hexdigest()
-    write_atomically(folder / PROVENANCE_FILE, json.dumps(facts, indent=1, ensure_ascii=False))
-
-
 def read_provenance(folder: Path) -> dict[str, Any]:
-    """What ``write_provenance`` wrote; InputError if it is something else, OSError if there is no file."""
+    """What a run wrote to the folder's ``PROVENANCE_FILE``; InputError if it is something else, OSError without it."""
     path = folder / PROVENANCE_FILE
     try:
         found: dict[str, Any] = json.loads(require_plain(path).read_text(encoding="utf-8"))

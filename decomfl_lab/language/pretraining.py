@@ -204,7 +204,7 @@ def pretrain(
                 rows.append(row if verdicts is None else {**row, "verdict_accuracy": verdicts.accuracy()})
                 losses.clear()
             try:
-                on_step(Progress(step + 1, config.total, loss, math.nan, 0.0))
+                on_step(Progress(step + 1, config.total, loss))
                 if came:
                     raise Interrupted(number=came[0])
             except KeyboardInterrupt:

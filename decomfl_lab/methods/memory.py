@@ -17,19 +17,18 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
 from torch import nn
 
 from decomfl_lab.children import environment
 from decomfl_lab.engines.base import Serial
-from decomfl_lab.errors import InputError, require, require_choice, require_int, require_possible
+from decomfl_lab.errors import InputError, require_choice, require_int, require_possible
 from decomfl_lab.estimators.differences import forward
 from decomfl_lab.layout import Layout
 from decomfl_lab.methods.fedzo import FedZO, FedZOClient
@@ -186,23 +185,6 @@ _HERE = "decomfl_lab.methods.memory"  # also where it is run by itself
 ROLES = {name: _role(**row) for name, row in table_beside(_HERE, "memory.toml").items()}
 
 
-@dataclass(frozen=True)
-class MemoryRow:
-    """Peak of a role's round."""
-
-    role: str  # a key of ``ROLES``
-    d: int  # number of parameters
-    phi: int  # number of parameters of the largest layer
-    expected: float  # vectors + layers · φ/d, in models: what the role should need
-    # peak of mapped memory above the process without a model; None where the system does not tell
-    peak_bytes: int | None
-
-    @property
-    def peak_models(self) -> float | None:
-        """``peak_bytes`` in models of 4d bytes."""
-        return None if self.peak_bytes is None else self.peak_bytes / (4 * self.d)
-
-
 def _model(d: int) -> nn.Module:
     """Eight linear layers of one size with about d parameters in all."""
     width = max(round((d / _LAYERS) ** 0.5), 1)
@@ -233,9 +215,12 @@ def _measure(name: str, d: int) -> dict[str, object]:
 
     peak = _forked(mapped_peak)
     above = None if peak is None or mapped is None else peak - mapped
-    expected = role.vectors + role.layers * max(sizes) / sum(sizes)
     del ballast
-    return asdict(MemoryRow(name, sum(sizes), max(sizes), expected, above))
+    d, share = sum(sizes), max(sizes) / sum(sizes)
+    models = None if above is None else above / (4 * d)
+    expected = role.vectors + role.layers * share
+    peaks = {"peak_bytes": above, "models": models}
+    return {"role": name, "d": d, **peaks, "phi_share": share, "expected": expected}
 
 
 def _forked(work: Callable[[], Any]) -> Any:
@@ -276,8 +261,11 @@ def memory_rows(
     roles: Sequence[str] = tuple(ROLES),
     *,
     program: Sequence[str] = ("-m", _HERE),
-) -> Iterator[MemoryRow]:
-    """Rows for every role at every size, as they are measured.
+) -> Iterator[dict[str, Any]]:
+    """Rows for every role at every size, as they are measured: the peak of mapped memory during a role's round.
+
+    A row has role, d, peak_bytes (above the process without a model), models (peak_bytes / 4d), phi_share (φ/d) and
+    expected (what the role should need, in models); peaks are None where the system does not tell.
 
     Args:
         d: Sizes of the model, which has about that many parameters, in eight equal layers.
@@ -296,41 +284,9 @@ def memory_rows(
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment(ENVIRONMENT)) as process:
         assert process.stdout is not None
         for line in process.stdout:
-            yield MemoryRow(**json.loads(line))
+            yield json.loads(line)
     if process.returncode:
         raise InputError(f"measuring {', '.join(jobs)} must end well, but ended with {process.returncode}")
-
-
-def memory_table(
-    sizes: Sequence[int], roles: Sequence[str] = tuple(ROLES), on_row: Callable[[int], None] | None = None
-) -> pd.DataFrame:
-    """The rows of ``memory_rows`` as a frame.
-
-    Args:
-        sizes: Sizes of the model, as for ``memory_rows``.
-        roles: Keys of ``ROLES``.
-        on_row: Function that is told, after each row, how many are measured.
-
-    Returns:
-        Columns role, d, peak_bytes, models (peak_bytes / 4d), phi_share (φ/d) and expected (in models); peaks are
-        missing where the system does not tell.
-    """
-    rows: list[MemoryRow] = []
-    for row in memory_rows(sizes, roles):
-        rows.append(row)
-        if on_row:
-            on_row(len(rows))
-    require(bool(rows), "sizes and roles", "name at least one row", (sizes, roles))
-    return pd.DataFrame(
-        {
-            "role": [row.role for row in rows],
-            "d": [row.d for row in rows],
-            "peak_bytes": [row.peak_bytes for row in rows],
-            "models": [row.peak_models for row in rows],
-            "phi_share": [row.phi / row.d for row in rows],
-            "expected": [row.expected for row in rows],
-        }
-    )
 
 
 _SMALLEST_PEAK = 16 << 20

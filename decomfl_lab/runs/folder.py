@@ -30,7 +30,7 @@ from decomfl_lab.outside import Header, Provenance, Saved, SavedRun, read_as, re
 from decomfl_lab.plugins import OWN, is_own
 from decomfl_lab.progress import Progress
 from decomfl_lab.protocol.log import RunLog
-from decomfl_lab.provenance import PROVENANCE_FILE, code_version, read_provenance, write_provenance
+from decomfl_lab.provenance import PROVENANCE_FILE, code_version, provenance, read_provenance
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.runs.configuration import TrainConfig, config_like, read_config
 from decomfl_lab.tables import table_beside
@@ -305,7 +305,8 @@ def publish(run: Run, folder: Path) -> None:
     """Write what people read of the run: configuration, provenance, table."""
     write_atomically(folder / CONFIG_FILE, run.config.to_toml())
     table = run.metrics.to_csv(index=False)
-    write_provenance(folder, run.dataset, table, **run.hands)
+    facts = provenance(run.dataset, **run.hands) | {"metrics_sha256": hashlib.sha256(table.encode()).hexdigest()}
+    write_atomically(folder / PROVENANCE_FILE, json.dumps(facts, indent=1, ensure_ascii=False))
     write_atomically(folder / METRICS_FILE, table)
 
 

@@ -34,7 +34,7 @@ def _audited(folder: Path, report: Report) -> Result:  # noqa: ARG001 (of the pr
     """A row for each statement, as ``EntryResult.row`` makes it; nothing but code made them."""
 
     def show(done: int, _: EntryResult) -> None:
-        report(Progress(done, len(ENTRIES), math.nan, math.nan, 0.0))
+        report(Progress(done, len(ENTRIES)))
 
     return pd.DataFrame([result.row() for result in gather(ENTRIES, show, KNOWN)]), {}
 

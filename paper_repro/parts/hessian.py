@@ -73,7 +73,7 @@ def _spectra(folder: Path, report: Report, size: Sizes, data: str, device: str) 
     start.module.to(place)
 
     def reached(done: int, loss: float) -> None:
-        report(Progress(done, size.steps[-1] + len(size.steps), loss, math.nan, 0.0))
+        report(Progress(done, size.steps[-1] + len(size.steps), loss))
 
     # The parameters after each number of steps, and the last training loss.
     layout, dataset, kept = Layout.of(start.module), start.dataset, folder / _MODELS
@@ -160,7 +160,7 @@ def _density(
         unit = torch.zeros(operator.d, dtype=torch.float64)
         unit[i] = 1.0
         columns.append(operator.matvec(unit))
-        report(Progress(i + 1, operator.d, objective.value, math.nan, 0.0))
+        report(Progress(i + 1, operator.d, objective.value))
     eigenvalues = np.linalg.eigvalsh(torch.stack(columns).numpy())
     density = spectral_density(operator, products=products, probes=probes, seed=SEED)
     scale = float(np.abs(eigenvalues).mean())

@@ -1,6 +1,5 @@
 """The memory table (appendix): what server and client need, measured, in models of d parameters."""
 
-import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from decomfl_lab.methods.memory import ROLES, memory_table
+from decomfl_lab.methods.memory import ROLES, memory_rows
 from decomfl_lab.progress import Progress
 from figures.comparison import Panel, comparison
 from figures.style import series_styles
@@ -26,8 +25,11 @@ def jobs(options: Options) -> list[Work]:
 
 def _peaks(folder: Path, report: Report, sizes: Sequence[int]) -> Result:  # noqa: ARG001 (of the protocol)
     """The peaks of every role at every size, each in a process of its own."""
-    count = len(sizes) * len(ROLES)
-    return memory_table(sizes, on_row=lambda done: report(Progress(done, count, math.nan, math.nan, 0.0))), {}
+    rows = []
+    for row in memory_rows(sizes):
+        rows.append(row)
+        report(Progress(len(rows), len(sizes) * len(ROLES)))
+    return pd.DataFrame(rows), {}
 
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:  # noqa: ARG001

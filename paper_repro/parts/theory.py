@@ -1,7 +1,6 @@
 """Figures of the theory: bounds beside what is true, and beside a model really trained."""
 
 import itertools
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -155,7 +154,7 @@ def _swept(folder: Path, report: Report, name: str, size: Sizes) -> Result:  # n
     rows = []
     for done, row in enumerate(sweeps.SWEEPS[name](size), 1):
         rows.append(row)
-        report(Progress(done, done + 1, math.nan, math.nan, 0.0))
+        report(Progress(done, done + 1))
     return pd.DataFrame(rows).assign(sweep=name), {}
 
 
@@ -181,7 +180,7 @@ def _beside_bounds(folder: Path, report: Report, size: Sizes, model: str) -> Res
             yield own.federation.x
             loss = own.federation.advance()
             done += 1
-            report(Progress(done, runs * size.rounds + 1, loss, math.nan, 0.0))
+            report(Progress(done, runs * size.rounds + 1, loss))
 
     start = Landscape(config.but(seed=_PILOT), dataset)
     at_start = _chosen(start.constants([start.federation.x]), 1.0)

@@ -180,7 +180,7 @@ def _raced_to_the_target(folder: Path, report: Report, size: Sizes, job: Job) ->
     best = min(scores, key=lambda n: scores[n])
     for seed in size.seeds:
         raced(best, seed, math.inf, math.inf)  # to its end, whatever becomes of it
-    report(Progress(1, 1, math.nan, math.nan, 0.0))
+    report(Progress(1, 1))
     told: dict[str, Any] = {
         "method": config.method.name,
         "M": config.clients,

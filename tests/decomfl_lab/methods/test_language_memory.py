@@ -28,9 +28,9 @@ def peaks(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], flo
     program.write_text(PROGRAM.format(root=str(Path(__file__).parents[3])))
     sizes, roles = (SMALL_VOCABULARY, LARGE_VOCABULARY), (LEAN, DENSE, SIXTEEN_BITS, WHOLE_TABLES)
     rows = list(memory_rows(sizes, roles, program=[str(program)]))
-    assert all(14_000_000 < row.d < 16_000_000 for row in rows)
+    assert all(14_000_000 < row["d"] < 16_000_000 for row in rows)
     jobs = [(role, size) for size in sizes for role in roles]
-    return {job: row.peak_models for job, row in zip(jobs, rows, strict=True) if row.peak_models is not None}
+    return {job: row["models"] for job, row in zip(jobs, rows, strict=True) if row["models"] is not None}
 
 
 @pytest.mark.parametrize("d", [SMALL_VOCABULARY, LARGE_VOCABULARY])

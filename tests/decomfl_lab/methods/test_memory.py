@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from decomfl_lab.errors import InputError
-from decomfl_lab.methods.memory import ROLES, memory_rows, memory_table, status_bytes
+from decomfl_lab.methods.memory import ROLES, memory_rows, status_bytes
 from decomfl_lab.tables import text_beside
 
 D = 1_000_000
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(status_bytes("VmPeak") is None, reason="this sys
 
 @pytest.fixture(scope="module")
 def table() -> pd.DataFrame:
-    return memory_table([D])
+    return pd.DataFrame(memory_rows([D]))
 
 
 def _models(table: pd.DataFrame, role: str) -> float:
@@ -51,14 +51,14 @@ def test_a_vector_too_many_is_seen(table: pd.DataFrame, tmp_path: Path) -> None:
     program = tmp_path / "planted.py"
     program.write_text(PLANTED)
     rows = memory_rows([D], tuple(MORE), program=[str(program)])
-    more = {row.role: row.peak_models - _models(table, row.role) for row in rows if row.peak_models is not None}
+    more = {row["role"]: row["models"] - _models(table, row["role"]) for row in rows}
     assert more == pytest.approx(MORE, abs=0.02)
 
 
 def test_the_rows_of_one_size_and_two_roles() -> None:
     rows = list(memory_rows([100_000], ["server", "client-lean-k1"]))
-    assert [(row.role, round(row.d, -4)) for row in rows] == [("server", 100_000), ("client-lean-k1", 100_000)]
-    assert [row.peak_models for row in rows] == pytest.approx([0, 1.125], abs=0.12)
+    assert [(row["role"], round(row["d"], -4)) for row in rows] == [("server", 100_000), ("client-lean-k1", 100_000)]
+    assert [row["models"] for row in rows] == pytest.approx([0, 1.125], abs=0.12)
 
 
 def test_unknown_roles_and_sizes_are_refused() -> None:
