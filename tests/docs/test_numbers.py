@@ -95,8 +95,8 @@ def test_the_sentences_about_the_authors_band_have_the_numbers_of_the_rows() -> 
         f"lie in the band of the authors' at {100 * min(inside['as-plotted']):.0f} % or more of the evaluations",
         f"in the band at more than {100 * max(inside['as-written']):.0f} % of its evaluations",
         f"ends Figure 3 at {ends.ours:.3f} after 3,000 rounds, the authors' log at {ends.theirs:.3f}",
-        f"From round 40 to 500 the two are within {gap.loc[40:500].abs().max():.1f} points; then theirs falls behind, by "
-        f"{gap[2000]:.1f} at 2,000",
+        f"From round 40 to 500 the two are within {gap.loc[40:500].abs().max():.1f} points",
+        f"then theirs falls behind, by {gap[2000]:.1f} at 2,000",
     )
 
 
