@@ -14,7 +14,7 @@ said by the class that has them.
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -51,7 +51,7 @@ class Option:
     rare: bool = False  # whether files leave it out at its default, as those of versions that did not have it do
     symbol: str = ""  # the paper's symbol, which errors have beside the name
     of: Any = None  # the type of the value, or of a schedule's numbers, where the default does not tell it
-    choices: Sequence[str] = ()  # the values that it may have, where they are few
+    choices: Collection[str] = ()  # the values that it may have, where they are few
     ge: float | None = None  # the least number
     gt: float | None = None  # or the number that it is above
     le: float | None = None  # the largest number
@@ -68,6 +68,11 @@ class Option:
         if self.is_schedule:
             return dict[int, self.of]  # type: ignore[name-defined]
         return type(self.default) if isinstance(self.default, bool | int | float | str) else self.of
+
+    def title(self, name: str) -> str:
+        """What errors call the option of this name: as its flag does, with the paper's symbol."""
+        flag = self.flag.partition(" ")[0].lstrip("-")
+        return f"{flag or name} {self.symbol}".strip()
 
     def require(self, name: str, value: Any) -> None:
         """InputError unless the value is of the option's type and in its range.
@@ -202,7 +207,7 @@ def require_options(given: Any) -> None:
     """InputError unless every option of a dataclass is of its type and in its range."""
     kind: Any = type(given)
     for name, own in own_options(kind).items():
-        own.require(f"{name} {own.symbol}".strip(), getattr(given, name))
+        own.require(own.title(name), getattr(given, name))
 
 
 def struct_of(name: str, options: Mapping[str, Option]) -> type[Struct]:

@@ -25,7 +25,7 @@ from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.registry import METHODS, find_method
 from decomfl_lab.options import MOST_THREADS, TRUST_CODE, option
 from decomfl_lab.plugins import code_in, require_trusted
-from decomfl_lab.runs.configuration import config_from_mapping, parse_schedule, read_config, run_options
+from decomfl_lab.runs.configuration import FLAGS, config_from_mapping, parse_schedule, read_config, run_options
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, further
 from decomfl_lab.runs.tuning import AUTO, CHOSEN, tuned, without_auto
 from decomfl_lab.words import WORDS
@@ -245,7 +245,7 @@ def prepared(
         values[name] = parse_schedule(name, text, known[name].of) if known[name].is_schedule else text
     values["method"] = method
     values, wanted = without_auto(values)
-    origin = f"config {place.config}" if place.config else "the flags"
+    origin = f"config {place.config}" if place.config else FLAGS
     trusted = place.trust_code or [method, *flags.values()]
     # The file may be the one that the run in the folder left, perhaps an earlier version's, which said less.
     lenient = False

@@ -237,8 +237,13 @@ class CarriedFederation(RemoteFederation):
 
     def save(self) -> Saved:
         """See ``Federation``."""
-        tensors, values = DeComFLFederation.save(self)
-        return tensors, replace(values, client_rounds=self.server.held, steps_taken=self.coordinator.steps)
+        return DeComFLFederation.save(self)
+
+    def _client_rounds(self) -> list[int]:
+        return self.server.held
+
+    def _client_steps(self) -> list[int]:
+        return self.coordinator.steps
 
     def load(self, saved: Saved) -> None:
         """See ``Federation``; InputError if the first records, which a client made at x_0 needs, are gone."""

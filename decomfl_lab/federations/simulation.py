@@ -262,8 +262,8 @@ class DeComFLFederation:
             round=self.round,
             held=self.server.held,
             examples=sorted(self.server.weights.examples.items()),
-            client_rounds=[replica.round for replica in replicas],
-            steps_taken=[client.steps_taken for client in self.clients],
+            client_rounds=self._client_rounds(),
+            steps_taken=self._client_steps(),
             told=[i in self.delivery.told for i in range(self.server.M)],
             taken=taken,
             drift=self.drift,
@@ -271,6 +271,12 @@ class DeComFLFederation:
             ledger=self.ledger.save(),
             curvature=None if self.curvature is None else [(a, b, c) for a, b, c in self.curvature.steps],
         )
+
+    def _client_rounds(self) -> list[int]:
+        return [client.replica.round for client in self.clients]
+
+    def _client_steps(self) -> list[int]:
+        return [client.steps_taken for client in self.clients]
 
     def load(self, saved: Saved) -> None:
         """See ``Federation``: one replica rolls from the base to the present and leaves copies on its way."""

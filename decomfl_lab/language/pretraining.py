@@ -50,7 +50,7 @@ EVALUATED_TOKENS = 1 << 13
 class PretrainConfig:
     """One pretraining run; the same configuration, text and number of threads give the same bits."""
 
-    size: str = option(REQUIRED, "The size of OPT.", choices=tuple(SIZES))
+    size: str = option(REQUIRED, "The size of OPT.", choices=SIZES)
     vocabulary: int = option(
         4096, "The tokens of a byte-level BPE trained on the text.", ge=256 + len(SPECIAL), le=1_000_000
     )

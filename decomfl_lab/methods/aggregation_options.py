@@ -36,7 +36,10 @@ class _Aggregation:
         ),
         "tolerated": Option(1, "The number f of liars among the sampled clients that trimmed and krum tolerate.", ge=0),
         "clip": Option(
-            0.0, "The norm c to which clipped clips a client's scalars; 0 for the median of the norms.", ge=0
+            0.0,
+            "The norm c to which clipped clips a client's scalars; 0 for the median of the norms.",
+            symbol="c",
+            ge=0,
         ),
     }
 

@@ -143,8 +143,7 @@ class Method:
                 changes[own.name] = values[own.name]
             elif codec and given:
                 for name in given:
-                    option = codec.options[name]
-                    option.require(f"{name} {option.symbol}".strip(), values[name])
+                    codec.options[name].require(codec.options[name].title(name), values[name])
                 plain = codec.split(getattr(self, own.name))
                 made = codec.join(plain | {name: values[name] for name in given})
                 kept = codec.split(made)

@@ -47,6 +47,8 @@ LOCAL_GROUPS = ("engine", "output")
 """The groups of options that server and clients may have each their own of."""
 TREATMENTS = ("batch", "frozen")
 """What becomes of BatchNorm (``objectives.normalisation``)."""
+FLAGS = "the flags"
+"""The origin of values that no file has: an error names them alone."""
 OBJECTS = ("model", "data", "loss", "metrics")
 """The options that name what can be given as an object too."""
 TUNINGS = ("full", "lora", "norms")
@@ -133,7 +135,7 @@ class TrainConfig:
 
     def _check(self) -> None:
         for name, own in run_options().items():
-            own.require(f"{name} {own.symbol}".strip(), getattr(self, name))
+            own.require(own.title(name), getattr(self, name))
         drawn = self.redraw == 1 or self.data == OWN or is_own(self.data)
         require(drawn, "redraw", "be 1 but for data of your own, as nothing is drawn of others", self.redraw)
         require_int(f"sampled clients m (of M={self.clients})", self.sampled, 1, self.clients)
@@ -332,7 +334,8 @@ def _config_of(kind: type[Method], values: Mapping[str, Any], origin: str, *, le
                 value,
             )
         else:
-            clean[key] = known[key].read(f"{key} in {origin}", value)
+            place = known[key].title(key) if origin == FLAGS else f"{key} in {origin}"
+            clean[key] = known[key].read(place, value)
     if lenient:
         clean = {key: own.earlier for key, own in known.items() if own.earlier is not None} | clean
     return TrainConfig(**clean)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import msgspec
 import pytest
 
 from decomfl_lab.cli.main import main
@@ -144,7 +145,7 @@ def believed(right: Any, host: Any, i: int, frame: bytes) -> Any:
 
 def without_seed(right: Any, _: Any) -> Any:
     tensors, values = right()
-    return tensors, values | {"told": []}
+    return tensors, msgspec.structs.replace(values, told=[])
 
 
 def setting(change: Callable[[Any], object]) -> Wrong:

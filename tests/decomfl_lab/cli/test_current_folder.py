@@ -31,7 +31,7 @@ WALK = {
     "findings": "--write .",
     "paper": "--only fig2 --scale smoke --jobs 2 --out out",
     "plot": "run --y loss",
-    **dict.fromkeys(("board", "join", "serve", "tightness"), "--help"),  # hours, or see below
+    **dict.fromkeys(("board", "join", "schema", "serve", "tightness"), "--help"),  # hours, or see below
 }
 QUICK = ("bench", "train", "pool")
 POOL = """
