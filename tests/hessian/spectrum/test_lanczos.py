@@ -1,7 +1,5 @@
 """Lanczos against dense spectra, closed forms, and a Lanczos without reorthogonalisation."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -9,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from decomfl_lab.errors import InputError
 from hessian.operators.operator import Counted, DenseOperator
 from hessian.spectrum.lanczos import Krylov, Lanczos, lanczos
 from tests.hessian.spectra import eigenvalues, mlp_hessian, rotated
@@ -113,15 +110,6 @@ def test_spaces_that_end(values: list[float], steps: int, ritz: list[float], dty
     np.testing.assert_allclose(found.ritz_values, ritz, atol=1e-5)
     assert (found.following is None) == (steps >= len(values))
     assert not found.ritz_residuals.any()
-
-
-def test_checkpoints_of_other_runs_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "lanczos.safetensors"
-    lanczos(rotated(OUTLIERS), steps=3, seed=5, checkpoint=path)
-    with pytest.raises(InputError, match=r"of this run \(seed differ\)"):
-        lanczos(rotated(OUTLIERS), steps=3, seed=6, checkpoint=path)
-    with pytest.raises(InputError, match=r"of this run \(operator differ\)"):
-        lanczos(rotated(OUTLIERS, seed=1), steps=3, seed=5, checkpoint=path)
 
 
 def test_restarts_keep_the_basis_small_and_still_converge() -> None:

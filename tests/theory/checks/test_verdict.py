@@ -125,24 +125,6 @@ def test_wrong_constants_of_lemmas_are_caught_on_waves() -> None:
         assert check(planted(statement(name), term, factor), steep, setting).holds is False, name
 
 
-NOISY = Quadratic.of(Spectrum.flat(1), D=0.0, sigma=1.0)
-
-
-@pytest.mark.thorough
-def test_theorem_1_as_printed_fails_by_every_source() -> None:
-    # All 1000 directions see the same mini-batch: its noise is not divided by P.
-    printed = statement("theorem-1", "stated")
-    setting = NOISY.setting(eta=0.166, P=1000, R=400)
-    found = check(printed, NOISY, setting)
-    assert found.holds is False
-    assert found.ratio > 5
-    assert check(statement("theorem-1-single"), NOISY, setting).holds
-    short = replace(setting, R=60)
-    assert check(printed, NOISY, short, source="simulation", runs=200).holds is False
-    real = NOISY.setting(eta=0.165, P=500, R=12, mu=1e-4)
-    assert check(printed, NOISY, real, source="run", runs=12, confidence=0.95).holds is False
-
-
 MIXED = Quadratic.of(Spectrum((2.0, 1.0, 0.0), (1, 3, 1)), sigma=0.5, sigma_G=0.5, start=(1, 1, 0))
 
 
