@@ -23,6 +23,7 @@ from hessian import (
 )
 from tests.hessian import problems
 from tests.nets import Around
+from tests.refusals import refuses
 
 CASES = {
     "mlp-relu": (problems.mlp(nn.ReLU), problems.data()),
@@ -193,59 +194,67 @@ class Once(torch.autograd.Function):
         return slope
 
 
-def test_what_has_no_second_derivative_is_refused_in_one_line():
-    f = MeanLoss(Around(problems.mlp(), after=Once.apply), cross_entropy, [problems.data()])
-    with pytest.raises(InputError, match=r"the Hessian needs derivatives of every .*once_differentiable.*; use") as e:
-        HessianOperator(f)
-    assert "\n" not in str(e.value)
-    with pytest.raises(InputError, match=r"product with the gauss-newton needs derivatives .*custom"):
-        GaussNewtonOperator(f).matvec(f.x)
-    in_loss = MeanLoss(problems.mlp(), lambda z, t: cross_entropy(Once.apply(z), t), [problems.data()])
-    with pytest.raises(InputError, match=r"the Hessian needs derivatives of every .*once_differentiable"):
-        HessianOperator(in_loss)
-    with pytest.raises(InputError, match=r"form of the gauss-newton needs derivatives of every .*once_differentiable"):
-        GaussNewtonOperator(in_loss).quad(in_loss.x)
+def broken(h):
+    if torch.is_grad_enabled():
+        raise RuntimeError("out of cheese")
+    return h
 
 
-@pytest.mark.parametrize(
-    ("last", "message"),
-    [
-        (
-            lambda h: h.exp().mul_(2),
-            r"inplace operation.*; use .* \(y = 2 \* y instead of y \*= 2\), or forward_only$",
-        ),
-        (lambda h: torch.from_numpy(np.exp(h.numpy())), r"numpy\(\) on Tensor that .*; use torch's operations"),
-        (lambda h: h.detach(), r"loss must depend on the parameters by operations of torch \(is there detach, no_grad"),
-    ],
-)
-def test_what_would_be_differentiated_wrongly_is_refused_with_what_to_do(last, message):
-    f = MeanLoss(problems.mlp(), lambda z, t: cross_entropy(last(z), t), [problems.data()])
-    for use in (HessianOperator, lambda f: f.gradient(f.x)):
-        with pytest.raises(InputError, match=message) as caught:
-            use(f)
-        assert "\n" not in str(caught.value)
+def of(after=lambda z: z, loss=cross_entropy, net=None, **options):
+    """The mean loss of a net whose outputs go through a function before the loss."""
+    return MeanLoss(net or problems.mlp(), lambda z, t: loss(after(z), t), [problems.data()], **options)
 
 
-def test_an_error_of_the_users_own_is_told_in_a_line():
-    def broken(h):
-        if torch.is_grad_enabled():
-            raise RuntimeError("out of cheese")
-        return h
-
-    f = MeanLoss(Around(problems.mlp(), before=broken), cross_entropy, [problems.data()], trust=True)
-    with pytest.raises(InputError, match=r"got 'out of cheese' \(RuntimeError\)$"):
-        HessianOperator(f)
-
-
-def test_a_product_that_is_not_finite_is_refused():
+def of_zeros():
     """|x|^(3/2) has a second derivative that is infinite at 0."""
     module = problems.seeded(lambda: nn.Linear(4, 3))
-    with torch.no_grad():
-        module.weight.zero_()
-        module.bias.zero_()
-    f = MeanLoss(module, lambda z, t: (z.abs() ** 1.5).mean(), [problems.data()])
-    with pytest.raises(InputError, match="product of the hessian with v must be finite"):
-        HessianOperator(f).matvec(torch.ones(f.d, dtype=torch.float64))
+    nn.init.zeros_(module.weight)
+    nn.init.zeros_(module.bias)
+    return of(loss=lambda z, t: (z.abs() ** 1.5).mean(), net=module)
+
+
+def with_batches():
+    """Each output depends on all examples."""
+    module = problems.seeded(lambda: nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)))
+    return of(net=module, normalisation="batch")
+
+
+ONCE = Around(problems.mlp(), after=Once.apply)
+WRONG = [
+    (lambda h: h.exp().mul_(2), r"inplace operation.*; use .* \(y = 2 \* y instead of y \*= 2\), or forward_only$"),
+    (lambda h: torch.from_numpy(np.exp(h.numpy())), r"numpy\(\) on Tensor that .*; use torch's operations"),
+    (lambda h: h.detach(), r"loss must depend on the parameters by operations of torch \(is there detach, no_grad"),
+]
+"""What would be differentiated wrongly, and what is said of it."""
+
+
+@refuses(
+    (HessianOperator, of(net=ONCE), r"the Hessian needs derivatives of every .*once_differentiable.*; use"),
+    (HessianOperator, of(Once.apply), r"the Hessian needs derivatives of every .*once_differentiable"),
+    (
+        lambda f: GaussNewtonOperator(f).matvec(f.x),
+        of(net=ONCE),
+        "product with the gauss-newton needs derivatives .*custom",
+    ),
+    (
+        lambda f: GaussNewtonOperator(f).quad(f.x),
+        of(Once.apply),
+        "form of the gauss-newton needs .*once_differentiable",
+    ),
+    *((HessianOperator, of(after), told) for after, told in WRONG),
+    *((lambda f: f.gradient(f.x), of(after), told) for after, told in WRONG),
+    (HessianOperator, of(broken, trust=True), r"got 'out of cheese' \(RuntimeError\)$"),
+    (lambda f: HessianOperator(f) @ f.x, of_zeros(), "product of the hessian with v must be finite"),
+    (FisherOperator, with_batches(), "be the mean of losses of single examples for the Fisher"),
+    (FisherOperator, of(loss=nn.CrossEntropyLoss(reduction="sum")), "be the mean of losses of single examples for the"),
+)
+def test_what_has_no_such_derivatives_is_refused_with_what_to_do(use, f):
+    use(f)
+
+
+def test_a_gauss_newton_matrix_needs_no_losses_of_single_examples():
+    f = with_batches()
+    assert GaussNewtonOperator(f).quad(f.x) > 0
 
 
 # --- Fisher -----------------------------------------------------------------------------------------------------------
@@ -273,16 +282,3 @@ def test_fisher_weighs_examples_as_the_mean_does(own):
         g = one.gradient(one.x)
         expected += weight * g * (g @ v)
     torch.testing.assert_close(FisherOperator(f).matvec(v), expected, rtol=1e-12, atol=1e-15)
-
-
-def test_fisher_refuses_losses_that_couple_examples():
-    module = problems.seeded(lambda: nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)))
-    batch = problems.data()
-    coupled = [
-        MeanLoss(module, cross_entropy, [batch], normalisation="batch"),
-        MeanLoss(problems.mlp(), lambda z, t: cross_entropy(z, t, reduction="sum"), [batch]),
-    ]
-    for f in coupled:
-        with pytest.raises(InputError, match="be the mean of losses of single examples for the Fisher"):
-            FisherOperator(f)
-    assert GaussNewtonOperator(coupled[0]).quad(coupled[0].x) > 0
