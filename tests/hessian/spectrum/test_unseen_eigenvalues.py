@@ -9,22 +9,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
-from torch import Tensor
 
-from hessian import DenseOperator, effective_rank, lanczos, top_eigenvalues
+from hessian import effective_rank, lanczos, top_eigenvalues
 from hessian.kappa import estimation
 from hessian.operators.operator import Counted
 from hessian.operators.probes import probe
 from hessian.spectrum.lanczos import START, Krylov
 from hessian.spectrum.unseen_eigenvalues import Hidden
 from tests.hessian.spectra import Diagonal, rotated
-
-
-def overlaps(operator: DenseOperator, seed: int) -> tuple[Tensor, Tensor]:
-    """Eigenvalues, and |vᵀe|² of the start vector with each eigenvector."""
-    values, vectors = torch.linalg.eigh(operator.matrix)
-    v = probe(operator, seed, START, 0)
-    return values, (vectors.T @ (v / v.norm())) ** 2
 
 
 @given(st.lists(st.floats(-10, 10), min_size=3, max_size=16), st.integers(1, 14), st.integers(0, 99), st.booleans())
@@ -34,7 +26,10 @@ def test_no_eigenvector_has_a_larger_part_in_the_start_vector_than_its_eigenvalu
     """|vᵀe|² Σ p_j(λ)² ≤ 1 for every pair, whatever the spectrum, and across restarts."""
     operator = rotated(sorted(values))
     hidden = lanczos(operator, steps=steps, seed=seed, max_basis=4 if restarted else None).hidden
-    true, parts = overlaps(operator, seed)
+    # |vᵀe|² of the start vector with each eigenvector.
+    true, vectors = torch.linalg.eigh(operator.matrix)
+    v = probe(operator, seed, START, 0)
+    parts = (vectors.T @ (v / v.norm())) ** 2
     poles = np.concatenate([hidden.poles, *(poles for poles, _ in hidden.before)])
     apart = np.abs(true.numpy()[:, None] - poles).min(1) > 1e-4 * (1 + abs(true.numpy()))
     of_parts = np.array([chance(float(part), len(values)) for part in parts])
