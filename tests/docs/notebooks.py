@@ -36,10 +36,14 @@ os.environ["PATH"] = os.path.dirname(sys.executable) + os.pathsep + os.environ["
 
 def notebook(page: Path, folder: Path) -> dict[str, Any]:
     """The notebook of a page, with links that lead to the same files from a folder."""
-    cells = [(kind, source) for kind, source in _pieces(page, folder) if source]
-    cells.insert(1, ("code", BEGIN))
+    pieces = [(kind, source) for kind, source in _pieces(page, folder) if source]
+    pieces.insert(1, ("code", BEGIN))
+    cells: list[dict[str, Any]] = []
+    for number, (kind, source) in enumerate(pieces):
+        cell = {"cell_type": kind, "id": f"cell-{number}", "metadata": {}, "source": source}
+        cells.append(cell | ({"execution_count": None, "outputs": []} if kind == "code" else {}))
     return {
-        "cells": [_cell(number, kind, source) for number, (kind, source) in enumerate(cells)],
+        "cells": cells,
         "metadata": {
             "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
             "language_info": {"name": "python"},
@@ -75,11 +79,6 @@ def as_cell(language: str, source: str) -> str | None:
     if language == "sh" and not set(words) & set(FOR_THE_READER):
         return f"%%bash -e\n{source}"
     return None
-
-
-def _cell(number: int, kind: str, source: str) -> dict[str, Any]:
-    cell: dict[str, Any] = {"cell_type": kind, "id": f"cell-{number}", "metadata": {}, "source": source}
-    return cell | ({"execution_count": None, "outputs": []} if kind == "code" else {})
 
 
 def run(made: dict[str, Any], folder: Path) -> None:

@@ -20,12 +20,6 @@ def kernel() -> None:
         pytest.importorskip(name, reason=f"needs {name}: pip install -c constraints.txt -e '.[notebooks]'")
 
 
-def _made(text: str, folder: Path) -> dict[str, object]:
-    page = folder / "page.md"
-    page.write_text(text, encoding="utf-8")
-    return notebook(page, folder)
-
-
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
 def test_a_notebook_has_every_block_that_the_tests_run(page: Path, tmp_path: Path) -> None:
     cells = notebook(page, tmp_path)["cells"]
@@ -55,8 +49,10 @@ def test_a_notebook_runs_from_top_to_bottom(page: Path, tmp_path: Path) -> None:
 def test_a_broken_cell_is_noticed(block: str, message: str, tmp_path: Path) -> None:
     from nbclient.exceptions import CellExecutionError
 
+    page = tmp_path / "page.md"
+    page.write_text(f"# Title\n\n{block}\n", encoding="utf-8")
     with pytest.raises(CellExecutionError, match=message):
-        run(_made(f"# Title\n\n{block}\n", tmp_path), tmp_path)
+        run(notebook(page, tmp_path), tmp_path)
 
 
 def test_text_stays_text_and_links_lead_to_the_same_files(tmp_path: Path) -> None:

@@ -80,13 +80,6 @@ def node(*words: str) -> str:
     return ran.stdout
 
 
-def run_js(code: str, *words: str) -> str:
-    program = (
-        f"import {{ decomfl, rebuild }} from {json.dumps(MAIN.as_uri())}; import {{ readFileSync }} from 'node:fs';"
-    )
-    return node("--input-type=module", "-e", program + code, *words)
-
-
 @needs_gcc
 @pytest.mark.parametrize("name", C_RUNS)
 def test_c_rebuilds_the_runs_of_its_rules_to_the_bit(c_program: Path, vectors: Path, name: str) -> None:
@@ -103,9 +96,13 @@ def test_c_rebuilds_the_recorded_run_of_the_page(c_program: Path) -> None:
 
 @needs_node
 def test_javascript_rebuilds_the_runs_of_its_rules_to_the_bit(vectors: Path) -> None:
-    each = "(path) => rebuild(decomfl.readLog(readFileSync(path))).compared"
-    code = f"console.log(JSON.stringify(process.argv.slice(1).map({each})))"
-    found = json.loads(run_js(code, *(str(vectors / f"{name}.dcl") for name in JS_RUNS)))
+    program = (
+        f"import {{ decomfl, rebuild }} from {json.dumps(MAIN.as_uri())}; import {{ readFileSync }} from 'node:fs';"
+        "const each = (path) => rebuild(decomfl.readLog(readFileSync(path))).compared;"
+        "console.log(JSON.stringify(process.argv.slice(1).map(each)))"
+    )
+    runs = [str(vectors / f"{name}.dcl") for name in JS_RUNS]
+    found = json.loads(node("--input-type=module", "-e", program, *runs))
     for name, compared in zip(JS_RUNS, found, strict=True):
         assert [f"{own['round']} {own['found']} agrees" for own in compared] == told(vectors, name), name
 
@@ -307,11 +304,6 @@ def by_c(program: Path, logs: list[Path]) -> list[Outcome]:
     return found
 
 
-def by_javascript(logs: list[Path]) -> list[Outcome]:
-    found = json.loads(node(str(Path(__file__).with_name("outcomes.mjs")), *map(str, logs)))
-    return [(kind, said) for kind, said in found]
-
-
 Outcomes = Callable[[dict[str, bytes]], dict[str, dict[str, Outcome]]]
 
 
@@ -324,7 +316,8 @@ def outcomes(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     if GCC is not None:
         readers["c"] = partial(by_c, request.getfixturevalue("watched_program"))
     if NODE is not None:
-        readers["javascript"] = by_javascript
+        program = str(Path(__file__).with_name("outcomes.mjs"))
+        readers["javascript"] = lambda logs: [(kind, said) for kind, said in json.loads(node(program, *map(str, logs)))]
     folder = tmp_path_factory.mktemp("logs")
 
     def found(logs: dict[str, bytes]) -> dict[str, dict[str, Outcome]]:

@@ -233,18 +233,15 @@ def test_the_script_of_the_page_has_the_log_and_the_table_beside_it() -> None:
     assert (FOLDER / "mnist.js").read_text() == script((FOLDER / "mnist.dcl").read_bytes(), about)
 
 
-def test_the_recorded_run_is_one_of_the_paper_s_network_and_sizes() -> None:
+def test_the_recorded_run_is_one_of_the_paper_s_network_and_sizes_as_the_readme_tells_them() -> None:
+    size = (FOLDER / "mnist.dcl").stat().st_size
+    told = f"network of 28,938\nparameters, 116 kB, in your browser from a log of {size / 1000:.0f} kB"
+    assert told in (ROOT / "README.md").read_text()
     with RunLog.open(FOLDER / "mnist.dcl", write=False) as log:
         config, d, rounds = log.header["config"], log.header["d"], len(log)
     assert (config["model"], d, rounds, config["perturbations"], config["local_steps"]) == (
         "cnn-mnist", 28_938, 300, 20, 1
     )  # fmt: skip
-
-
-def test_the_readme_tells_the_sizes_of_the_recorded_run() -> None:
-    log = (FOLDER / "mnist.dcl").stat().st_size
-    told = f"network of 28,938\nparameters, 116 kB, in your browser from a log of {log / 1000:.0f} kB"
-    assert told in (ROOT / "README.md").read_text()
 
 
 def test_the_page_is_reached_from_the_index_and_from_its_own_guide() -> None:

@@ -38,19 +38,13 @@ def texts() -> dict[str, str]:
     return found | {f"answer, {line['topic']}": line["says"] for line in answer._LINES}
 
 
-def verdict_given(sentence: str) -> str | None:
-    """The verdict in the words of a sentence; None where there is none."""
-    without = SAID["does not hold"].sub("", sentence)
-    if without != sentence:
-        return "does not hold"
-    return next((verdict for verdict, words in SAID.items() if words.search(without)), None)
-
-
 def wrong(text: str, recorded: Mapping[str, Any]) -> list[str]:
     """The sentences of a text that name a measurement and give it another verdict than the recorded one."""
     found = []
     for sentence in re.split(r"(?<=[.;:])\s+|\n\s*\n", text):
-        given = verdict_given(sentence)
+        # The verdict in its words, if there is one; "does not hold" has the words of "holds", too.
+        told = [verdict for verdict in ("does not hold", *SAID) if SAID[verdict].search(sentence)]
+        given = told[0] if told else None
         for name in re.findall(r"\b[a-z0-9]+\.[a-z0-9-]+\b", sentence):
             if name in recorded and given is not None and given != recorded[name]["verdict"]:
                 found.append(" ".join(sentence.split()))

@@ -9,6 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from hessian.operators.mean_loss import MeanLoss
 from hessian.operators.operator import Operator
+from tests import nets
 
 N, CLASSES = 12, 3
 
@@ -20,9 +21,7 @@ def data(seed: int = 0, *, n: int = N, shape: tuple[int, ...] = (4,)) -> tuple[T
 
 
 def seeded(build: Callable[[], nn.Module], seed: int = 1) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return build().double()
+    return nets.seeded(build, seed).double()  # type: ignore[no-any-return]
 
 
 def mlp(activation: type[nn.Module] = nn.ReLU) -> nn.Module:

@@ -56,31 +56,26 @@ def test_a_run_is_begun_up_to_its_second_evaluation_at_least() -> None:
     assert job(rounds=3, eval_every=2).beginning(0.25) == job(rounds=3, eval_every=2)
 
 
-def test_equal_rows_are_told_as_equal_and_seconds_are_not_compared() -> None:
-    found = compared(kept(rows().assign(seconds=9.0)))
-    assert found.alike
-    assert str(found) == "3 of 3 rows equal the recorded ones in every digit and word."
+EVERY = "3 of 3 rows equal the recorded ones in every digit and word."
+TEXT = {"why": ["", "as it is", None]}
+COMPARED: list[tuple[dict[str, Any], dict[str, Any], bool, int, str]] = [
+    *(({name: value}, {}, alike, 2, f"numbers is in {name}") for name, value, alike in rows_of(__file__)["numbers"]),
+    ({"why": [None, "as it is", ""]}, TEXT, True, 3, EVERY),
+    ({"why": [None, "as it was", ""]}, TEXT, False, 2, f"{EVERY.replace('3', '2', 1)} Texts differ in why."),
+    # Measured memory may differ by more.
+    ({"peak_bytes": 100}, {"peak_bytes": 130}, True, 0, "numbers is in peak_bytes"),
+    ({"peak_bytes": 100}, {"peak_bytes": 300}, False, 0, "numbers is in peak_bytes"),
+]
+"""Columns of recorded rows and of those here, whether they are alike, how many are equal, and what is said."""
 
 
-@pytest.mark.parametrize(("column", "value", "alike"), rows_of(__file__)["numbers"])
-def test_a_changed_number_is_told_with_its_column(column: str, value: list[float], alike: bool) -> None:
-    found = compared(kept(rows(**{column: value})))
-    assert found.alike is alike
-    assert found.equal == 2
-    assert f"The largest difference of numbers is in {column}" in str(found)
-
-
-def test_a_changed_text_is_told_with_its_column() -> None:
-    here = rows(why=["", "as it is", None])
-    assert compared(kept(rows(why=[None, "as it is", ""])), here).equal == 3
-    found = compared(kept(rows(why=[None, "as it was", ""])), here)
-    assert (found.alike, found.equal, found.texts) == (False, 2, ("why",))
-    assert str(found) == "2 of 3 rows equal the recorded ones in every digit and word. Texts differ in why."
-
-
-def test_measured_memory_may_differ_by_more() -> None:
-    assert compared(kept(rows(peak_bytes=100)), rows(peak_bytes=130)).alike
-    assert not compared(kept(rows(peak_bytes=100)), rows(peak_bytes=300)).alike
+@pytest.mark.parametrize(("there", "here", "alike", "equal", "told"), COMPARED)
+def test_what_differs_is_told_with_its_column_and_seconds_are_not_compared(
+    there: dict[str, Any], here: dict[str, Any], alike: bool, equal: int, told: str
+) -> None:
+    found = compared(kept(rows(**there).assign(seconds=9.0)), rows(**here))
+    assert (found.alike, found.equal) == (alike, equal)
+    assert told in str(found)
 
 
 def test_runs_on_other_data_or_without_a_record_are_not_compared() -> None:

@@ -113,18 +113,14 @@ def test_the_projection_figure_shows_its_rows() -> None:
     assert wrong_in(right, {"curves": finals}, by="eta", columns=columns) == []
 
 
-def caption_of(figure: Figure) -> str:
-    """The text under the plots."""
-    return " ".join(" ".join(text.get_text() for each in figure.subfigs for text in each.texts).split())
-
-
 @pytest.mark.parametrize("part", ["fig2", "fig3"])
 def test_the_numbers_of_a_caption_are_those_of_the_rows(part: str) -> None:
     frame = rows(part, "full")
     keys = [name for name in ("reading", "panel", "series", "seed", "round") if name in frame]
     both = frame[frame.check].merge(frame[~frame.check], on=keys)
     gap = 100 * (both.test_accuracy_x - both.test_accuracy_y).abs().max()
-    text = caption_of(drawn(part).figures[part]())
+    subfigures = drawn(part).figures[part]().subfigs
+    text = " ".join(" ".join(text.get_text() for each in subfigures for text in each.texts).split())
     assert f"dots and lines differ by at most {gap:.2f} points of accuracy" in text
     lost = lines(frame)[lambda t: t.diverged].groupby(["series", "seed"])["round"].max()
     assert [key for key, r in lost.items() if f"seed {key[1]}, after round {r:,}" not in text] == []

@@ -159,7 +159,7 @@ def test_weights_of_a_file_are_used(model: str, tmp_path: Path, capsys: pytest.C
     assert found["history"] == "weights of weights.safetensors"
 
 
-def test_a_checkpoint_of_other_settings_or_damaged_is_refused_before_any_data_are_read(
+def test_a_checkpoint_of_other_settings_is_refused_before_any_data_are_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "kappa.safetensors"
@@ -167,10 +167,6 @@ def test_a_checkpoint_of_other_settings_or_damaged_is_refused_before_any_data_ar
     monkeypatch.setattr("hessian.trained_models.load_dataset", None)
     told = refused(capsys, *SMALL, "--seed", "1", "--checkpoint", str(file))
     assert "checkpoint must be of this run (seed differ)" in told
-    content = bytearray(file.read_bytes())
-    content[-1] ^= 128  # the sign of a number
-    file.write_bytes(content)
-    assert "damaged (its checksum differs)" in refused(capsys, *SMALL, "--checkpoint", str(file))
 
 
 def test_the_table_names_every_reading_of_kappa_and_the_picture_is_drawn(

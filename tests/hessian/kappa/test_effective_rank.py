@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import hessian
 from benchmarks.ways.spectra import SPECTRA
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.errors import InputError
-from hessian import DenseOperator, EffectiveRankProgress, effective_rank
+from hessian import DenseOperator, EffectiveRankProgress, effective_rank, lanczos
 from hessian.kappa import estimation as module
 from hessian.spectrum.forms import PRODUCTS
 from tests.hessian.problems import data, mlp
@@ -137,26 +138,21 @@ def test_history_and_progress_follow_the_run() -> None:
     assert (seen[-1].kappa, seen[-1].low, seen[-1].high) == (found.kappa, *found.interval)
 
 
-def test_checkpoints_of_other_runs_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("estimate", [effective_rank, partial(lanczos, steps=3)])
+def test_checkpoints_of_other_runs_are_refused(estimate: Any, tmp_path: Path) -> None:
     path = tmp_path / "kappa.safetensors"
-    effective_rank(rotated(TAIL), seed=6, checkpoint=path)
+    estimate(rotated(TAIL), seed=6, checkpoint=path)
+    of_kappa = [(rotated(TAIL), {"rtol": 0.1}, "rtol"), (rotated(TAIL), {"confidence": 0.9}, "confidence")]
     for operator, settings, what in (
         (rotated(TAIL, seed=1), {}, "operator"),
         (rotated(TAIL), {"seed": 7}, "seed"),
-        (rotated(TAIL), {"rtol": 0.1}, "rtol"),
-        (rotated(TAIL), {"confidence": 0.9}, "confidence"),
+        *(of_kappa if estimate is effective_rank else []),
     ):
         with pytest.raises(InputError, match=rf"checkpoint must be of this run \({what} differ\)"):
-            effective_rank(operator, **{"seed": 6, "checkpoint": path, **settings})  # type: ignore[arg-type]
+            estimate(operator, **{"seed": 6, "checkpoint": path, **settings})
 
 
-FORGED: dict[str, Any] = {
-    "steps of text": lambda _, values: values["krylov"].update(steps="many"),
-    "a step below 0": lambda _, values: values["krylov"].update(steps=-1),
-    "products of three": lambda _, values: values.update(products=[1, 2, 3]),
-    "no forms": lambda _, values: values.pop("sampled"),
-    "a history of words": lambda _, values: values.update(history=[["a"] * 5]),
-    "time that runs back": lambda _, values: values.update(seconds=-1.0),
+FORGED: dict[str, Any] = {  # what is wrong with its values alone, a property of all files sees
     "a shorter vector": lambda tensors, _: tensors.update({"vector.0": torch.zeros(3)}),
     "a vector that is gone": lambda tensors, _: tensors.pop("vector.0"),
     "a vector of another type": lambda tensors, _: tensors.update({"vector.0": tensors["vector.0"].half()}),
@@ -250,6 +246,13 @@ def test_a_known_traces_interval_is_all_its_quotients_by_norms_that_may_be_hidde
     assert small == pytest.approx(abs(known) / end, rel=1e-9)
     assert 1.001 * norm < end
     assert sign * found.interval[0] > 0
+    assert (found.reached, found.probes, found.trace.stderr, found.trace.samples) == (False, 0, 0.0, 0)
+    enough = effective_rank(rotated(list(values)), trace=known, rtol=1e-4, seed=0)
+    assert enough.reached
+    assert "tr(H) was known" in enough.reason
+    assert enough.products == enough.steps < 40
+    low, high = sorted(map(abs, enough.interval))
+    assert low * (1 - 1e-12) <= abs(known) / 3.0 <= high * (1 + 1e-12) <= low * (1 + 1e-4)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -32,7 +32,8 @@ class Nested(nn.Module):
 
 
 NET = problems.seeded(Nested)
-SIZES = {"": 4, "body.0": 25, "body.2": 30, "head": 18}
+SIZES = {None: {"": 4, "body.0": 25, "body.2": 30, "head": 18}, 1: {"": 4, "body": 55, "head": 18}}
+"""The parameters of the layers, by depth."""
 
 
 def dense() -> Tensor:
@@ -43,9 +44,10 @@ def exact(**options: object) -> ByLayer:
     return by_layer(NET, cross_entropy, DATA, products=200, **options)  # type: ignore[arg-type]
 
 
-def test_every_row_is_the_dense_block() -> None:
-    found, H = exact(), dense()
-    assert {row.layer: row.rank.d for row in found.rows} == SIZES
+@pytest.mark.parametrize("depth", SIZES)
+def test_every_row_is_the_dense_block(depth: int | None) -> None:
+    found, H = exact(depth=depth), dense()
+    assert {row.layer: row.rank.d for row in found.rows} == SIZES[depth]
     begin = 0
     for row in found.rows:
         block = H[begin : begin + row.rank.d, begin : begin + row.rank.d]
@@ -56,15 +58,7 @@ def test_every_row_is_the_dense_block() -> None:
         assert (row.share.stderr, row.rank.reached) == (0.0, True)
     assert sum(row.share.value for row in found.rows) == pytest.approx(1.0)
     assert found.trace.value == pytest.approx(float(H.trace()))
-    assert found.products == sum(SIZES.values())
-
-
-def test_depth_takes_modules_together() -> None:
-    found = exact(depth=1)
-    assert [row.layer for row in found.rows] == ["", "body", "head"]
-    (body,) = (row.rank for row in found.rows if row.layer == "body")
-    block = dense()[4:59, 4:59]
-    assert body.kappa == pytest.approx(problems.kappa_of(block))
+    assert found.products == sum(SIZES[depth].values())
 
 
 def test_shares_have_the_error_that_they_show() -> None:
@@ -123,7 +117,7 @@ def test_the_table_the_json_and_the_picture_say_what_was_measured(tmp_path: Path
     assert lines[5].startswith("* wider than asked for (") == (not all(row.rank.reached for row in found.rows))
     assert found.summary().endswith("module, loss and data were taken on trust")
     told = json.loads(json.dumps(found.to_json()))
-    assert [row["layer"] for row in told["rows"]] == list(SIZES)
+    assert [row["layer"] for row in told["rows"]] == list(SIZES[None])
     assert told["rows"][3]["rank"]["kappa"] == found.rows[3].rank.kappa
     assert found.plot(tmp_path / "layers.png").stat().st_size > 10_000
     left, right = picture_of_layers(found).axes

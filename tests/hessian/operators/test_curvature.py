@@ -5,16 +5,25 @@ import math
 import numpy as np
 import pytest
 import torch
+from scipy.sparse.linalg import eigsh
 from torch import nn
-from torch.func import grad, jvp
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
 from decomfl_lab.errors import InputError
-from hessian import FisherOperator, GaussNewtonOperator, HessianOperator, MeanLoss, SmoothedOperator, curvature
+from hessian import (
+    FisherOperator,
+    GaussNewtonOperator,
+    HessianOperator,
+    MeanLoss,
+    SmoothedOperator,
+    curvature,
+    diagonal,
+    trace,
+)
 from tests.hessian import problems
 from tests.nets import Around
+from tests.refusals import refuses
 
 CASES = {
     "mlp-relu": (problems.mlp(nn.ReLU), problems.data()),
@@ -24,24 +33,35 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("penalty", [0.0, 0.3])
+@pytest.mark.parametrize("settings", [{}, {"weight_decay": 0.3}, {"dtype": torch.float32}], ids=str)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("kind", problems.DENSE)
-def test_products_and_quadratic_forms_are_those_of_the_dense_matrix(case, kind, penalty):
-    """A penalty adds its multiple of the identity, but not to the Fisher matrix."""
+def test_an_operator_is_its_dense_matrix_however_it_is_asked(case, kind, settings):
+    """By products and forms, scipy, the diagonal and the trace; a penalty adds to all but the Fisher matrix."""
     module, (inputs, targets) = CASES[case]
-    f = MeanLoss(module, cross_entropy, [(inputs, targets)], chunk=5, weight_decay=penalty)
+    f = MeanLoss(module, cross_entropy, [(inputs, targets)], chunk=5, **settings)
     operator = curvature(f, operator=kind)
-    own = 0.0 if kind == "fisher" else penalty
-    dense = problems.DENSE[kind](f, module, inputs, targets) + own * torch.eye(f.d, dtype=torch.float64)
+    own = 0.0 if kind == "fisher" else settings.get("weight_decay", 0.0)
+    wide = MeanLoss(module, cross_entropy, [(inputs, targets)])
+    dense = problems.DENSE[kind](wide, module, inputs, targets) + own * torch.eye(f.d, dtype=torch.float64)
     assert operator.shape == dense.shape
-    scale = float(dense.abs().max())
-    assert (problems.columns(operator) - dense).abs().max() < 1e-13 * max(scale, 1)
-    V = torch.randn(f.d, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    torch.testing.assert_close(operator @ V, dense @ V)
-    v = torch.linspace(-1, 1, f.d, dtype=torch.float64)
-    assert operator.quad(v) == pytest.approx(float(v @ dense @ v), rel=1e-12)
+    close = 1e-13 if f.dtype == torch.float64 else 1e-6
+    assert (problems.columns(operator) - dense).abs().max() < close * max(float(dense.abs().max()), 1)
+    V = torch.randn(f.d, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(f.dtype)
+    torch.testing.assert_close(operator @ V, (dense @ V.double()).to(f.dtype))
+    v = torch.linspace(-1, 1, f.d, dtype=f.dtype)
+    assert operator.quad(v) == pytest.approx(float(v.double() @ dense @ v.double()), rel=10 * close)
     assert torch.equal(operator.matvec(v), operator.matvec(v))
+    found = eigsh(operator.to_scipy(), k=3, which="LA", return_eigenvectors=False)
+    assert found.dtype == (np.float32 if f.dtype == torch.float32 else np.float64)
+    assert sorted(found) == pytest.approx(torch.linalg.eigvalsh(dense)[-3:].tolist(), rel=1e-4)
+    of_diagonal, whole = diagonal(operator, products=f.d), trace(operator, products=1000)
+    assert (of_diagonal.samples, of_diagonal.products, of_diagonal.error) == (0, f.d, 0.0)
+    torch.testing.assert_close(of_diagonal.values, dense.diagonal().to(f.dtype))
+    assert of_diagonal.named.keys() == dict(module.named_parameters()).keys()
+    assert torch.equal(torch.cat([each.flatten() for each in of_diagonal.named.values()]), of_diagonal.values)
+    assert whole.value == pytest.approx(float(dense.trace()), rel=1e-5)
+    assert (whole.stderr, whole.operator, whole.reached) == (0.0, kind, True)
 
 
 def test_the_matrices_are_not_each_other_nor_those_of_another_point():
@@ -158,12 +178,9 @@ def test_global_switches_are_put_back():
     HessianOperator(f).matvec(f.x)
     assert (torch.backends.mha.get_fastpath_enabled(), torch.backends.mkldnn.enabled) == before
     z = torch.zeros(1, 1, 2, 4, requires_grad=True)
+    outputs = scaled_dot_product_attention(z, z, z)
     with pytest.raises(RuntimeError, match="derivative for"):  # fused attention is used again
-        torch.autograd.grad(torch.autograd.grad(flash(z).sum(), z, create_graph=True)[0].sum(), z)
-
-
-def flash(z):
-    return scaled_dot_product_attention(z, z, z)
+        torch.autograd.grad(torch.autograd.grad(outputs.sum(), z, create_graph=True)[0].sum(), z)
 
 
 class Once(torch.autograd.Function):
@@ -177,59 +194,67 @@ class Once(torch.autograd.Function):
         return slope
 
 
-def test_what_has_no_second_derivative_is_refused_in_one_line():
-    f = MeanLoss(Around(problems.mlp(), after=Once.apply), cross_entropy, [problems.data()])
-    with pytest.raises(InputError, match=r"the Hessian needs derivatives of every .*once_differentiable.*; use") as e:
-        HessianOperator(f)
-    assert "\n" not in str(e.value)
-    with pytest.raises(InputError, match=r"product with the gauss-newton needs derivatives .*custom"):
-        GaussNewtonOperator(f).matvec(f.x)
-    in_loss = MeanLoss(problems.mlp(), lambda z, t: cross_entropy(Once.apply(z), t), [problems.data()])
-    with pytest.raises(InputError, match=r"the Hessian needs derivatives of every .*once_differentiable"):
-        HessianOperator(in_loss)
-    with pytest.raises(InputError, match=r"form of the gauss-newton needs derivatives of every .*once_differentiable"):
-        GaussNewtonOperator(in_loss).quad(in_loss.x)
+def broken(h):
+    if torch.is_grad_enabled():
+        raise RuntimeError("out of cheese")
+    return h
 
 
-@pytest.mark.parametrize(
-    ("last", "message"),
-    [
-        (
-            lambda h: h.exp().mul_(2),
-            r"inplace operation.*; use .* \(y = 2 \* y instead of y \*= 2\), or forward_only$",
-        ),
-        (lambda h: torch.from_numpy(np.exp(h.numpy())), r"numpy\(\) on Tensor that .*; use torch's operations"),
-        (lambda h: h.detach(), r"loss must depend on the parameters by operations of torch \(is there detach, no_grad"),
-    ],
-)
-def test_what_would_be_differentiated_wrongly_is_refused_with_what_to_do(last, message):
-    f = MeanLoss(problems.mlp(), lambda z, t: cross_entropy(last(z), t), [problems.data()])
-    for use in (HessianOperator, lambda f: f.gradient(f.x)):
-        with pytest.raises(InputError, match=message) as caught:
-            use(f)
-        assert "\n" not in str(caught.value)
+def of(after=lambda z: z, loss=cross_entropy, net=None, **options):
+    """The mean loss of a net whose outputs go through a function before the loss."""
+    return MeanLoss(net or problems.mlp(), lambda z, t: loss(after(z), t), [problems.data()], **options)
 
 
-def test_an_error_of_the_users_own_is_told_in_a_line():
-    def broken(h):
-        if torch.is_grad_enabled():
-            raise RuntimeError("out of cheese")
-        return h
-
-    f = MeanLoss(Around(problems.mlp(), before=broken), cross_entropy, [problems.data()], trust=True)
-    with pytest.raises(InputError, match=r"got 'out of cheese' \(RuntimeError\)$"):
-        HessianOperator(f)
-
-
-def test_a_product_that_is_not_finite_is_refused():
+def of_zeros():
     """|x|^(3/2) has a second derivative that is infinite at 0."""
     module = problems.seeded(lambda: nn.Linear(4, 3))
-    with torch.no_grad():
-        module.weight.zero_()
-        module.bias.zero_()
-    f = MeanLoss(module, lambda z, t: (z.abs() ** 1.5).mean(), [problems.data()])
-    with pytest.raises(InputError, match="product of the hessian with v must be finite"):
-        HessianOperator(f).matvec(torch.ones(f.d, dtype=torch.float64))
+    nn.init.zeros_(module.weight)
+    nn.init.zeros_(module.bias)
+    return of(loss=lambda z, t: (z.abs() ** 1.5).mean(), net=module)
+
+
+def with_batches():
+    """Each output depends on all examples."""
+    module = problems.seeded(lambda: nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)))
+    return of(net=module, normalisation="batch")
+
+
+ONCE = Around(problems.mlp(), after=Once.apply)
+WRONG = [
+    (lambda h: h.exp().mul_(2), r"inplace operation.*; use .* \(y = 2 \* y instead of y \*= 2\), or forward_only$"),
+    (lambda h: torch.from_numpy(np.exp(h.numpy())), r"numpy\(\) on Tensor that .*; use torch's operations"),
+    (lambda h: h.detach(), r"loss must depend on the parameters by operations of torch \(is there detach, no_grad"),
+]
+"""What would be differentiated wrongly, and what is said of it."""
+
+
+@refuses(
+    (HessianOperator, of(net=ONCE), r"the Hessian needs derivatives of every .*once_differentiable.*; use"),
+    (HessianOperator, of(Once.apply), r"the Hessian needs derivatives of every .*once_differentiable"),
+    (
+        lambda f: GaussNewtonOperator(f).matvec(f.x),
+        of(net=ONCE),
+        "product with the gauss-newton needs derivatives .*custom",
+    ),
+    (
+        lambda f: GaussNewtonOperator(f).quad(f.x),
+        of(Once.apply),
+        "form of the gauss-newton needs .*once_differentiable",
+    ),
+    *((HessianOperator, of(after), told) for after, told in WRONG),
+    *((lambda f: f.gradient(f.x), of(after), told) for after, told in WRONG),
+    (HessianOperator, of(broken, trust=True), r"got 'out of cheese' \(RuntimeError\)$"),
+    (lambda f: HessianOperator(f) @ f.x, of_zeros(), "product of the hessian with v must be finite"),
+    (FisherOperator, with_batches(), "be the mean of losses of single examples for the Fisher"),
+    (FisherOperator, of(loss=nn.CrossEntropyLoss(reduction="sum")), "be the mean of losses of single examples for the"),
+)
+def test_what_has_no_such_derivatives_is_refused_with_what_to_do(use, f):
+    use(f)
+
+
+def test_a_gauss_newton_matrix_needs_no_losses_of_single_examples():
+    f = with_batches()
+    assert GaussNewtonOperator(f).quad(f.x) > 0
 
 
 # --- Fisher -----------------------------------------------------------------------------------------------------------
@@ -257,52 +282,3 @@ def test_fisher_weighs_examples_as_the_mean_does(own):
         g = one.gradient(one.x)
         expected += weight * g * (g @ v)
     torch.testing.assert_close(FisherOperator(f).matvec(v), expected, rtol=1e-12, atol=1e-15)
-
-
-def test_fisher_refuses_losses_that_couple_examples():
-    module = problems.seeded(lambda: nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)))
-    batch = problems.data()
-    coupled = [
-        MeanLoss(module, cross_entropy, [batch], normalisation="batch"),
-        MeanLoss(problems.mlp(), lambda z, t: cross_entropy(z, t, reduction="sum"), [batch]),
-    ]
-    for f in coupled:
-        with pytest.raises(InputError, match="be the mean of losses of single examples for the Fisher"):
-            FisherOperator(f)
-    assert GaussNewtonOperator(coupled[0]).quad(coupled[0].x) > 0
-
-
-# --- a language model -------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("tied", [True, False])
-def test_a_language_model_of_transformers(tied):
-    """Named inputs, logits among the outputs, fused attention, tied embeddings."""
-    transformers = pytest.importorskip("transformers")
-    settings = transformers.LlamaConfig(
-        vocab_size=11, hidden_size=8, intermediate_size=12, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=1, max_position_embeddings=16, tie_word_embeddings=tied, use_cache=False,
-    )  # fmt: skip
-    module = problems.seeded(lambda: transformers.LlamaForCausalLM(settings)).eval()
-    tokens = torch.randint(11, (6, 7), generator=torch.Generator().manual_seed(0))
-    named = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
-
-    def next_token(logits, targets):
-        return cross_entropy(logits[:, :-1].flatten(0, 1), targets[:, 1:].flatten())
-
-    f = MeanLoss(module, next_token, [(named, tokens)], chunk=4)
-    assert f.value == pytest.approx(module(**named, labels=tokens).loss.item(), rel=1e-6)  # theirs is float32
-    assert ("lm_head.weight" in f.names) is not tied
-    v = torch.linspace(-1, 1, f.d, dtype=torch.float64)
-    whole = MeanLoss(module, next_token, [(named, tokens)])
-    with sdpa_kernel(SDPBackend.MATH):
-        gradient = grad(lambda x: whole.loss_of(whole.outputs(x, whole.pieces[0]), whole.pieces[0]))
-        product = jvp(gradient, (f.x,), (v,))[1]
-    torch.testing.assert_close(HessianOperator(f).matvec(v), product, rtol=1e-4, atol=1e-5)  # norms are float32
-    form = GaussNewtonOperator(f).quad(v)
-    assert form == pytest.approx(float(v @ GaussNewtonOperator(f).matvec(v)), rel=1e-5)
-    assert FisherOperator(f).quad(v) > 0
-    layer = MeanLoss(module, next_token, [(named, tokens)], parameters=["model.layers.1.self_attn"])
-    assert 0 < layer.d < f.d
-    assert all(name.startswith("model.layers.1.self_attn.") for name in layer.names)

@@ -49,6 +49,7 @@ def test_kappa_is_that_of_the_dense_matrix(kind: str) -> None:
     assert hessian.lanczos(KINDS[kind], steps=15, seed=0).ritz_values[-1] == pytest.approx(9.0, rel=1e-4)
     assert hessian.spectral_density(KINDS[kind], products=D).lambda_max == pytest.approx(9.0, rel=1e-4)
     assert hessian.top_eigenvalues(KINDS[kind], rtol=1e-5).values == pytest.approx([9.0], rel=1e-4)
+    assert hessian.diagonal(KINDS[kind], products=D).values.numpy() == pytest.approx(ARRAY.diagonal(), rel=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, "float64"])
@@ -155,10 +156,9 @@ def test_a_checkpoint_of_a_function_knows_its_matrix_by_a_product(tmp_path: Path
     found = hessian.effective_rank(lambda v: H @ v, d=D, dtype="float64", checkpoint=path)
     again = hessian.effective_rank(lambda v: H @ v, d=D, dtype="float64", checkpoint=path, trust=True)
     assert again.kappa == found.kappa
-    with pytest.raises(InputError, match=r"checkpoint must be of this run \(operator differ\)"):
-        hessian.effective_rank(lambda v: other @ v, d=D, dtype="float64", checkpoint=path)
-    with pytest.raises(InputError, match=r"checkpoint must be of this run \(operator differ\)"):
-        hessian.effective_rank(lambda v: H.float() @ v, d=D, checkpoint=path)
+    for unlike in ((lambda v: other @ v, "float64"), (lambda v: H.float() @ v, "float32")):
+        with pytest.raises(InputError, match=r"checkpoint must be of this run \(operator differ\)"):
+            hessian.effective_rank(unlike[0], d=D, dtype=unlike[1], checkpoint=path)
 
 
 @pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])

@@ -1,7 +1,5 @@
 """f(x) of a model on fixed data: what it is equal to, what it leaves alone, what it refuses."""
 
-import copy
-
 import pytest
 import torch
 from torch import nn
@@ -35,16 +33,6 @@ def test_it_is_the_mean_over_all_examples_however_they_are_cut():
     equal_batches = loss_of(module, RAGGED, weights=[1, 1, 1])  # the usual mistake is seen
     assert abs(equal_batches(equal_batches.x) / expected.item() - 1) > 1e-3
     assert (HessianOperator(equal_batches).matvec(v) - whole).norm() > 1e-3 * whole.norm()
-
-
-def test_float32_agrees_with_float64():
-    single = loss_of(problems.mlp(nn.GELU), dtype=torch.float32)
-    double = loss_of(copy.deepcopy(problems.mlp(nn.GELU)).float(), dtype=torch.float64)
-    v = torch.linspace(-1, 1, single.d)
-    for kind in (HessianOperator, GaussNewtonOperator):
-        low, high = kind(single).matvec(v), kind(double).matvec(v.double())
-        assert (low.dtype, high.dtype) == (torch.float32, torch.float64)
-        assert (low - high).norm() < 1e-5 * high.norm()
 
 
 # --- what x is --------------------------------------------------------------------------------------------------------

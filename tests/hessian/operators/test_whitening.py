@@ -14,7 +14,7 @@ import hessian
 from decomfl_lab.cli import main as cli
 from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.runs.run import load_run
-from hessian import DenseOperator, MeanLoss, gauss_newton_trace
+from hessian import MeanLoss, gauss_newton_trace
 from hessian.operators.options import OPERATORS
 from hessian.trained_models import from_run, scale_of
 from tests.hessian.commands.test_kappa import run
@@ -55,19 +55,6 @@ def test_products_forms_and_densities_are_of_the_same_matrix() -> None:
     assert operator.quad(S) == pytest.approx(float(S @ matrix @ S))
     density = hessian.spectral_density(operator, products=60, probes=1)
     assert np.allclose(np.sort(density.nodes), torch.linalg.eigvalsh(matrix).numpy(), atol=1e-8 * density.lambda_max)
-
-
-@pytest.mark.parametrize("c", [1e-3, 1.0, 50.0])
-def test_one_scale_for_all_coordinates_leaves_the_effective_rank(c: float) -> None:
-    plain, scaled = (hessian.effective_rank(H, whiten=c_ * torch.ones(60)) for c_ in (1.0, c))
-    assert scaled.kappa == pytest.approx(plain.kappa)
-    assert scaled.trace.value == pytest.approx(c**2 * plain.trace.value)
-
-
-def test_a_diagonal_matrix_is_whitened_to_the_identity_by_its_inverse_root() -> None:
-    diagonal = torch.logspace(-4, 2, 40, dtype=torch.float64)
-    found = hessian.effective_rank(DenseOperator(diagonal.diag()), whiten=diagonal.rsqrt())
-    assert found.kappa == pytest.approx(40.0)
 
 
 def test_the_gauss_newton_trace_of_a_relu_net_is_the_hessians_when_both_are_whitened() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.nn.functional import cross_entropy
 
 from decomfl_lab.progress import Progress
 from hessian.spectrum.density import SpectralDensity, spectral_density
@@ -17,6 +16,7 @@ from paper_repro.parts import hessian
 from paper_repro.parts.hessian import _density, _spectra
 from paper_repro.workflow.scales import SCALES
 from paper_repro.workflow.series import from_toml
+from tests.hessian import problems
 from tests.tables import rows_of
 
 TINY = SCALES["smoke"].hessian.but(**from_toml(rows_of(__file__)["tiny"]))
@@ -36,15 +36,9 @@ def test_the_numbers_are_those_of_the_dense_hessian_at_every_step(
     assert sorted(rows.step.unique()) == [0, 5, 10]
     start = untrained("mlp", "digits", seed=0)
     (objective,) = start.mean_loss(examples=60)
-    module = start.module
-
-    def loss(x: torch.Tensor) -> torch.Tensor:
-        (piece,) = objective.pieces
-        names, shapes = objective.names, objective.layout.shapes
-        parts = {n: p.view(s) for n, p, s in zip(names, x.split(objective.layout.sizes), shapes, strict=True)}
-        return cross_entropy(torch.func.functional_call(module, parts, (piece.inputs,)), piece.targets)
-
-    eigenvalues = torch.linalg.eigvalsh(torch.func.hessian(loss)(objective.x).double()).numpy()
+    (piece,) = objective.pieces
+    dense = problems.dense_hessian(objective, start.module, piece.inputs, piece.targets)
+    eigenvalues = torch.linalg.eigvalsh(dense.double()).numpy()
     at_start = rows[(rows.step == 0) & (rows.kind == "estimate")].set_index("name")
     assert at_start.value["d"] == len(eigenvalues)
     assert at_start.value["loss"] == pytest.approx(objective.value, rel=1e-6)

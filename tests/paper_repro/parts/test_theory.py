@@ -12,10 +12,11 @@ import pytest
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.progress import Progress
 from paper_repro.parts import audit
-from paper_repro.parts.theory import _beside_bounds, _config
+from paper_repro.parts.theory import _beside_bounds
 from paper_repro.workflow.claims import CLAIMS
 from paper_repro.workflow.expression import evaluated
 from paper_repro.workflow.scales import SCALES
+from paper_repro.workflow.series import PATTERNS, configuration
 from theory import Setting, statement
 from theory.bounds.sweeps import KAPPA, SWEEPS
 from theory.checks.landscape import Landscape
@@ -97,7 +98,7 @@ def test_training_keeps_the_stated_bound_or_not_where_it_admits_the_rate(
 
 def test_the_constants_of_a_beside_bounds_model_are_those_of_its_losses(monkeypatch: pytest.MonkeyPatch) -> None:
     """On one client, with one batch of all data, there is no noise and no dissimilarity; logistic H ⪰ 0 has a bound."""
-    config = _config("logistic", 4)
+    config = configuration(PATTERNS["theory"], {}, model="logistic", rounds=4)
     one = Landscape(replace(config, clients=1, sampled=1, batch_size=2000), load_dataset("digits"))
     setting = one.constants([one.federation.x])
     assert (setting.sigma, setting.sigma_G, setting.M) == (pytest.approx(0, abs=1e-6), pytest.approx(0, abs=1e-6), 1)
@@ -118,7 +119,7 @@ def test_training_is_measured_as_the_mean_of_squared_gradients_so_far(tmp_path: 
     assert [at.round for at in seen] == list(range(1, 13))  # a pilot run and two seeds
     runs = rows[rows["kind"] == "run"].pivot(index="round", columns="seed", values="value")
     assert runs.shape == (4, 2)
-    config = _config("logistic", 4)
+    config = configuration(PATTERNS["theory"], {}, model="logistic", rounds=4)
     start = Landscape(replace(config, seed=1), load_dataset("digits"))
     assert runs.loc[1, 1] == pytest.approx(float((start.whole.gradient(start.federation.x) ** 2).sum()))
     constants = rows[rows["kind"] == "constant"].set_index("series")["value"]

@@ -115,7 +115,8 @@ class Part:
         last = min(run["round"].max() for run in series.values()) if of.together else np.inf
         few = any(run[run["round"] <= last]["round"].nunique() < ALL.common for run in series.values())
         lost = "diverged" not in of.rule and any(set(rests[name].seed) - set(run.seed) for name, run in series.items())
-        return lost or (few and len(series) > 1) or not all(map(all_trained, series.values()))
+        learnt = all(trained(own) for run in series.values() for _, own in run.groupby("seed"))
+        return lost or (few and len(series) > 1) or not learnt
 
 
 def thresholds(part: str) -> dict[str, Any]:
@@ -182,7 +183,3 @@ def trained(run: pd.DataFrame) -> bool:
             return False
     accuracy = run.sort_values("round").test_accuracy[-w:].mean()
     return bool(losses[-w:].mean() < 0.9 * np.log(10) or accuracy > 0.2)
-
-
-def all_trained(frame: pd.DataFrame) -> bool:
-    return all(trained(run) for _, run in frame.groupby("seed"))

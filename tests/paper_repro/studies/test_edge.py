@@ -1,7 +1,6 @@
 """The edge of stability: the rule with planted runs, every verdict made to come out either way, the part end to end."""
 
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -47,24 +46,16 @@ def test_shares_have_wilsons_intervals() -> None:
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[pd.DataFrame, list[dict[str, Any]], Path]:
-    """The runs of a tiny sweep."""
-    folder = tmp_path_factory.mktemp("edge")
+def test_the_part_is_made_of_runs(tmp_path: Path) -> None:
+    """Of a tiny sweep."""
     frames, facts = [], []
     for point in points(TINY):
         work = at_point(TINY, point, 0)
-        frame, provenance = work.run(folder / work.key(), lambda _: None)
-        assert frame.diverged.all() == frame.diverged.any() == (point["factor"] > 1)
-        frames.append(frame.assign(**work.labels))
+        own, provenance = work.run(tmp_path / work.key(), lambda _: None)
+        assert own.diverged.all() == own.diverged.any() == (point["factor"] > 1)
+        frames.append(own.assign(**work.labels))
         facts.append(provenance)
-    return pd.concat(frames, ignore_index=True), facts, folder
-
-
-def test_the_part_is_made_of_runs(
-    made: tuple[pd.DataFrame, list[dict[str, Any]], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    frame, facts, _ = made
+    frame = pd.concat(frames, ignore_index=True)
     stayed = frame[frame["factor"] == 1.0]
     assert (stayed["trace"] > 0).all()
     assert stayed[stayed["K"] == 1]["round"].tolist() == [0, 2, 4]

@@ -1,8 +1,9 @@
-"""Our curves against the authors': the rule, by hand, and verdicts that can come out either way."""
+"""Our curves against the authors', and those of the two estimators: by hand; and verdicts that come out either way."""
 
 import pandas as pd
 import pytest
 
+from paper_repro.workflow import estimators
 from paper_repro.workflow.claims import CLAIMS
 from paper_repro.workflow.expression import evaluated
 from paper_repro.workflow.measures import bands_table, compared, judged_bands
@@ -43,6 +44,20 @@ def test_only_rounds_that_both_have_are_compared_and_one_seed_borrows_the_spread
     assert found.loc["DeComFL K=4", "margin"] == pytest.approx(2 * (0.8 * 0.2 / 10_000) ** 0.5)  # both ours agree there
     early = compared(ours.assign(round=lambda f: 2 * f["round"]), authors, BY).set_index("series")
     assert early.loc["DeComFL K=1", "margin"] == pytest.approx(2 * 0.5 / 100 + 0.1 / 2**0.5)
+
+
+def test_gaps_of_two_estimators_are_of_equal_seeds_and_rounds() -> None:
+    line = [0.3, 0.5, 0.6, 0.7]
+    ours = [curve(line, seed=0).assign(check=False), curve(line[::-1], seed=1).assign(check=False)]
+    rows = pd.concat([*ours, curve([0.31, 0.5, 0.62], seed=0).assign(check=True)]).assign(seconds=1.0)
+    found = estimators.gaps(rows, BY)
+    assert found.gap.tolist() == pytest.approx([0.01, 0.0, 0.02])
+    table = estimators.gaps_table(found, BY).iloc[0]
+    assert (table.series, table["rounds compared"], table["at round"]) == ("left, DeComFL K=1", 60, 60)
+    assert table["largest difference in accuracy"] == pytest.approx(0.02)
+    error = (2 * 0.61 * 0.39 / 10_000) ** 0.5  # two of them are 0.0138
+    assert 2 * error < 0.02 < 3 * error
+    assert found.within.tolist() == [True, True, False]
 
 
 def test_each_verdict_can_come_out_either_way() -> None:

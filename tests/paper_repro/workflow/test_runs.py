@@ -91,13 +91,11 @@ def until(holds: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def another(root: Path) -> subprocess.Popen[str]:
-    """Another command that does the same works, shared ones, in the same folder."""
-    program = (
-        "from pathlib import Path; from tests.paper_repro.workflow.test_runs import run, works;"
-        f"run(works(shared=True), Path({str(root)!r}))"
-    )
-    return subprocess.Popen([sys.executable, "-c", program], text=True)
+def started(code: str, root: Path, **streams: Any) -> subprocess.Popen[str]:
+    """Another process that has ``run``, ``works`` and ``root``, the same folder."""
+    program = "from pathlib import Path; from tests.paper_repro.workflow.test_runs import run, works;"
+    words = [sys.executable, "-c", f"{program} root = Path({str(root)!r}); {code}"]
+    return subprocess.Popen(words, text=True, **streams)
 
 
 def test_a_kept_result_comes_back_as_it_was_and_a_changed_bit_is_refused(tmp_path: Path) -> None:
@@ -155,36 +153,18 @@ def test_what_is_needed_is_done_before_also_where_it_comes_last(tmp_path: Path) 
 
 @pytest.mark.parametrize(("number", "n_jobs"), [(signal.SIGINT, 2), (signal.SIGTERM, 1)])
 def test_a_signal_stops_work_and_says_what_is_kept(number: int, n_jobs: int, tmp_path: Path) -> None:
-    program = (
-        "from pathlib import Path; from decomfl_lab.interrupts import interrupt; import signal;"
-        "from tests.paper_repro.workflow.test_runs import run, works;"
+    code = (
+        "from decomfl_lab.interrupts import interrupt; import signal;"
         "[signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)];"  # who waits may ignore one
-        f"run(works(60.0), Path({str(tmp_path)!r}), n_jobs={n_jobs})"
+        f"run(works(60.0), root, n_jobs={n_jobs})"
     )
-    with subprocess.Popen([sys.executable, "-c", program], text=True, stderr=subprocess.PIPE) as other:
+    with started(code, tmp_path, stderr=subprocess.PIPE) as other:
         until(lambda: len(told(tmp_path)) == n_jobs)
         other.send_signal(number)
         error = other.communicate(timeout=60)[1]
     assert f"interrupted; 0 of {RUNS} runs are finished, and kept with those under way in {tmp_path}" in error
     assert not list(tmp_path.glob(f"*/{RESULT_FILE}"))
     assert [result and result[1] for result in run(works(), tmp_path)] == [{"name": f"run-{n}"} for n in range(RUNS)]
-
-
-def _stopped_after(rounds: int, root: Path, monkeypatch: pytest.MonkeyPatch) -> Result:
-    """What there is when the time is over after so many rounds."""
-
-    def slowly(run: Run, *, on_round: Callable[[Progress], None], **kwargs: Any) -> pd.DataFrame:
-        def told(at: Progress) -> None:
-            if at.round == rounds:
-                monkeypatch.setattr(runs.time, "monotonic", lambda: 1e9)
-            on_round(at)
-
-        return train(run, on_round=told, **kwargs)
-
-    train = Run.train
-    with monkeypatch.context() as patch:
-        patch.setattr(Run, "train", slowly)
-        return one(job(), root, until=time.monotonic() + 3600, resume=True)
 
 
 def _version(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +178,20 @@ def test_when_the_hours_are_over_what_is_under_way_is_saved_and_another_version_
     whole, _ = one(job(), tmp_path / "whole")
     root = tmp_path / "runs"
     _version("first", monkeypatch)
-    rows, facts = _stopped_after(9, root, monkeypatch)
+    train = Run.train
+
+    def slowly(run: Run, *, on_round: Callable[[Progress], None], **kwargs: Any) -> pd.DataFrame:
+        """The time is over after nine rounds."""
+
+        def told(at: Progress) -> None:
+            if at.round == 9:
+                monkeypatch.setattr(runs.time, "monotonic", lambda: 1e9)
+            on_round(at)
+
+        return train(run, on_round=told, **kwargs)
+
+    monkeypatch.setattr(Run, "train", slowly)
+    rows, facts = one(job(), root, until=time.monotonic() + 3600, resume=True)
     monkeypatch.undo()
     assert facts[SO_FAR] == "8 of 60 rounds"
     assert rows["round"].tolist() == [2, 4, 6, 8]
@@ -287,7 +280,7 @@ def test_the_time_left_follows_the_costs_at_the_pace_since_the_start(monkeypatch
 
 @pytest.mark.thorough
 def test_two_commands_at_once_compute_each_key_once_and_share_them(tmp_path: Path) -> None:
-    with another(tmp_path) as other:
+    with started("run(works(shared=True), root)", tmp_path) as other:
         until(lambda: told(tmp_path))
         results = run(works(shared=True), tmp_path)
     assert other.returncode == 0
@@ -306,11 +299,7 @@ def test_processes_compute_elsewhere_and_bring_errors_back(tmp_path: Path) -> No
 
 
 def test_processes_end_when_the_one_that_started_them_is_killed(tmp_path: Path) -> None:
-    program = (
-        "from pathlib import Path; from tests.paper_repro.workflow.test_runs import run, works;"
-        f"run(works(60.0), Path({str(tmp_path)!r}), 2)"
-    )
-    with subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL) as parent:
+    with started("run(works(60.0), root, 2)", tmp_path, stderr=subprocess.DEVNULL) as parent:
         until(lambda: len(told(tmp_path)) == 2)
         parent.kill()
     until(lambda: not any(Path(f"/proc/{process}").exists() for _, process in told(tmp_path)))

@@ -12,13 +12,12 @@ from decomfl_lab.runs.configuration import TrainConfig
 from paper_repro.contents import PARTS
 from paper_repro.language_models import llm, sizes, smollm2
 from paper_repro.parts import fig2, fig3
-from paper_repro.parts.theory import _config
 from paper_repro.workflow.data import TaskFacts, data_set
 from paper_repro.workflow.options import READINGS
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.scales import SCALES, TASK_ROWS, Scale, changed
-from paper_repro.workflow.series import Series, from_toml
+from paper_repro.workflow.series import PATTERNS, Series, configuration, from_toml
 from tests.tables import rows_of
 from theory.notation.printed import PARAMETERS, RATES, RESULTS, ROUNDS, model_terabytes
 
@@ -48,7 +47,10 @@ def runs(part: str, scale: Scale) -> Iterator[tuple[Mapping[str, Any], TrainConf
             eta = size.etas.get(model, 1.0)
             yield from (({"model": model}, sizes.configuration(size, model, eta, seed)) for seed in size.seeds)
         elif "model" in given:  # of the theory
-            yield {"model": given["model"]}, _config(given["model"], given["size"].rounds)
+            yield (
+                {"model": given["model"]},
+                configuration(PATTERNS["theory"], {}, model=given["model"], rounds=given["size"].rounds),
+            )
         elif "name" not in given:
             yield work.labels, given.get("config") or given.get("job", work).config
 

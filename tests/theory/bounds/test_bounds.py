@@ -6,20 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sympy import exp
 
-from decomfl_lab.errors import InputError
 from tests.refusals import refuses
 from tests.tables import rows_of
 from tests.theory.checks.test_verdict import alone
-from theory import STATEMENTS, Quadratic, Setting, Spectrum, check, statement, unit_of, value_of
+from theory import STATEMENTS, Setting, check, statement, unit_of, value_of
 from theory.bounds import names
 from theory.notation import symbols as s
-from theory.notation.setting import DISTRIBUTIONS, bias_factor, effective_factor, second_moment_factor, sixth_moment
+from theory.notation.setting import DISTRIBUTIONS, bias_factor, second_moment_factor
 from theory.notation.units import require_one_unit
 
 BASE = Setting(
@@ -33,31 +31,6 @@ POINT = {"a": 0.7, "delta": 0.1}
 @refuses(*ROWS["refused"])
 def test_bad_constants_are_refused_by_name(changes: dict[str, Any]) -> None:
     replace(BASE, **changes)
-
-
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
-def test_moments_of_directions_by_simulation(distribution: str) -> None:
-    """ρ, ρ_κ (attained up to its inequality), s₆ and s₂ on 40,000 draws, d = 6, P = 3, seed 0."""
-    d, P, n = 6, 3, 40_000
-    rng = np.random.default_rng(0)
-    z = rng.standard_normal((n, P, d))
-    if distribution == "sphere":
-        z *= math.sqrt(d) / np.linalg.norm(z, axis=-1, keepdims=True)
-    if distribution == "rademacher":
-        z = np.sign(z)
-    v = np.array([1.0, -0.5, 0.3, 0.0, 0.2, -0.1])
-    moved = np.einsum("npi,npj,j->ni", z, z, v) / P
-    squares = (moved**2).sum(1) / (v @ v)
-    assert abs(squares.mean() - second_moment_factor(distribution, d=d, P=P)) < 5 * squares.std() / math.sqrt(n)
-    h = np.array([2.0, 1.0, 0.5, 0.5, 0.0, 0.0])
-    weighted = (moved**2 @ h) / (v @ v)
-    bound = 2.0 * effective_factor(distribution, d=d, P=P, kappa=float(h.sum() / h.max()))
-    assert weighted.mean() < bound
-    v1 = np.array([1.0, 0, 0, 0, 0, 0])
-    largest = ((np.einsum("npi,npj,j->ni", z, z, v1) / P) ** 2 @ h).mean()
-    assert largest > (0.95 if distribution != "rademacher" else 0.6) * bound
-    sixth = (z**2).sum(-1) ** 3
-    assert abs(sixth.mean() - sixth_moment(distribution, d=d)) < 5 * sixth.std() / math.sqrt(n * P) + 1e-9
 
 
 def test_the_bias_of_rademacher_directions_is_within_its_factor() -> None:
@@ -160,15 +133,6 @@ def test_the_best_step_size_has_the_smallest_bound() -> None:
         assert sum(each.bound(replace(here, eta=best * factor))) > smallest
 
 
-def test_the_best_mu_adds_its_share_and_no_more() -> None:
-    each = statement("theorem-1")
-    here = replace(BASE, K=3)
-    at = sum(each.bound(replace(here, mu=each.best_mu(here, share=0.2))))
-    assert at == pytest.approx(1.2 * sum(each.bound(replace(here, mu=0.0))))
-    with pytest.raises(InputError, match="^share must"):
-        each.best_mu(here, share=0.0)
-
-
 def test_corollary_1_is_theorem_1_at_its_step_size() -> None:
     """Never below it, and within a factor 1.5 where its parts are not added twice."""
     theorem, corollary = statement("theorem-1"), statement("corollary-1")
@@ -212,12 +176,3 @@ def test_a_rate_above_seven_quarters_of_the_proved_one_is_caught(name: str, dist
     for share, holds in ((1.7, True), (1.8, False)):
         faster = replace(statement(name), terms={"start": exp(-share * s.alpha * s.eta * s.R) * distance})  # type: ignore[operator]
         assert check(faster, quadratic, setting).holds is holds
-
-
-def test_the_dimension_free_last_iterate_is_the_same_in_a_billion_dimensions() -> None:
-    def both(d: int) -> tuple[float, float]:
-        quadratic = Quadratic.of(Spectrum.confined(d, 10), sigma=1.0)
-        found = check(statement("pl-dimension-free"), quadratic, m=1, M=4, P=5, R=500)
-        return found.measured, found.bound
-
-    assert both(10**9) == pytest.approx(both(10**3), rel=1e-9)

@@ -21,14 +21,11 @@ BY_VARIANT = pytest.mark.parametrize("of", SHARPENED, ids=lambda of: of.variant)
 _once = cache(needed)
 
 
-def _needed(of: Sharpened) -> dict[str, float]:
-    """What the proof needs over what is claimed, by the constant's name."""
-    return {name: least / float(of.constants[name]) for name, least in _once(of.young, of.limit).items()}
-
-
 @BY_VARIANT
 def test_every_constant_is_proved_and_one_of_a_percent_less_is_not(of: Sharpened) -> None:
-    assert all(0.99 < share <= 1 for share in _needed(of).values()), _needed(of)
+    """What the proof needs over what is claimed."""
+    shares = {name: least / float(of.constants[name]) for name, least in _once(of.young, of.limit).items()}
+    assert all(0.99 < share <= 1 for share in shares.values()), shares
 
 
 @BY_VARIANT

@@ -14,7 +14,7 @@ from theory.problems.problem import Bowl, Floats, Integers
 
 OURS = [
     Bowl(MIXED, 4),
-    Logistic.random(M=3, examples=6, n=3),
+    Logistic.random(M=3, examples=6, n=3, d=9),
     Waves.random(waves=3, n=2, M=4, seed=4),
     Waves.random(waves=2, n=3, noise=3.0, seed=1),
 ]

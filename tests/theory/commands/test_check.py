@@ -51,27 +51,19 @@ def test_the_constants_of_an_instance_are_accepted_as_they_are_printed(
     constants = {key: int(value) if key in ("d", "m", "M", "P", "K", "R") else value for key, value in given.items()}
     known = {each.name for each in fields(Setting)} - {"alpha"}
     *_, lines = out.partition("Three lines of Python repeat it:\n")
-    problem, setting = _parsed(lines)
+    # The problem and the setting of the lines that repeat the check.
+    setup, _, check = lines.strip().splitlines()
+    seen: list[Any] = []
+    names: dict[str, Any] = {}
+    exec(setup, names)
+    names["theory"] = SimpleNamespace(check=lambda _, *of: seen.extend(of))
+    exec(check, {**names, "statement": None, "print": str})
+    problem, setting = seen
     printed = replace(setting, **{key: value for key, value in constants.items() if key in known})
     assert printed == setting
     assert theory.check(statement("theorem-2"), problem, printed).holds
-    assert theory.check(statement("theorem-2"), problem, printed.at(_eta_below(out))).holds
-
-
-def _parsed(lines: str) -> tuple[Any, Setting]:
-    """The problem and the setting of the lines that repeat a check."""
-    found: list[Any] = []
-    setup, _, check = lines.strip().splitlines()
-    names: dict[str, Any] = {}
-    exec(setup, names)
-    names["theory"] = SimpleNamespace(check=lambda _, *of: found.extend(of))
-    exec(check, {**names, "statement": None, "print": str})
-    return found[0], found[1]
-
-
-def _eta_below(out: str) -> float:
-    """The η that stands beside the formula."""
-    return float(out.partition(" at η = ")[2].partition(":")[0])
+    eta = float(out.partition(" at η = ")[2].partition(":")[0])  # which stands beside the formula
+    assert theory.check(statement("theorem-2"), problem, printed.at(eta)).holds
 
 
 def test_json_has_the_instance(capsys: pytest.CaptureFixture[str]) -> None:

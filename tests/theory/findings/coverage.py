@@ -140,8 +140,13 @@ def stale(
             wrong.append(f"{entry.label}: line {entry.line} has no {entry.kind}")
             continue
         if entry.kind == "equation" and not entry.restates:
-            says, display = written.get(entry.label, ""), display_at(source, entry.line)
-            strange = [*(signs_of(says) - Counter(_SIGNS.findall(display)))]
+            says = written.get(entry.label, "")
+            # The display that begins on the line, with the line before it and the one after, its letters plain.
+            ends = (n for n in range(entry.line, len(source.lines)) if _END.search(source.lines[n]))
+            display = lettered("\n".join(source.lines[entry.line - 2 : next(ends, entry.line) + 2]))
+            # The figures and letters of the formula in plain text; an indicator 1(A) and words have none.
+            signs = Counter(_SIGNS.findall(_NO_FORMULA.sub("", says).translate(_SMALL)))
+            strange = [*(signs - Counter(_SIGNS.findall(display)))]
             # What stands without a sign between, as in TeX: 18KL^2.
             products = _PRODUCT.findall(_NO_FORMULA.sub("", says).translate(_POWERS))
             strange += [each for each in products if each not in re.sub(r"[\s{}\\;,!&|]", "", display)]
@@ -160,17 +165,7 @@ _NO_FORMULA: Final = re.compile(
 _POWERS: Final = str.maketrans({sign: f"^{n}" for n, sign in enumerate("⁰¹²³⁴⁵⁶")})
 _PRODUCT: Final = re.compile(r"(?<![A-Za-z_^{])[0-9dKPmMRLGHμηκσφ](?:[0-9dKPmMRLGHμηκσφ]|\^\d)+(?![A-Za-z_{])")
 _SIGNS: Final = re.compile("[0-9dKPmMRLGDHμησκβ]")
-
-
-def signs_of(formula: str) -> Counter[str]:
-    """The figures and letters of a formula in plain text, and how often; an indicator 1(A) and words have none."""
-    return Counter(_SIGNS.findall(_NO_FORMULA.sub("", formula).translate(_SMALL)))
-
-
-def display_at(source: TexSource, line: int) -> str:
-    """The display that begins on a line of the source, with the line before it and the one after, its letters plain."""
-    ends = (n for n in range(line, len(source.lines)) if re.search(r"\\end\{|\$\$\s*$", source.lines[n]))
-    return lettered("\n".join(source.lines[line - 2 : next(ends, line) + 2]))
+_END: Final = re.compile(r"\\end\{|\$\$\s*$")
 
 
 def mistranscribed(source: TexSource) -> list[str]:

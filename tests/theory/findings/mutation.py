@@ -1,11 +1,10 @@
-"""Faults planted in the findings, one at a time: in formulas, tables, words, statuses and evidence.
+"""Faults planted in the findings, one at a time: in words, statuses, causes and evidence.
 
 A fault is *noticed* if the findings can no longer be read; if what is said is not what is quoted; if words or figures
 are not the source's; if a number is in no evidence; if a piece of evidence no longer plays its role; or if who
 has the recorded runs objects. That a text is another than before counts for nothing.
 """
 
-import operator
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,8 +16,6 @@ from itertools import product
 from random import Random
 from typing import Any
 from unittest import mock
-
-from sympy import Rational
 
 from decomfl_lab.errors import InputError
 from tests.tables import rows_of
@@ -54,10 +51,6 @@ class Mutation:
     label: str = ""
 
 
-def _put(table: Callable[[Get], Any], key: Any, value: Any) -> Plant:
-    return lambda get: operator.setitem(table(get), key, value)
-
-
 def _raw(get: Get, label: str) -> dict[str, Any]:
     return next(entry for entry in get("data").RAW if entry["label"] == label)
 
@@ -67,27 +60,9 @@ def given(label: str, **values: Any) -> Plant:
     return lambda get: _raw(get, label).update(values)
 
 
-def _left_out(label: str) -> Plant:
-    return lambda get: get("data").RAW.remove(_raw(get, label))
-
-
 def _placed(changed: Callable[[Any], bool], name: str, value: Any) -> Plant:
     """Plants another role or cause in the pieces of evidence that are to be changed."""
     return lambda get: [setattr(each, name, value) for each in get("decorators").placed() if changed(each)]
-
-
-def _formulas() -> Iterator[Mutation]:
-    """Every term of every statement of the paper as printed and mended, and every condition, too large or too small."""
-    for key, each in bounds.STATEMENTS.items():
-        name, variant = key
-        if not each.source or variant not in ("stated", "corrected"):
-            continue  # what the paper does not speak of has planted constants of its own, in tests/theory
-        for part in ("terms", "eta"):
-            for term, formula in getattr(each, part).items():
-                factor = Rational(3, 2) if variant == "stated" or part == "eta" else Rational(1, 2)
-                other = {part: {**getattr(each, part), term: factor * formula.doit()}}
-                plant = _put(lambda _: bounds.STATEMENTS, key, replace(each, **other))
-                yield Mutation(f"{name} {variant}, {part} {term}: {factor} times", "formula", plant)
 
 
 def _entries() -> Iterator[Mutation]:
@@ -131,7 +106,9 @@ def _prose() -> Iterator[Mutation]:
             turned = given(label, runs={**entry["runs"], run: EXCHANGED.get(role, "supports")})
             yield Mutation(f"{label}: {run}, which is {role}, has another role", "run", turned, label)
         if quote:
-            yield Mutation(f"{label}: left out", "dropped", _left_out(label), label)
+            yield Mutation(
+                f"{label}: left out", "dropped", lambda get, own=label: get("data").RAW.remove(_raw(get, own)), label
+            )
 
 
 def _causes() -> Iterator[Mutation]:
@@ -166,7 +143,7 @@ def _instruments() -> Iterator[Mutation]:
         yield Mutation(f"{module}.{name} is another", "evidence", attribute(module, name, value))
 
 
-MUTATIONS = (*_formulas(), *_prose(), *_entries(), *_causes(), *_instruments())
+MUTATIONS = (*_prose(), *_entries(), *_causes(), *_instruments())
 
 
 @contextmanager

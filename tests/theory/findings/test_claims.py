@@ -11,13 +11,11 @@ import sympy as sp
 from decomfl_lab.language.tasks import SOURCES, TASKS, load_task
 from tests.tables import rows_of
 from tests.theory.findings.coverage import mistranscribed
-from tests.theory.findings.entries import entry, result
+from tests.theory.findings.entries import result
 from tests.theory.findings.source import TexSource
-from theory import TABLE_1, Statement, statement
-from theory.findings.evidence import claims, displays, formulas, tables
+from theory.findings.evidence import displays, formulas, tables
 from theory.findings.evidence.claims import best_average
 from theory.findings.evidence.tables import least_runs
-from theory.notation import symbols as s
 from theory.notation.printed import EXAMPLES, MOST_FREQUENT
 
 
@@ -37,26 +35,6 @@ def test_the_least_average_is_below_that_of_any_step_size() -> None:
             level = fixed / (1 - shrink)
             average = level + (2 - level) * (1 - shrink**R) / (1 - shrink) / R
             assert best_average(P=P, sigma=sigma) <= average * (1 + 1e-3)
-
-
-@pytest.mark.parametrize("label", ["line-181", "line-183"])
-def test_a_mended_rate_with_a_wrong_constant_is_caught(label: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def smaller(name: str) -> Statement:
-        whole = statement(name)
-        return replace(whole, terms={each: term / 100 for each, term in whole.terms.items()})
-
-    mended = next(check for check in entry(label).checks("mends") if check.name.startswith("claims.mended"))
-    assert mended.gather().holds
-    monkeypatch.setattr(claims, "statement", smaller)
-    assert not mended.gather().holds
-
-
-def test_a_cell_of_table_1_with_a_wrong_power_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = replace(TABLE_1["FedZO"], uplink_complexity=s.d / (s.P * s.K * s.epsilon**2))
-    monkeypatch.setattr(claims, "TABLE_1", {**TABLE_1, "FedZO": row})
-    found = result("tab-comm-comparison")
-    assert not found.confirmed
-    assert "FedZO up: d times" in found.evidence[0][1].says
 
 
 # Displays of the main text --------------------------------------------------------------------------------------------

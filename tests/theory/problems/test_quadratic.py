@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from tests.tables import rows_of
 from tests.theory.strategies import quadratics
 from theory.checks.simulation import simulate
-from theory.notation.setting import DISTRIBUTIONS, Setting, effective_factor, second_moment_factor, sixth_moment
+from theory.notation.setting import DISTRIBUTIONS, effective_factor, second_moment_factor, sixth_moment
 from theory.problems.problem import Bowl, directions
 from theory.problems.quadratic import Quadratic, expected, local_steps, remainder, signs, spread
 from theory.problems.spectrum import Spectrum
@@ -93,18 +93,6 @@ def test_a_million_rounds_in_a_billion_dimensions_take_moments() -> None:
     assert 0 < found.average < 1
 
 
-@pytest.mark.parametrize("distribution", ["sphere", "gaussian"])
-def test_what_is_measured_does_not_depend_on_d_at_fixed_kappa(distribution: str) -> None:
-    def average(d: int) -> float:
-        q = Quadratic.of(Spectrum.two_level(d, 10.0), D=1.0, sigma=1.0)
-        return expected(q, q.setting(eta=1 / 48, R=200, distribution=distribution)).average
-
-    far = average(10**9)
-    assert [average(10**k) for k in range(3, 10)] == pytest.approx([far] * 7, rel=0.05)
-    flat = Quadratic.of(Spectrum.flat(1000), D=1.0, sigma=1.0)
-    assert expected(flat, flat.setting(eta=1 / 48, R=200, distribution=distribution)).average > 10 * far
-
-
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 def test_moments_of_estimates_are_those_of_dense_sampling(distribution: str) -> None:
     bowl = Bowl(MIXED, 1)
@@ -140,8 +128,11 @@ def test_traces_of_moments_are_the_factors_of_the_settings(quadratic: Quadratic)
         assert H @ second <= quadratic.L * effective_factor(distribution, d=quadratic.d, P=3, kappa=kappa) * V.sum() * (
             1 + 1e-12
         )
-        s6 = sixth_moment(distribution, d=quadratic.d)
-        assert remainder(quadratic, setting).sum() <= 0.25 * 0.25 * quadratic.L**2 * s6 / 3 * (1 + 1e-12)
+        found = remainder(quadratic, setting).sum()
+        most = 0.25 * 0.25 * quadratic.L**2 * sixth_moment(distribution, d=quadratic.d) / 3
+        assert found <= most * (1 + 1e-12)
+        if len(quadratic.spectrum.values) == 1:
+            assert found == pytest.approx(most, rel=1e-9)
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
@@ -172,12 +163,3 @@ def test_clients_shares_sum_to_0_and_their_covariance_is_that_of_the_samples(M: 
         means = [np.mean(chosen) ** 2 for chosen in itertools.combinations(shares, m)]
         phi = MIXED.setting(m=m, M=M).phi
         assert np.mean(means) == pytest.approx(phi / m * (shares**2).mean(), abs=1e-12)
-
-
-def test_constants_are_those_asked_for() -> None:
-    q = Quadratic.of(Spectrum((2.0, 1.0), (1, 4)), D=3.0, sigma=0.5, sigma_G=0.7, start=(1, 3), noise=(0, 1))
-    setting = q.setting(eta=0.1, m=2, M=4)
-    assert isinstance(setting, Setting)
-    assert (setting.d, setting.L, setting.kappa) == (5, 2.0, 3.0)
-    assert (setting.D, setting.sigma, setting.sigma_G) == pytest.approx((3.0, 0.5, 0.7))
-    assert q.gradient2 == pytest.approx(4 * q.start[0] + q.start[1])

@@ -1,7 +1,5 @@
 """Quadratics as a run has them: the known truth, whatever trains on them."""
 
-from collections.abc import Iterable
-
 import numpy as np
 import pytest
 import torch
@@ -13,21 +11,6 @@ from theory.problems.quadratic import expected
 from theory.problems.trainable import KAPPA_4, KAPPA_32, TURNED_32, mean_output
 
 PROBLEMS = {"KAPPA_4": KAPPA_4, "KAPPA_32": KAPPA_32, "TURNED_32": TURNED_32}
-
-
-def losses(name: str, seeds: Iterable[int], rounds: int, eta: float) -> list[float]:
-    place = f"{trainable.__name__}:"
-    config = TrainConfig(
-        "decomfl", model=f"{place}{name}.model", data=f"{place}{name}.data", loss=f"{place}mean_output", rounds=rounds,
-        eval_every=rounds, lr=eta, perturbations=5, mu=1e-2, momentum=0.0, weight_decay=0.0, clients=20, sampled=4,
-        batch_size=1, rebuild="copy",
-    )  # fmt: skip
-    found = []
-    for seed in seeds:
-        run = Run(config.but(seed=seed))
-        run.train()
-        found.append(float(run.metrics["test_loss"].iloc[-1]))
-    return found
 
 
 @pytest.mark.parametrize("name", PROBLEMS)
@@ -59,8 +42,13 @@ def test_the_clients_tilts_are_those_of_the_problem() -> None:
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", ["KAPPA_32", "TURNED_32"])
 def test_a_runs_mean_loss_is_that_of_the_closed_form(name: str) -> None:
-    rounds, eta = 12, 0.08
-    found = losses(name, range(16), rounds, eta)
+    rounds, eta, place = 12, 0.08, f"{trainable.__name__}:"
+    config = TrainConfig(
+        "decomfl", model=f"{place}{name}.model", data=f"{place}{name}.data", loss=f"{place}mean_output", rounds=rounds,
+        eval_every=rounds, lr=eta, perturbations=5, mu=1e-2, momentum=0.0, weight_decay=0.0, clients=20, sampled=4,
+        batch_size=1, rebuild="copy",
+    )  # fmt: skip
+    found = [float(Run(config.but(seed=seed)).train()["test_loss"].iloc[-1]) for seed in range(16)]
     setting = PROBLEMS[name].bowl.quadratic.setting(eta=eta, m=4, M=20, P=5, R=rounds, central=True)
     truth = float(expected(PROBLEMS[name].bowl.quadratic, setting).f[-1])
     error = float(np.std(found, ddof=1)) / 4
