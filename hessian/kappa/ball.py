@@ -69,32 +69,20 @@ class BallPoint:
 
 @dataclass(frozen=True)
 class BallProbe(Jsonable):
-    """κ, trace and λ_max over sampled points.
+    """κ, trace and λ_max over sampled points."""
 
-    Attributes:
-        points: What was measured at every point, x_0 first.
-        radius: The radius of the ball, or the largest distance from x_0.
-        relative_radius: The ratio radius/‖x_0‖; infinite at x_0 = 0.
-        seed: The seed of everything random.
-        confidence: The confidence of all intervals of all points together (each point has its share).
-        lambda_max: The largest Ritz value Λ; every L must be at least that.
-        trace: The largest trace T; every dominating matrix has at least that.
-        kappa_necessary: T/Λ at the cautious ends of the intervals: no dominating matrix of norm Λ has a smaller κ.
-        kappa_sufficient: T_D/Λ at the cautious ends: some matrix that dominates at all sampled points has no larger κ.
-            None where it was not asked for.
-        reason: What this says and what not, in a line.
-    """
-
-    points: tuple[BallPoint, ...]
-    radius: float
-    relative_radius: float
-    seed: int
-    confidence: float
-    lambda_max: float
-    trace: float
-    kappa_necessary: float
+    points: tuple[BallPoint, ...]  # what was measured at every point, x_0 first
+    radius: float  # the radius of the ball, or the largest distance from x_0
+    relative_radius: float  # the ratio radius/‖x_0‖; infinite at x_0 = 0
+    seed: int  # the seed of everything random
+    confidence: float  # the confidence of all intervals of all points together (each point has its share)
+    lambda_max: float  # the largest Ritz value Λ; every L must be at least that
+    trace: float  # the largest trace T; every dominating matrix has at least that
+    kappa_necessary: float  # T/Λ at the cautious ends of the intervals: no dominating matrix of norm Λ has a smaller κ
+    # T_D/Λ at the cautious ends: some matrix that dominates at all sampled points has no larger κ. None where it was
+    # not asked for.
     kappa_sufficient: float | None
-    reason: str
+    reason: str  # what this says and what not, in a line
 
     @property
     def recommended(self) -> float:
