@@ -34,17 +34,21 @@ class Left:
     One of your own needs its unit and a function of simulated runs:
 
         smallest = Left("E min_r ‖∇f(x_r)‖²", (F / X)**2, lambda f, x: (f.gradient(x[:-1]) ** 2).sum(-1).min(0))
+
+    Attributes:
+        text: How it is written.
+        unit: Its unit.
+        path: What it is the expectation of: a function of the problem and of x_0..x_R, shape (R + 1, runs, n), to one
+            number a run, shape (runs,); None where no simulated run has it.
+        expected: Function of a quadratic's ``Trajectory`` that gives it exactly; None where there is none.
+        closed: Exact forms by class of problems, functions of the problem and a setting; of lemmas at x_0, of those on
+            local steps at the K-th of client 0.
     """
 
-    text: str  # how it is written
-    unit: Unit  # its unit
-    # what it is the expectation of: a function of the problem and of x_0..x_R, shape (R + 1, runs, n), to one number a
-    # run, shape (runs,); None where no simulated run has it
+    text: str
+    unit: Unit
     path: Path | None = None
-    # function of a quadratic's ``Trajectory`` that gives it exactly; None where there is none
     expected: Callable[[Trajectory], float] | None = None
-    # exact forms by class of problems, functions of the problem and a setting; of lemmas at x_0, of those on local
-    # steps at the K-th of client 0
     closed: Mapping[type, Callable[[Any, Setting], MeasuredSide]] = field(default_factory=dict)
 
     def __str__(self) -> str:

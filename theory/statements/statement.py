@@ -58,39 +58,50 @@ class Statement:
     >>> print(Statement("mine", terms=terms, eta={"descent": 1 / (8 * L * kappa)}))
     mine: (1/R) Σ_r E‖∇f(x_r)‖² ≤ 2D/(Rη) + 2Lηκσ²/m for η ≤ 1/(8Lκ)
 
+    Attributes:
+        name: What it is called, on the command line too.
+        variant: stated (as the paper prints it, to the letter), corrected (proved in ``docs/theory.md``), sharper
+            (proved there too, with smaller terms), wider (likewise, for a larger η), or None for a bound of your own.
+        left: What is bounded: ``theory.AVERAGE``, ``LAST_GRADIENT``, ``LAST_LOSS``, ``LAST_DISTANCE`` or a ``Left`` of
+            your own.
+        step: The local step that it is said of: DeComFL's, with the differences and the momentum of the setting, or one
+            of your own, see ``theory.statements.algorithms.Step``, which is simulated.
+        constants: What symbols of your own are, by name: a number, or a function of the problem and the setting.
+        source: The LaTeX label or line of the paper that it comes from.
+        terms: Every term's name and formula, a sympy expression in ``theory.notation.symbols``; the bound is their sum.
+        eta: Every condition's name and the largest η that it allows, a formula.
+        mu: Every condition's name and the largest μ that it allows, a formula.
+        distributions: The distributions of the directions for which it is made.
+        rate_mu: The same of what its rate needs in print, beside the bound.
+        single_step: Whether it is made for K = 1 only.
+        without: Those of sigma, sigma_G and mu that it takes to be 0.
+        central: Whether it is made for central differences only; others are for both kinds.
+        assumptions: What it needs, in words.
+        note: What to know about it: how a gap of the print was read, what is proved where.
+
     Raises:
         InputError: If a formula is no expression in known symbols, the left side is none, or ``without`` has another
             name.
         UnitError: If the units of a bound of your own do not fit: terms to the left side, η to X²/F, μ to X.
     """
 
-    name: str  # what it is called, on the command line too
+    name: str
     _: KW_ONLY
-    # every term's name and formula, a sympy expression in ``theory.notation.symbols``; the bound is their sum
     terms: Mapping[str, sp.Expr]
-    # every condition's name and the largest η that it allows, a formula
     eta: Mapping[str, sp.Expr] = field(default_factory=dict)
-    # every condition's name and the largest μ that it allows, a formula
     mu: Mapping[str, sp.Expr] = field(default_factory=dict)
-    # the same of what its rate needs in print, beside the bound
     rate_mu: Mapping[str, sp.Expr] = field(default_factory=dict)
-    # stated (as the paper prints it, to the letter), corrected (proved in ``docs/theory.md``), sharper (proved there
-    # too, with smaller terms), wider (likewise, for a larger η), or None for a bound of your own
     variant: Variant | None = None
-    # what is bounded: ``theory.AVERAGE``, ``LAST_GRADIENT``, ``LAST_LOSS``, ``LAST_DISTANCE`` or a ``Left`` of your own
     left: Left = AVERAGE
-    # the local step that it is said of: DeComFL's, with the differences and the momentum of the setting, or one of your
-    # own, see ``theory.statements.algorithms.Step``, which is simulated
     step: Step = decomfl
-    # what symbols of your own are, by name: a number, or a function of the problem and the setting
     constants: Mapping[str, Constant] = field(default_factory=dict)
-    source: str = ""  # the LaTeX label or line of the paper that it comes from
-    distributions: tuple[str, ...] = DISTRIBUTIONS  # the distributions of the directions for which it is made
-    single_step: bool = False  # whether it is made for K = 1 only
-    without: tuple[str, ...] = ()  # those of sigma, sigma_G and mu that it takes to be 0
-    central: bool = False  # whether it is made for central differences only; others are for both kinds
-    assumptions: str = ""  # what it needs, in words
-    note: str = ""  # what to know about it: how a gap of the print was read, what is proved where
+    source: str = ""
+    distributions: tuple[str, ...] = DISTRIBUTIONS
+    single_step: bool = False
+    without: tuple[str, ...] = ()
+    central: bool = False
+    assumptions: str = ""
+    note: str = ""
 
     def __post_init__(self) -> None:
         for part in ("terms", "eta", "mu", "rate_mu"):
