@@ -190,8 +190,7 @@ class RunLog:
             sound = len(head) == _ENTRY.size and zlib.crc32(head[:8]) == crc
             stop = start + _ENTRY.size + length + _CHAIN if sound else size
             whole = self._at(start, stop - start) if stop <= size else b""
-            follows = sound and stop <= size and r == len(self)
-            follows = follows and _chained(self.chain, whole[:-_CHAIN]) == whole[-_CHAIN:]
+            follows = sound and stop <= size and self._follows(r, whole)
             mended = self._mended(r, whole) if sound and stop == size and not follows else None
             if mended is not None:
                 logger.warning(f"{self.name} ends in a digest of round {r} that was not written whole; it is mended")
@@ -223,6 +222,9 @@ class RunLog:
     @property
     def _writable(self) -> bool:
         return "+" in getattr(self._file, "mode", "rb")  # one in memory has none
+
+    def _follows(self, r: int, entry: bytes) -> bool:
+        return r == len(self) and _chained(self.chain, entry[:-_CHAIN]) == entry[-_CHAIN:]
 
     def _mended(self, r: int, entry: bytes) -> bytes | None:
         """The last entry, where its writer was killed while it put a digest there; None where it was changed otherwise.
