@@ -30,13 +30,9 @@ class InputError(ValueError):
 
 
 class DivergedError(InputError):
-    """Losses or models stopped being finite numbers.
+    """Losses or models stopped being finite numbers."""
 
-    Attributes:
-        run: The run at its last whole round, with model and metrics; None where no run was trained.
-    """
-
-    run: Any = None
+    run: Any = None  # the run at its last whole round, with model and metrics; None where no run was trained
 
     def __init__(self, what: str, hint: str = "(a smaller learning rate may help)") -> None:
         super().__init__(what, hint)
@@ -46,13 +42,9 @@ class DivergedError(InputError):
 
 
 class HookError(InputError):
-    """A hook of the user's has failed, or changed the run; ``__cause__`` is what it raised.
+    """A hook of the user's has failed, or changed the run; ``__cause__`` is what it raised."""
 
-    Attributes:
-        run: The run after its last whole round, with model and metrics.
-    """
-
-    run: Any = None
+    run: Any = None  # the run after its last whole round, with model and metrics
 
 
 class LabWarning(UserWarning):

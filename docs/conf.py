@@ -6,7 +6,9 @@ import ast
 import contextlib
 import dataclasses
 import importlib
+import inspect
 import io
+import itertools
 import os
 import re
 import shutil
@@ -197,8 +199,9 @@ def prepare_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any,
     """Make a docstring restructured text: what is indented stays as it is, options come with their help."""
     if what == "data" and not hasattr(obj, "__wrapped__"):
         lines[:] = ["", *attribute_docs(obj, name.rpartition(".")[2])]  # the blank line: no type precedes a colon
+    if what == "class":
+        lines += ["", *(f":ivar {field}: {told}" for field, told in field_docs(obj).items())]
     if what == "class" and dataclasses.is_dataclass(obj):
-        lines.append("")
         for own in dataclasses.fields(obj):
             if "option" in own.metadata:
                 lines.append(f":ivar {own.name}: {own.metadata['option'].help}")
@@ -232,6 +235,21 @@ def attribute_docs(obj: object, name: str) -> list[str]:
                 return found
     logging.getLogger(__name__).warning("%s is public and has no sentence below its assignment", name)
     return []
+
+
+def field_docs(kind: type) -> dict[str, str]:
+    """What stands beside each field of a class, behind it or in the lines above it."""
+    source = textwrap.dedent(inspect.getsource(kind))
+    (body,), lines = ast.parse(source).body, source.splitlines()
+    found = {}
+    for own in body.body if isinstance(body, ast.ClassDef) else ():
+        if isinstance(own, ast.AnnAssign) and own.end_lineno and own.end_col_offset:
+            above = itertools.takewhile(lambda line: line.strip().startswith("#"), reversed(lines[: own.lineno - 1]))
+            behind = lines[own.end_lineno - 1].encode()[own.end_col_offset :].decode()
+            told = [*reversed([*above]), behind]
+            text = " ".join(line.partition("# ")[2] for line in told).strip()
+            found |= {ast.unparse(own.target): text} if text and not text.startswith(("type:", "noqa")) else {}
+    return found
 
 
 def is_python(code: str) -> bool:

@@ -42,17 +42,11 @@ class Jsonable:
 
 @dataclass(frozen=True)
 class Estimate:
-    """The mean of independent samples, with its standard error.
+    """The mean of independent samples, with its standard error."""
 
-    Attributes:
-        value: The estimate.
-        stderr: Its standard error; 0 where the value is exact, NaN where one sample tells nothing of it.
-        samples: The number of samples; 0 where the value is exact.
-    """
-
-    value: float
-    stderr: float
-    samples: int
+    value: float  # the estimate
+    stderr: float  # its standard error; 0 where the value is exact, NaN where one sample tells nothing of it
+    samples: int  # the number of samples; 0 where the value is exact
 
     @classmethod
     def of(cls, samples: Sequence[float], offset: float = 0.0) -> Self:

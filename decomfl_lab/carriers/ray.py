@@ -33,15 +33,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Ray:
-    """Clients in actors of Ray, client i in actor i mod N; who sends what is the same to the bit for every N.
+    """Clients in actors of Ray, client i in actor i mod N; who sends what is the same to the bit for every N."""
 
-    Attributes:
-        workers: The number N of actors.
-        address: The address of a Ray that is running ("auto" for this machine's), whose nodes then share the work;
-            None for the environment's RAY_ADDRESS, or without it for one of this process.
-    """
-
-    workers: int = 4
+    workers: int = 4  # the number N of actors
+    # the address of a Ray that is running ("auto" for this machine's), whose nodes then share the work; None for the
+    # environment's RAY_ADDRESS, or without it for one of this process
     address: str | None = None
 
     def __post_init__(self) -> None:

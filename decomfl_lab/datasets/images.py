@@ -71,36 +71,25 @@ class Dataset:
     """A labelled data set: normalised images, sequences of tokens, or prompts of a task (see ``language.finetuning``).
 
     Of a user's own data, images and labels may be trees of tensors (``datasets.batches``), and labels None.
-
-    Attributes:
-        name: The name that ``load_dataset`` was given.
-        train_images: Images, (N, C, H, W) float32, or sequences of tokens, (N, T) int64.
-        train_labels: Classes, (N,) int64, or the tokens that follow those of a text, (N, T) int64.
-        test_images: The held-out images or sequences, (N', C, H, W) float32 or (N', T) int64.
-        test_labels: Their labels, (N',) or (N', T) int64.
-        classes: Number of classes, or of tokens.
-        source: A line that says which data was really used.
-        digest: Hex digest of the raw bytes; it keys results.
-        parts: The numbers of each client's examples, where clients bring their own; None to be split.
-        redraw: How many draws of the N examples to train on there are, one after the other.
-        pad: The token that fills a task's prompts up on the left, where they are shorter than the longest.
-        content_free: A task's prompt that says nothing, (1, T) int64, by which its classes are calibrated.
-        models: The language model that a task's prompts were read with, by name, until the first run takes it
-            (``language.finetuning.FineTuning.module``): so it is loaded once.
     """
 
-    name: str
-    train_images: Any
-    train_labels: Any
-    test_images: Any
-    test_labels: Any
-    classes: int
-    source: str
-    digest: str
+    name: str  # the name that ``load_dataset`` was given
+    train_images: Any  # images, (N, C, H, W) float32, or sequences of tokens, (N, T) int64
+    train_labels: Any  # classes, (N,) int64, or the tokens that follow those of a text, (N, T) int64
+    test_images: Any  # the held-out images or sequences, (N', C, H, W) float32 or (N', T) int64
+    test_labels: Any  # their labels, (N',) or (N', T) int64
+    classes: int  # number of classes, or of tokens
+    source: str  # a line that says which data was really used
+    digest: str  # hex digest of the raw bytes; it keys results
+    # the numbers of each client's examples, where clients bring their own; None to be split
     parts: Sequence[NDArray[np.int64]] | None = None
-    redraw: int = 1
+    redraw: int = 1  # how many draws of the N examples to train on there are, one after the other
+    # the token that fills a task's prompts up on the left, where they are shorter than the longest
     pad: int | None = None
+    # a task's prompt that says nothing, (1, T) int64, by which its classes are calibrated
     content_free: Tensor | None = None
+    # the language model that a task's prompts were read with, by name, until the first run takes it
+    # (``language.finetuning.FineTuning.module``): so it is loaded once
     models: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property

@@ -17,22 +17,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainingSetting:
-    """What a method trains: all of a run that is not the method's own.
+    """What a method trains: all of a run that is not the method's own."""
 
-    Attributes:
-        x: x_0, shape (d,), where the run computes.
-        objectives: f_i of every client, M of them.
-        sampled: m, clients sampled a round.
-        seed: The seed of everything random.
-        engine: It evaluates losses and gradients.
-        joined: How many of the clients, those of the highest numbers, join in which round.
-    """
-
-    x: Tensor
-    objectives: Sequence[Objective]
-    sampled: int
-    seed: int
-    engine: Engine
+    x: Tensor  # x_0, shape (d,), where the run computes
+    objectives: Sequence[Objective]  # f_i of every client, M of them
+    sampled: int  # m, clients sampled a round
+    seed: int  # the seed of everything random
+    engine: Engine  # it evaluates losses and gradients
+    # how many of the clients, those of the highest numbers, join in which round
     joined: Mapping[int, int] = field(default_factory=dict)
 
     @property

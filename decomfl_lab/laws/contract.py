@@ -49,43 +49,26 @@ class Participation:
 
 @dataclass(frozen=True)
 class Case:
-    """A small federation and its whole history of participation.
+    """A small federation and its whole history of participation."""
 
-    Attributes:
-        M: Number of clients.
-        K: Number of local steps a round.
-        P: Number of directions a local step, a schedule over rounds.
-        eta: Learning rate η, a schedule over rounds.
-        rule: Update rule.
-        estimator: What the scalars are: a difference, "forward" or "central"; "projection", the slopes ⟨∇f(x), z⟩ of an
-            objective that has ``value_and_gradient``; or "central-sign", int8 signs, of which the majority's is the
-            round's ("forward-sign" is not drawn, but a method may have it).
-        mu: Smoothing radius μ, a power of two.
-        distribution: Distribution of the directions.
-        shapes: Shapes of the model's tensors, () for a number.
-        dtype: float32, float64, or what a LowPrecision rule says.
-        seed: Seed of the server, which directions and sampling derive from.
-        rounds: Participation, round by round.
-        seeding: How many seeds travel.
-        tracking: Who remembers which round a client holds.
-        keep: Largest number of records that the server keeps, 0 for as many as needed.
-    """
-
-    M: int
-    K: int
-    P: Schedule[int]
-    eta: Schedule[float]
-    rule: UpdateRule
+    M: int  # number of clients
+    K: int  # number of local steps a round
+    P: Schedule[int]  # number of directions a local step, a schedule over rounds
+    eta: Schedule[float]  # learning rate η, a schedule over rounds
+    rule: UpdateRule  # update rule
+    # what the scalars are: a difference, "forward" or "central"; "projection", the slopes ⟨∇f(x), z⟩ of an objective
+    # that has ``value_and_gradient``; or "central-sign", int8 signs, of which the majority's is the round's
+    # ("forward-sign" is not drawn, but a method may have it)
     estimator: str
-    mu: float
-    distribution: Distribution
-    shapes: tuple[tuple[int, ...], ...]
-    dtype: torch.dtype
-    seed: int
-    rounds: tuple[Participation, ...]
-    seeding: Seeding = Seeding.PER_STEP
-    tracking: Tracking = Tracking.SERVER
-    keep: int = 0
+    mu: float  # smoothing radius μ, a power of two
+    distribution: Distribution  # distribution of the directions
+    shapes: tuple[tuple[int, ...], ...]  # shapes of the model's tensors, () for a number
+    dtype: torch.dtype  # float32, float64, or what a LowPrecision rule says
+    seed: int  # seed of the server, which directions and sampling derive from
+    rounds: tuple[Participation, ...]  # participation, round by round
+    seeding: Seeding = Seeding.PER_STEP  # how many seeds travel
+    tracking: Tracking = Tracking.SERVER  # who remembers which round a client holds
+    keep: int = 0  # largest number of records that the server keeps, 0 for as many as needed
 
     @property
     def sizes(self) -> tuple[int, ...]:

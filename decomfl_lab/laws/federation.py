@@ -1,6 +1,5 @@
 """The laws of a federation. Each is a function of an implementation and drawn inputs; see ``law``."""
 
-import dataclasses
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -228,7 +227,7 @@ def the_wire_keeps_every_bit(implementation: Implementation, case: Case, data: s
         assert isinstance(answer, Reply)
         same(f"client and round of client {i}'s decoded reply", (answer.client, answer.round), (i, plan.round))
         same(f"decoded scalars of client {i}", bits(answer.scalars), bits(reply.scalars))
-        low, high = (implementation.encode(dataclasses.replace(reply, loss=loss)) for loss in (-1.0, 1.0))
+        low, high = (implementation.encode(replace(reply, loss=loss)) for loss in (-1.0, 1.0))
         same("bytes of replies that differ in a loss, which does not travel", low, high)
     message = implementation.encode(plans[data.draw(st.integers(0, case.M - 1))])
     at = data.draw(st.integers(0, len(message) - 1))
@@ -243,7 +242,7 @@ def runs_repeat_from_one_seed(implementation: Implementation, case: Case) -> Non
     one, again = play(implementation, case), play(implementation, case)
     same("records of the second run", one.records, again.records)
     same("model of the second run", again.server_model, one.server_model)
-    other = play(implementation, dataclasses.replace(case, seed=case.seed ^ 1))
+    other = play(implementation, replace(case, seed=case.seed ^ 1))
     for a, b in zip(one.records, other.records, strict=True):
         again_there = [seed for seed in a.seeds if seed in list(b.seeds)]
         same(f"step seeds of round {a.round} that another run has too", again_there, [])
@@ -285,18 +284,18 @@ def bad_replies_are_refused(implementation: Implementation, case: Case) -> None:
         held, round_ = list(played.server.held), played.server.round
         other: Any = good.scalars.astype(np.float32 if signs else np.int8)
         bad = {
-            "of another type": [dataclasses.replace(good, scalars=other)],
+            "of another type": [replace(good, scalars=other)],
             "doubled": [good, good],
-            "foreign": [dataclasses.replace(good, client=case.M)],
-            "of another round": [dataclasses.replace(good, round=round_ + 1)],
-            "misshapen": [dataclasses.replace(good, scalars=np.ones((plan.K, plan.P + 1), good.scalars.dtype))],
+            "foreign": [replace(good, client=case.M)],
+            "of another round": [replace(good, round=round_ + 1)],
+            "misshapen": [replace(good, scalars=np.ones((plan.K, plan.P + 1), good.scalars.dtype))],
             "none": [],
         }
         for k, p in np.ndindex(good.scalars.shape):
             for what, g in {"no number or sign": 0 if signs else np.nan, "too large": 100 if signs else np.inf}.items():
                 scalars = good.scalars.copy()
                 scalars[k, p] = g
-                bad[f"{what} in local step {k}, direction {p}"] = [dataclasses.replace(good, scalars=scalars)]
+                bad[f"{what} in local step {k}, direction {p}"] = [replace(good, scalars=scalars)]
         for kind, replies in bad.items():
             refused(f"replies of client {i} that are {kind} were accepted", partial(played.server.aggregate, replies))
             kept = (played.server.held, played.server.round)

@@ -23,33 +23,23 @@ MARKS = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one law.
+    """What became of one law."""
 
-    Attributes:
-        law: Name of the law.
-        says: What it says, in a line.
-        status: "holds"; "broken", by values that disagree; "crashed", by another exception, which breaks it too;
-            "refused", where ``supports`` refuses every case; "skipped", where it does and the implementation's
-            ``skips`` says why, or where the implementation does not offer what the law is about; or "not yours", where
-            the law is about parts that are the lab's.
-        cases: How many cases were tried.
-        counterexample: What differs in the smallest case that failed, the case and its history, in lines; or why none
-            was tried.
-        unseen: The implementation's own parts that the law made no use of, so that it cannot see a fault in them.
-        seconds: How long it took.
-        refused: How many drawn cases the implementation refused beside those that were tried.
-        measured: What was measured, and how much of it, where the law does.
-    """
-
-    law: str
-    says: str
+    law: str  # name of the law
+    says: str  # what it says, in a line
+    # "holds"; "broken", by values that disagree; "crashed", by another exception, which breaks it too; "refused", where
+    # ``supports`` refuses every case; "skipped", where it does and the implementation's ``skips`` says why, or where
+    # the implementation does not offer what the law is about; or "not yours", where the law is about parts that are the
+    # lab's
     status: Status
-    cases: int
+    cases: int  # how many cases were tried
+    # what differs in the smallest case that failed, the case and its history, in lines; or why none was tried
     counterexample: str = ""
+    # the implementation's own parts that the law made no use of, so that it cannot see a fault in them
     unseen: tuple[str, ...] = ()
-    seconds: float = 0.0
-    refused: int = 0
-    measured: str = ""
+    seconds: float = 0.0  # how long it took
+    refused: int = 0  # how many drawn cases the implementation refused beside those that were tried
+    measured: str = ""  # what was measured, and how much of it, where the law does
 
     @property
     def tried(self) -> bool:

@@ -25,19 +25,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """A way to train, with its options as fields.
+    """A way to train, with its options as fields."""
 
-    Attributes:
-        name: What it is called on the command line and in files.
-        gradients: Whether it needs gradients, and not losses alone.
-        alone: Whether it is one agent with all the data.
-        tunable: Whether its learning rate, and P, may be searched (``runs.tuning``).
-    """
-
-    name: ClassVar[str] = ""
-    gradients: ClassVar[bool] = False
-    alone: ClassVar[bool] = False
-    tunable: ClassVar[bool] = False
+    name: ClassVar[str] = ""  # what it is called on the command line and in files
+    gradients: ClassVar[bool] = False  # whether it needs gradients, and not losses alone
+    alone: ClassVar[bool] = False  # whether it is one agent with all the data
+    tunable: ClassVar[bool] = False  # whether its learning rate, and P, may be searched (``runs.tuning``)
 
     lr: float = option(0.001, "The learning rate η.", "optimizer", symbol="η", gt=0)
     lr_schedule: Mapping[int, float] = option(

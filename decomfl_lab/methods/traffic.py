@@ -44,19 +44,12 @@ class Cohort:
 
 @dataclass(frozen=True)
 class ExpectedTraffic:
-    """What one client and the server send each other, in expectation over who is sampled. All clients are alike.
+    """What one client and the server send each other, in expectation over who is sampled. All clients are alike."""
 
-    Attributes:
-        up_bytes: Bytes client → server.
-        up_scalars: Gradient scalars or model elements client → server.
-        down_bytes: Bytes server → client.
-        down_scalars: Gradient scalars or model elements server → client.
-    """
-
-    up_bytes: float = 0.0
-    up_scalars: float = 0.0
-    down_bytes: float = 0.0
-    down_scalars: float = 0.0
+    up_bytes: float = 0.0  # bytes client → server
+    up_scalars: float = 0.0  # gradient scalars or model elements client → server
+    down_bytes: float = 0.0  # bytes server → client
+    down_scalars: float = 0.0  # gradient scalars or model elements server → client
 
     @property
     def bytes(self) -> float:

@@ -165,21 +165,16 @@ UNCLEAR = "its derivatives could not be compared with differences, as {}"
 
 
 class Comparison(ABC):
-    """The comparison of one product Hv, a piece of the data after the other, by the differences that can be had.
-
-    Attributes:
-        wide: The objective in float64; the objective itself where that cannot be had.
-        rungs: The differences that are worth trying: float64 is as good as float64.
-        narrow: Why there are none in float64; empty where there are.
-        length: ‖v‖.
-        unit: The c at which ‖cv‖ is ‖x‖, or √d/1000 where x is smaller.
-    """
+    """The comparison of one product Hv, a piece of the data after the other, by the differences that can be had."""
 
     def __init__(self, objective: Function, x: Tensor, v: Tensor, rungs: tuple[Rung, ...]) -> None:
         self.objective, self.x, self.v = objective, x, v
-        self.wide, self.narrow = objective.wide(), ""
+        self.wide = objective.wide()  # in float64; the objective itself where that cannot be had
+        self.narrow = ""  # why there are no differences in float64; empty where there are
+        # The differences that are worth trying: float64 is as good as float64.
         self.rungs = tuple(rung for rung in rungs if rung[0] or objective.dtype != torch.float64)
-        self.length, self.unit = length(v), relative(x, v, 1.0)
+        self.length = length(v)
+        self.unit = relative(x, v, 1.0)  # the c at which ‖cv‖ is ‖x‖, or √d/1000 where x is smaller
 
     @abstractmethod
     def see(self, b: int, piece: Piece, product: Callable[[], Tensor] | None) -> Tensor | None:

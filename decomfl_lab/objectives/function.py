@@ -69,31 +69,26 @@ class Piece:
 
 
 class Function:
-    """The loss of a module on a piece, at any x.
+    """The loss of a module on a piece, at any x."""
 
-    Attributes:
-        module: The module.
-        measure: The loss.
-        layout: The names and shapes of the parameters in x, and its dtype, which is that of everything computed.
-        device: Where it is computed; data are moved there, a piece at a time.
-        bound: Whether the module is a workspace, whose parameters become views of the x that was asked for last. Else
-            it is somebody's own and is never changed: x takes the place of its parameters while something is computed,
-            ``fixed`` those of the others, copies of ``buffers`` those of the buffers.
-        mode: How BatchNorm normalises: "eval" with running statistics, "batch" with those of the batch; "none" where
-            it does as the module says.
-        pieces: The data that it is tried on, or is the mean over; they may be gathered when they are asked for.
-        kinked: Whether a function that is not smooth was seen in module or loss; None if nothing was tried.
-    """
-
+    # the data that it is tried on, or is the mean over; they may be gathered when they are asked for
     pieces: Sequence[Piece] = ()
-    kinked: bool | None = None
-    may_be_cut = False
-    """Whether batches are known to be means of their parts."""
+    kinked: bool | None = None  # whether a function that is not smooth was seen; None if nothing was tried
+    may_be_cut = False  # whether batches are known to be means of their parts
 
     def __init__(self, module: nn.Module, measure: BatchLoss, layout: Layout, device: torch.device, *, bound: bool):
+        """The loss ``measure`` of the module.
+
+        It is computed on ``device``, to which data are moved, a piece at a time, and in the dtype of the layout, which
+        names the parameters in x. A ``bound`` module is a workspace, whose parameters become views of the x that was
+        asked for last. Else it is somebody's own and is never changed: x takes the place of its parameters while
+        something is computed, ``fixed`` those of the others, copies of ``buffers`` those of the buffers.
+        """
         self.module, self.measure, self.layout, self.device, self.bound = module, measure, layout, device, bound
         self.fixed: dict[str, Tensor] = {}
         self.buffers: dict[str, Tensor] = {}
+        # How BatchNorm normalises: "eval" with running statistics, "batch" with those of the batch, or as the module
+        # says.
         self.mode = "none"
         self.norms: dict[str, nn.Module] = {}
 

@@ -45,15 +45,11 @@ class _Copies(Calls):
 
 
 class Needs:
-    """What is known of one loss and its module.
-
-    Attributes:
-        graph: Whether a graph is recorded where only values are asked for.
-        copies: Whether tensors at odd places are copied.
-    """
+    """What is known of one loss and its module."""
 
     def __init__(self) -> None:
-        self.graph = self.copies = False
+        self.graph = False  # whether a graph is recorded where only values are asked for
+        self.copies = False  # whether tensors at odd places are copied
 
     def met(self, work: Callable[[], T]) -> T:
         """What ``work`` returns, which may have a graph though none is recorded around it; it may be called anew."""

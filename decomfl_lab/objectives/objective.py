@@ -161,12 +161,6 @@ class ModuleObjective(Function):
 
     The module is a workspace (``Function.bound``), so one module serves all simulated clients and x is never copied or
     changed. Clients share the tensors of all examples likewise; each needs the numbers of its own.
-
-    Attributes:
-        data: (inputs, targets) of all examples, of this client and perhaps of others; trees of tensors.
-        index: The numbers of this client's examples in them, int64 and where they are; None for all.
-        loss: The function that the user gave for the loss; None for the module's own loss.
-        chunk: The most examples of a piece. Where the loss is no mean over examples, no batch is ever cut.
     """
 
     def __init__(
@@ -181,10 +175,11 @@ class ModuleObjective(Function):
     ) -> None:
         require_still(module)
         super().__init__(module, BatchLoss.of(loss), layout, next(tensors(inputs)).device, bound=True)
-        self.loss = self.measure.loss
-        self.data = inputs, targets
-        self.index = index
+        self.loss = self.measure.loss  # the function that the user gave; None for the module's own loss
+        self.data = inputs, targets  # trees of tensors of all examples, of this client and perhaps of others
+        self.index = index  # the numbers of this client's examples in them, int64 and where they are; None for all
         self.batches = batches
+        # The most examples of a piece. Where the loss is no mean over examples, no batch is ever cut.
         whole = uses_batch_statistics(module) or self.device.type == "cuda" or not self.measure.additive
         self.chunk = batches.batch_size if whole else CHUNK
         self._current: tuple[int, Any, Any] | None = None

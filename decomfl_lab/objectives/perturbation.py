@@ -152,9 +152,6 @@ class _Virtual(Calls):
     """Gives every torch function fl(w + fl(c z)) for w.
 
     A Python function of torch.nn.functional runs its inside without this mode, with the weights it was given.
-
-    Attributes:
-        reached: ids of the parameters whose elements some function was given.
     """
 
     def __init__(self, parts: Sequence[_Part], direction: _Direction, c: float, *, in_blocks: bool) -> None:
@@ -167,7 +164,7 @@ class _Virtual(Calls):
         self.block: tuple[int, dict[int, Tensor]] = 0, {}
         self.direction = direction
         self.c = c
-        self.reached: set[int] = set()
+        self.reached: set[int] = set()  # ids of the parameters whose elements some function was given
         self.watched: list[tuple[weakref.ref[Tensor], int, str]] = []
 
     def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

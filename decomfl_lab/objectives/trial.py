@@ -64,21 +64,17 @@ def refuse(findings: Iterable[str]) -> None:
 
 
 class Trial:
-    """The questions, asked of a function on pieces of data.
+    """The questions, asked of a function on pieces of data."""
 
-    Attributes:
-        f: The function as it will be used.
-        x: The point.
-        values: The loss of each at x.
-        near: A point near x, the first of ``FAR`` at which all losses are finite.
-        near_values: The loss of each piece there.
-        kinked: Whether some function was seen that is not smooth.
-    """
+    values: list[float]  # the loss of each piece at x
+    near: Tensor  # a point near x, the first of ``FAR`` at which all losses are finite
+    near_values: list[float]  # the loss of each piece there
 
     def __init__(self, f: Function, x: Tensor, *, drawn: torch.dtype = torch.float32) -> None:
         """A trial of ``f`` at x (d,); ``drawn`` is the dtype in which the direction to ``near`` is drawn."""
         self.f, self.x, self._drawn = f, x, drawn
-        self.kinked = self._draws = False
+        self.kinked = False  # whether some function was seen that is not smooth
+        self._draws = False
         self._buffers = {name: (buffer, buffer._version) for name, buffer in f.module.named_buffers()}
         self._uncalled: dict[str, Tensor] = {}
 

@@ -22,11 +22,7 @@ _LABELLED: tuple[Any, ...] = (cross_entropy, nll_loss, multi_margin_loss)
 
 
 class Watch(Calls):
-    """Inside, what module and loss touch is seen.
-
-    Attributes:
-        kinked: Whether some function was not smooth.
-    """
+    """Inside, what module and loss touch is seen."""
 
     def __init__(self, replaced: Mapping[str, Tensor]) -> None:
         """A watch.
@@ -41,7 +37,7 @@ class Watch(Calls):
             self._own.setdefault(memory_of(p), []).append((_span(p), name))
         self._read: str | None = None
         self._made: list[Tensor] = []  # kept, so that no other tensor can get their ids
-        self.kinked = False
+        self.kinked = False  # whether some function was not smooth
 
     def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name = getattr(func, "__name__", "")

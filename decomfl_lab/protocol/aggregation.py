@@ -109,10 +109,6 @@ class Mean(Aggregation):
 class ClippedMean(Aggregation):
     """g = (1/n) Σ_i g_i · min(1, c/‖g_i‖), with Euclidean norms over all K·P scalars: ‖g‖ ≤ c, whoever lies.
 
-    Attributes:
-        clip: The norm c, a scalar's unit; 0 for the median of the norms ‖g_i‖, which is at most the largest norm of an
-            honest reply while fewer than half of them lie.
-
     Raises:
         InputError: If c is not a finite number of at least 0.
 
@@ -120,6 +116,8 @@ class ClippedMean(Aggregation):
     their centre.
     """
 
+    # the norm c, a scalar's unit; 0 for the median of the norms ‖g_i‖, which is at most the largest norm of an honest
+    # reply while fewer than half of them lie
     clip: float = 0.0
 
     def __post_init__(self) -> None:
@@ -141,9 +139,6 @@ class TrimmedMean(Aggregation):
 
     While at most f of them lie, every coordinate is within the range of the honest ones.
 
-    Attributes:
-        tolerated: f, so many liars are tolerated, n > 2f.
-
     Raises:
         InputError: If f is no integer of at least 0.
 
@@ -151,7 +146,7 @@ class TrimmedMean(Aggregation):
     rates", ICML 2018, Definition 2.
     """
 
-    tolerated: int = 1
+    tolerated: int = 1  # f, so many liars are tolerated, n > 2f
 
     def __post_init__(self) -> None:
         require_int("tolerated", self.tolerated, 0)
@@ -187,9 +182,6 @@ class Krum(Aggregation):
 
     Of equal sums the one whose bytes come first, so that the clients have no order here either.
 
-    Attributes:
-        tolerated: f, so many liars are tolerated, n ≥ 2f + 3.
-
     Raises:
         InputError: If f is no integer of at least 0.
 
@@ -197,7 +189,7 @@ class Krum(Aggregation):
     descent", NeurIPS 2017.
     """
 
-    tolerated: int = 1
+    tolerated: int = 1  # f, so many liars are tolerated, n ≥ 2f + 3
 
     def __post_init__(self) -> None:
         require_int("tolerated", self.tolerated, 0)

@@ -132,13 +132,10 @@ class Sgd(UpdateRule):
 
     In real arithmetic this is torch's SGD, x ← x − η((1/P) Σ_p g_p z_p + λx).
 
-    Attributes:
-        weight_decay: λ ≥ 0.
-
     Source: [DeComFL, eq. (multiple_perturbation), Algorithm 4].
     """
 
-    weight_decay: float = 0.0
+    weight_decay: float = 0.0  # λ ≥ 0
 
     def __post_init__(self) -> None:
         _check_weight_decay(self.weight_decay)
@@ -185,17 +182,12 @@ class Momentum(UpdateRule):
     w = 1 − β (the paper's appendix). Order: m is scaled, then gets the decay term, then p = 0..P-1, then x
     moves; each product and sum is rounded on its own.
 
-    Attributes:
-        beta: β in [0, 1).
-        convention: "torch" or "paper".
-        weight_decay: λ ≥ 0.
-
     Source: [DeComFL, appendix "Advanced Optimizers"].
     """
 
-    beta: float
-    convention: Literal["torch", "paper"] = "torch"
-    weight_decay: float = 0.0
+    beta: float  # β in [0, 1)
+    convention: Literal["torch", "paper"] = "torch"  # "torch" or "paper"
+    weight_decay: float = 0.0  # λ ≥ 0
 
     def __post_init__(self) -> None:
         _check_weight_decay(self.weight_decay)
@@ -221,13 +213,10 @@ class Momentum(UpdateRule):
 class SignSgd(UpdateRule):
     """ZO-SignSGD: x ← (1 − ηλ)x − η sign(ĝ), ĝ = (1/P) Σ_p g_p z_p.
 
-    Attributes:
-        weight_decay: λ ≥ 0, decoupled.
-
     Source: Liu, Chen, Chen and Hong, "signSGD via zeroth-order oracle", ICLR 2019.
     """
 
-    weight_decay: float = 0.0
+    weight_decay: float = 0.0  # λ ≥ 0, decoupled
 
     def __post_init__(self) -> None:
         _check_weight_decay(self.weight_decay)
@@ -249,19 +238,13 @@ class AdaMM(UpdateRule):
         ĝ = (1/P) Σ_p g_p z_p,   m ← β₁m + (1 − β₁)ĝ,   v ← β₂v + (1 − β₂)ĝ²,   v̂ ← max(v̂, v),
         x ← (1 − ηλ)x − η m/(√v̂ + ε)
 
-    Attributes:
-        beta1: β₁ in [0, 1).
-        beta2: β₂ in [0, 1).
-        epsilon: ε > 0.
-        weight_decay: λ ≥ 0, decoupled.
-
     Source: Chen et al., "ZO-AdaMM", NeurIPS 2019, Algorithm 1, without the projection.
     """
 
-    beta1: float = 0.9
-    beta2: float = 0.999
-    epsilon: float = 1e-8
-    weight_decay: float = 0.0
+    beta1: float = 0.9  # β₁ in [0, 1)
+    beta2: float = 0.999  # β₂ in [0, 1)
+    epsilon: float = 1e-8  # ε > 0
+    weight_decay: float = 0.0  # λ ≥ 0, decoupled
 
     def __post_init__(self) -> None:
         _check_weight_decay(self.weight_decay)
@@ -305,16 +288,11 @@ class LowPrecision(UpdateRule):
       added back before the next step.
     - "nearest": plain 16-bit training, which forgets every update below half a unit in the last place. It is
       there to compare with.
-
-    Attributes:
-        rule: The rule.
-        dtype: "bfloat16" or "float16".
-        rounding: "stochastic", "compensated" or "nearest".
     """
 
-    rule: UpdateRule
-    dtype: Format = Format.BFLOAT16
-    rounding: Literal["stochastic", "compensated", "nearest"] = "stochastic"
+    rule: UpdateRule  # the rule
+    dtype: Format = Format.BFLOAT16  # "bfloat16" or "float16"
+    rounding: Literal["stochastic", "compensated", "nearest"] = "stochastic"  # "stochastic", "compensated" or "nearest"
 
     def __post_init__(self) -> None:
         require(self.dtype in tuple(Format), "dtype", f"be one of {', '.join(Format)}", self.dtype)
@@ -369,12 +347,9 @@ class GridSgd(UpdateRule):
     Sums and differences of multiples of q below 2²⁴q are exact in float32, so ``emit_reverse`` undoes a step
     by arithmetic, to the bit: local steps need no snapshot. Admitted are |u| ≤ 2²²q and |x| ≤ 2²³q (also for
     float64 replicas); a step that leaves this range is refused before anything is written.
-
-    Attributes:
-        exponent: log₂ q; −20 resolves 1e-6 and admits |x| ≤ 8.
     """
 
-    exponent: int = -20
+    exponent: int = -20  # log₂ q; −20 resolves 1e-6 and admits |x| ≤ 8
 
     _BITS: ClassVar[int] = 23
 

@@ -32,31 +32,19 @@ logger = logging.getLogger("decomfl_lab")
 
 @dataclass(frozen=True)
 class Round:
-    """A round that is over, as a hook is given it.
+    """A round that is over, as a hook is given it."""
 
-    Attributes:
-        round: The number of rounds that are done.
-        rounds: The number of rounds R of the run.
-        train_loss: The mean loss of the clients' batches in this round.
-        test_accuracy: The share of held-out examples that are classified right; NaN in rounds without an evaluation.
-        test_loss: The mean loss on the held-out examples; NaN in rounds without an evaluation.
-        up_bytes: The bytes that all clients together have sent so far.
-        down_bytes: The bytes that all clients together have got so far.
-        lr: The learning rate η of this round.
-        seconds: The seconds of training so far, without evaluations.
-        measures: The user's own ``metrics``, by column; empty in rounds without an evaluation.
-    """
-
-    round: int
-    rounds: int
-    train_loss: float
+    round: int  # the number of rounds that are done
+    rounds: int  # the number of rounds R of the run
+    train_loss: float  # the mean loss of the clients' batches in this round
+    # the share of held-out examples that are classified right; NaN in rounds without an evaluation
     test_accuracy: float
-    test_loss: float
-    up_bytes: int
-    down_bytes: int
-    lr: float
-    seconds: float
-    measures: Mapping[str, float]
+    test_loss: float  # the mean loss on the held-out examples; NaN in rounds without an evaluation
+    up_bytes: int  # the bytes that all clients together have sent so far
+    down_bytes: int  # the bytes that all clients together have got so far
+    lr: float  # the learning rate η of this round
+    seconds: float  # the seconds of training so far, without evaluations
+    measures: Mapping[str, float]  # the user's own ``metrics``, by column; empty in rounds without an evaluation
     _run: Run = field(repr=False, compare=False)
     _stops: list[bool] = field(repr=False, compare=False, default_factory=list)
 

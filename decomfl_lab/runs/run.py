@@ -90,6 +90,8 @@ OnStart = Callable[[dict[str, float]], None]
 class Run:
     """A run at some round: what it is made of, its federation, and what came of its rounds.
 
+    From ``rows`` on the attributes are what the folder and the hooks of a run read.
+
     Attributes:
         config: The configuration of the run.
         dataset: The data.
@@ -98,8 +100,6 @@ class Run:
         seconds: The training time so far.
         folder: Where the run was saved last; None if nowhere.
         resolution: It warns where the scalars of the first rounds are rounding.
-
-    Attributes that the folder and the hooks of a run read:
         rows: The evaluations so far.
         losses: The training losses since the last of them.
         first: The training loss of the first round; None before it.
@@ -393,7 +393,7 @@ class Run:
 
         Raises:
             InputError: If the folder does not fit, or another process writes to it; nothing is half-written.
-            Interrupted: After a signal, once the round is saved; it says where.
+            KeyboardInterrupt: After a signal, once the round is saved; it says where.
             DivergedError: If scalars or models are no longer finite; the evaluations up to there are in ``out``, and
                 the run is its attribute ``run``.
         """

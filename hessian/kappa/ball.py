@@ -69,32 +69,20 @@ class BallPoint:
 
 @dataclass(frozen=True)
 class BallProbe(Jsonable):
-    """κ, trace and λ_max over sampled points.
+    """κ, trace and λ_max over sampled points."""
 
-    Attributes:
-        points: What was measured at every point, x_0 first.
-        radius: The radius of the ball, or the largest distance from x_0.
-        relative_radius: The ratio radius/‖x_0‖; infinite at x_0 = 0.
-        seed: The seed of everything random.
-        confidence: The confidence of all intervals of all points together (each point has its share).
-        lambda_max: The largest Ritz value Λ; every L must be at least that.
-        trace: The largest trace T; every dominating matrix has at least that.
-        kappa_necessary: T/Λ at the cautious ends of the intervals: no dominating matrix of norm Λ has a smaller κ.
-        kappa_sufficient: T_D/Λ at the cautious ends: some matrix that dominates at all sampled points has no larger κ.
-            None where it was not asked for.
-        reason: What this says and what not, in a line.
-    """
-
-    points: tuple[BallPoint, ...]
-    radius: float
-    relative_radius: float
-    seed: int
-    confidence: float
-    lambda_max: float
-    trace: float
-    kappa_necessary: float
+    points: tuple[BallPoint, ...]  # what was measured at every point, x_0 first
+    radius: float  # the radius of the ball, or the largest distance from x_0
+    relative_radius: float  # the ratio radius/‖x_0‖; infinite at x_0 = 0
+    seed: int  # the seed of everything random
+    confidence: float  # the confidence of all intervals of all points together (each point has its share)
+    lambda_max: float  # the largest Ritz value Λ; every L must be at least that
+    trace: float  # the largest trace T; every dominating matrix has at least that
+    kappa_necessary: float  # T/Λ at the cautious ends of the intervals: no dominating matrix of norm Λ has a smaller κ
+    # T_D/Λ at the cautious ends: some matrix that dominates at all sampled points has no larger κ. None where it was
+    # not asked for.
     kappa_sufficient: float | None
-    reason: str
+    reason: str  # what this says and what not, in a line
 
     @property
     def recommended(self) -> float:
@@ -163,8 +151,7 @@ def ball_probe(
     for j, u in enumerate(uniform):
         z = probe_at(x, seed, _DIRECTIONS, j)
         others.append(x + (radius * float(u) / float(z.norm())) * z)
-    found = _measure(operator_at, [x, *others], seed, dominate, rtol, confidence, max_products)
-    return _envelope(found, x, radius, seed, confidence)
+    return _probed(operator_at, [x, *others], radius, seed, dominate, rtol, confidence, max_products)
 
 
 def along_training(
@@ -183,27 +170,27 @@ def along_training(
         InputError: If there is no checkpoint, or an argument breaks its rule.
     """
     require(len(checkpoints) > 0, "checkpoints", "hold at least one model", len(checkpoints))
-    x = checkpoints[0]
-    found = _measure(operator_at, checkpoints, seed, dominate, rtol, confidence, max_products)
-    return _envelope(found, x, max(point.distance for point in found), seed, confidence)
+    return _probed(operator_at, checkpoints, None, seed, dominate, rtol, confidence, max_products)
 
 
-def _measure(
+def _probed(
     operator_at: Callable[[Tensor], Any],
-    points: Sequence[Tensor],
+    places: Sequence[Tensor],
+    radius: float | None,
     seed: int,
     dominate: bool,
     rtol: float,
     confidence: float,
     max_products: int,
-) -> tuple[BallPoint, ...]:
-    """Every point, each interval with its share of the error probability (Bonferroni), all with the same probes."""
+) -> BallProbe:
+    """What all points together say, within a radius or, for None, the largest distance; they have the same probes."""
     require_confidence(confidence)
-    # Each point has an interval of κ and, where D is measured, one of its term.
-    each = 1.0 - (1.0 - confidence) / (len(points) * (2 if dominate else 1))
-    here, found = as_operator(operator_at(points[0])), []
-    for j, point in enumerate(points):
-        there = here if j == 0 else as_operator(operator_at(point))
+    # Each interval has its share of the error probability (Bonferroni). Each point has one of κ and, where D is
+    # measured, one of its term.
+    each = 1.0 - (1.0 - confidence) / (len(places) * (2 if dominate else 1))
+    here, points = as_operator(operator_at(places[0])), []
+    for j, place in enumerate(places):
+        there = here if j == 0 else as_operator(operator_at(place))
         rank = effective_rank(there, rtol=rtol, confidence=each, max_products=max_products, seed=seed)
         raised = None
         if dominate:
@@ -212,17 +199,14 @@ def _measure(
             density = spectral_density(part, products=max_products, probes=_PROBES, seed=seed)
             mean = density.expectation(lambda values: np.maximum(values, 0.0))
             raised = Estimate(density.d * mean.value, density.d * mean.stderr, mean.samples)
-        found.append(BallPoint(float((point - points[0]).norm()), rank, raised))
-    return tuple(found)
-
-
-def _envelope(points: tuple[BallPoint, ...], x: Tensor, radius: float, seed: int, confidence: float) -> BallProbe:
+        points.append(BallPoint(float((place - places[0]).norm()), rank, raised))
+    radius = max(point.distance for point in points) if radius is None else radius
     ranks = [point.rank for point in points]
     top = max(rank.lambda_max for rank in ranks)
     # Cautious ends: the necessary κ divides the lowest trace by the highest λ_max, the sufficient one the other way.
     highest = max(rank.norm_interval[1] for rank in ranks)
-    raised = [point.raised.interval(ranks[0].confidence)[1] for point in points if point.raised is not None]
-    norm = float(x.norm())
+    added = [point.raised.interval(each)[1] for point in points if point.raised is not None]
+    norm = float(places[0].norm())
     parts = ["holds at the sampled points, up to the intervals; between them nothing is shown"]
     if not top > 0:
         parts = ["no sampled point has a positive eigenvalue: any L and κ will do for these"]
@@ -232,7 +216,7 @@ def _envelope(points: tuple[BallPoint, ...], x: Tensor, radius: float, seed: int
     if missed:
         parts.append(f"{missed} of {len(ranks)} points missed the asked accuracy: more max_products")
     return BallProbe(
-        points=points,
+        points=tuple(points),
         radius=radius,
         relative_radius=radius / norm if norm else math.inf,
         seed=seed,
@@ -240,6 +224,6 @@ def _envelope(points: tuple[BallPoint, ...], x: Tensor, radius: float, seed: int
         lambda_max=top,
         trace=max(rank.trace.value for rank in ranks),
         kappa_necessary=max(rank.trace_interval[0] for rank in ranks) / highest if top > 0 else math.nan,
-        kappa_sufficient=sum(raised) / top if raised and top > 0 else None,
+        kappa_sufficient=sum(added) / top if added and top > 0 else None,
         reason="; ".join(parts),
     )

@@ -231,45 +231,27 @@ class Bracket:
 
 @dataclass(frozen=True)
 class ForwardOnly(Jsonable):
-    """What n second differences say of the Hessian at x, smoothed at scale μ if f has kinks.
+    """What n second differences say of the Hessian at x, smoothed at scale μ if f has kinks."""
 
-    Attributes:
-        d: The number of parameters.
-        mu: The step μ.
-        distribution: The distribution of the directions.
-        seed: The seed of the directions.
-        confidence: The confidence of every interval.
-        trace: The trace tr H, with its standard error.
-        trace_interval: The interval of the trace by Student's t, for sampling alone; ``rounding`` and ``truncation``
-            come on top.
-        rounding: The standard deviation of the rounding error of the trace, √(4 + 2/n) ε_f/μ².
-        truncation: The error c μ²; with kinks, the change from rung to rung.
-        frobenius_squared: The square ‖H‖_F²; None for Rademacher directions.
-        cube: The trace tr H³; None for Rademacher directions.
-        brackets: The brackets of κ = tr H/‖H‖₂, by ``second_differences.BRACKETS``: "any-sign" for every symmetric H,
-            "psd-second" and "psd" for positive semi-definite H from second and from third moments.
-        indefinite: Whether (‖H‖_F²)² > tr H · tr H³, which no positive semi-definite H has, over the whole interval.
-        ladder: How μ was chosen.
-        evaluations: The number of values of f, those of the ladder included.
-        reason: What to know before the numbers are used, in a line.
-    """
-
-    d: int
-    mu: float
-    distribution: Distribution
-    seed: int
-    confidence: float
-    trace: Estimate
+    d: int  # the number of parameters
+    mu: float  # the step μ
+    distribution: Distribution  # the distribution of the directions
+    seed: int  # the seed of the directions
+    confidence: float  # the confidence of every interval
+    trace: Estimate  # the trace tr H, with its standard error
+    # the interval of the trace by Student's t, for sampling alone; ``rounding`` and ``truncation`` come on top
     trace_interval: Interval
-    rounding: float
-    truncation: float
-    frobenius_squared: Quantity | None
-    cube: Quantity | None
+    rounding: float  # the standard deviation of the rounding error of the trace, √(4 + 2/n) ε_f/μ²
+    truncation: float  # the error c μ²; with kinks, the change from rung to rung
+    frobenius_squared: Quantity | None  # the square ‖H‖_F²; None for Rademacher directions
+    cube: Quantity | None  # the trace tr H³; None for Rademacher directions
+    # the brackets of κ = tr H/‖H‖₂, by ``second_differences.BRACKETS``: "any-sign" for every symmetric H, "psd-second"
+    # and "psd" for positive semi-definite H from second and from third moments
     brackets: dict[str, Bracket]
-    indefinite: bool
-    ladder: MuLadder
-    evaluations: int
-    reason: str
+    indefinite: bool  # whether (‖H‖_F²)² > tr H · tr H³, which no positive semi-definite H has, over the whole interval
+    ladder: MuLadder  # how μ was chosen
+    evaluations: int  # the number of values of f, those of the ladder included
+    reason: str  # what to know before the numbers are used, in a line
 
     def summary(self) -> str:
         """Every number with its name and interval, a line each."""

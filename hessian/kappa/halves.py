@@ -17,17 +17,11 @@ from hessian.spectrum.lanczos import lanczos
 
 @dataclass(frozen=True)
 class SplitSample:
-    """λ_max of two halves, and what each half's top eigenvector finds in the other.
+    """λ_max of two halves, and what each half's top eigenvector finds in the other."""
 
-    Attributes:
-        own: The largest eigenvalues (λ_max(H_A), λ_max(H_B)), each of its own half.
-        crossed: The forms (u_Aᵀ H_B u_A, u_Bᵀ H_A u_B), each on the other half.
-        products: The number of products spent on both halves.
-    """
-
-    own: tuple[float, float]
-    crossed: tuple[float, float]
-    products: int
+    own: tuple[float, float]  # the largest eigenvalues (λ_max(H_A), λ_max(H_B)), each of its own half
+    crossed: tuple[float, float]  # the forms (u_Aᵀ H_B u_A, u_Bᵀ H_A u_B), each on the other half
+    products: int  # the number of products spent on both halves
 
     @property
     def above(self) -> float:

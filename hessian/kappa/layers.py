@@ -24,17 +24,12 @@ _HEADS = ("layer", "d", "κ", "interval", "tr", "share of tr", "‖·‖₂", "p
 
 @dataclass(frozen=True)
 class LayerRank:
-    """What was measured of one layer.
+    """What was measured of one layer."""
 
-    Attributes:
-        layer: The name of the module that has the parameters; "" for the model itself.
-        share: The block's trace by tr(H), with its standard error. Negative traces make shares below 0 and above 1.
-        rank: κ, trace and norm of the layer's block, each with its interval.
-    """
-
-    layer: str
+    layer: str  # the name of the module that has the parameters; "" for the model itself
+    # The block's trace by tr(H), with its standard error. Negative traces make shares below 0 and above 1.
     share: Estimate
-    rank: EffectiveRank
+    rank: EffectiveRank  # κ, trace and norm of the layer's block, each with its interval
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -52,25 +47,15 @@ class LayerRank:
 
 @dataclass(frozen=True, kw_only=True)
 class ByLayer(Jsonable):
-    """κ of every layer's block of H, and its share of the trace.
+    """κ of every layer's block of H, and its share of the trace."""
 
-    Attributes:
-        operator: The name of the matrix.
-        d: Its dimension.
-        rows: The layers, in the module's order.
-        trace: tr(H), the sum of the blocks' traces, with its standard error.
-        products: The products with H of all layers together.
-        confidence: The confidence of each interval on its own.
-        reason: What was not tried of model, loss and data; empty where all was.
-    """
-
-    operator: str
-    d: int
-    rows: tuple[LayerRank, ...]
-    trace: Estimate
-    products: int
-    confidence: float
-    reason: str
+    operator: str  # the name of the matrix
+    d: int  # its dimension
+    rows: tuple[LayerRank, ...]  # the layers, in the module's order
+    trace: Estimate  # tr(H), the sum of the blocks' traces, with its standard error
+    products: int  # the products with H of all layers together
+    confidence: float  # the confidence of each interval on its own
+    reason: str  # what was not tried of model, loss and data; empty where all was
 
     def __str__(self) -> str:
         """A line a layer, below a line of heads."""

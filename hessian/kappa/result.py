@@ -20,102 +20,65 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EffectiveRankProgress:
-    """Where an estimate stands after a product.
+    """Where an estimate stands after a product."""
 
-    Attributes:
-        stage: What is being done: "lanczos" or "probes".
-        products: The number of products spent so far.
-        lambda_max: The largest Ritz value.
-        residual: How far ‖H‖₂ may be above the Ritz value of the largest magnitude, for half of the probability that
-            the confidence leaves.
-        kappa: The estimate so far, NaN while nothing is known of the trace.
-        low: The lower end of its interval, -inf until there are two probes.
-        high: The upper end of its interval.
-        needed: The products in all that the half-width asked for will take, as far as one can tell by now; within a
-            factor of 2 in nine of ten runs from the tenth product on (docs/kappa.md). None until something is known.
-    """
-
-    stage: str
-    products: int
-    lambda_max: float
+    stage: str  # what is being done: "lanczos" or "probes"
+    products: int  # the number of products spent so far
+    lambda_max: float  # the largest Ritz value
+    # how far ‖H‖₂ may be above the Ritz value of the largest magnitude, for half of the probability that the confidence
+    # leaves
     residual: float
-    kappa: float
-    low: float
-    high: float
+    kappa: float  # the estimate so far, NaN while nothing is known of the trace
+    low: float  # the lower end of its interval, -inf until there are two probes
+    high: float  # the upper end of its interval
+    # The products in all that the half-width asked for will take, as far as one can tell by now; within a factor of 2
+    # in nine of ten runs from the tenth product on (docs/kappa.md). None until something is known.
     needed: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
 class EffectiveRank(Jsonable):
-    """The effective rank of H, in every reading of it, each with its uncertainty.
+    """The effective rank of H, in every reading of it, each with its uncertainty."""
 
-    Attributes:
-        operator: The name of the matrix, e.g. "hessian" or "gauss-newton".
-        d: The dimension of the matrix.
-        kappa: tr(H)/‖H‖₂, the paper's κ; NaN where H = 0. Negative eigenvalues lower it.
-        interval: (low, high) for it, with room for a larger ‖H‖₂ that the start vector may have missed.
-        confidence: The confidence of the intervals.
-        trace: tr(H), with its standard error; its interval is ``trace_interval``.
-        trace_interval: (low, high) for it.
-        lambda_max: Largest Ritz value: λ_max is at least that.
-        lambda_max_residual: An eigenvalue is at most that far from it.
-        lambda_min: Smallest Ritz value: λ_min is at most that.
-        lambda_min_residual: An eigenvalue is at most that far from it.
-        norm: θ, the larger of |lambda_max| and |lambda_min|: ‖H‖₂ is at least that.
-        norm_interval: (θ, end): ‖H‖₂ is never below θ, and above the end with at most half of the probability that the
-            confidence leaves, whatever the spectrum is (``hessian.spectrum.unseen_eigenvalues``).
-        kappa_positive: Σ max(λ, 0)/λ_max; None where H may be indefinite (``SpectralDensity.kappas`` measures it).
-        kappa_absolute: Σ|λ|/max|λ|; None likewise.
-        ritz_values: All, ascending.
-        ritz_residuals: The residual of each: an eigenvalue is at most that far from it.
-        ritz_weights: The share of the d eigenvalues at each Ritz value, as Lanczos' random start vector sees it; empty
-            where Lanczos was restarted.
-        steps: Lanczos steps k.
-        probes: Random probes of the complement, N.
-        products: All products with H, quadratic forms included.
-        quadratic_forms: Those that needed only vᵀHv.
-        limit: The most products that were allowed.
-        rtol: Asked half-width of the interval, relative to κ.
-        reached: Whether the interval is that narrow.
-        needed: The products in all that ``rtol`` takes: ``products`` where it is reached, else as foretold (see
-            ``EffectiveRankProgress``). None where κ is undefined.
-        reason: What happened, what to do if not reached, and what the signs mean; one line.
-        seed: The seed of everything random.
-        dtype: The dtype of the products.
-        seconds: Wall-clock time.
-        history: (products, lambda_max, kappa, low, high) after each product or probe.
-    """
-
-    operator: str
-    d: int
-    kappa: float
+    operator: str  # the name of the matrix, e.g. "hessian" or "gauss-newton"
+    d: int  # the dimension of the matrix
+    kappa: float  # tr(H)/‖H‖₂, the paper's κ; NaN where H = 0. Negative eigenvalues lower it.
+    # (low, high) for it, with room for a larger ‖H‖₂ that the start vector may have missed
     interval: tuple[float, float]
-    confidence: float
-    trace: Estimate
-    trace_interval: tuple[float, float]
-    lambda_max: float
-    lambda_max_residual: float
-    lambda_min: float
-    lambda_min_residual: float
-    norm: float
+    confidence: float  # the confidence of the intervals
+    trace: Estimate  # tr(H), with its standard error; its interval is ``trace_interval``
+    trace_interval: tuple[float, float]  # (low, high) for it
+    lambda_max: float  # largest Ritz value: λ_max is at least that
+    lambda_max_residual: float  # an eigenvalue is at most that far from it
+    lambda_min: float  # smallest Ritz value: λ_min is at most that
+    lambda_min_residual: float  # an eigenvalue is at most that far from it
+    norm: float  # θ, the larger of |lambda_max| and |lambda_min|: ‖H‖₂ is at least that
+    # (θ, end): ‖H‖₂ is never below θ, and above the end with at most half of the probability that the confidence
+    # leaves, whatever the spectrum is (``hessian.spectrum.unseen_eigenvalues``)
     norm_interval: tuple[float, float]
+    # Σ max(λ, 0)/λ_max; None where H may be indefinite (``SpectralDensity.kappas`` measures it)
     kappa_positive: Estimate | None
-    kappa_absolute: Estimate | None
-    ritz_values: tuple[float, ...]
-    ritz_residuals: tuple[float, ...]
+    kappa_absolute: Estimate | None  # Σ|λ|/max|λ|; None likewise
+    ritz_values: tuple[float, ...]  # all, ascending
+    ritz_residuals: tuple[float, ...]  # the residual of each: an eigenvalue is at most that far from it
+    # the share of the d eigenvalues at each Ritz value, as Lanczos' random start vector sees it; empty where Lanczos
+    # was restarted
     ritz_weights: tuple[float, ...]
-    steps: int
-    probes: int
-    products: int
-    quadratic_forms: int
-    limit: int
-    rtol: float
-    reached: bool
+    steps: int  # Lanczos steps k
+    probes: int  # random probes of the complement, N
+    products: int  # all products with H, quadratic forms included
+    quadratic_forms: int  # those that needed only vᵀHv
+    limit: int  # the most products that were allowed
+    rtol: float  # asked half-width of the interval, relative to κ
+    reached: bool  # whether the interval is that narrow
+    # The products in all that ``rtol`` takes: ``products`` where it is reached, else as foretold (see
+    # ``EffectiveRankProgress``). None where κ is undefined.
     needed: int | None
-    reason: str
-    seed: int
-    dtype: str
-    seconds: float
+    reason: str  # what happened, what to do if not reached, and what the signs mean; one line
+    seed: int  # the seed of everything random
+    dtype: str  # the dtype of the products
+    seconds: float  # wall-clock time
+    # (products, lambda_max, kappa, low, high) after each product or probe
     history: tuple[tuple[int, float, float, float, float], ...] = field(repr=False)
 
     def believed(self, residual: float) -> float:

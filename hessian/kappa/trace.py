@@ -19,33 +19,19 @@ from hessian.spectrum.lanczos import require_room
 
 @dataclass(frozen=True, kw_only=True)
 class Trace(Jsonable):
-    """The trace of H.
+    """The trace of H."""
 
-    Attributes:
-        operator: The name of the matrix.
-        d: Its dimension.
-        value: The estimate.
-        stderr: Its standard error; 0 where the Lanczos vectors span everything.
-        interval: (low, high) for tr(H), with ``confidence``.
-        confidence: The confidence of the interval.
-        products: All products with H.
-        rtol: Asked half-width of the interval, relative to the value.
-        reached: Whether the interval is that narrow.
-        remarks: What is to be said of H beside its numbers.
-        seed: The seed of everything random.
-    """
-
-    operator: str
-    d: int
-    value: float
-    stderr: float
-    interval: tuple[float, float]
-    confidence: float
-    products: int
-    rtol: float
-    reached: bool
-    remarks: str
-    seed: int
+    operator: str  # the name of the matrix
+    d: int  # its dimension
+    value: float  # the estimate
+    stderr: float  # its standard error; 0 where the Lanczos vectors span everything
+    interval: tuple[float, float]  # (low, high) for tr(H), with ``confidence``
+    confidence: float  # the confidence of the interval
+    products: int  # all products with H
+    rtol: float  # asked half-width of the interval, relative to the value
+    reached: bool  # whether the interval is that narrow
+    remarks: str  # what is to be said of H beside its numbers
+    seed: int  # the seed of everything random
 
     def __str__(self) -> str:
         value, low, high = to_its_width(self.value, *self.interval)

@@ -35,34 +35,23 @@ Function = Callable[[Floats], Floats]
 
 @dataclass(frozen=True, kw_only=True)
 class SpectralDensity:
-    """The distribution of H's eigenvalues, ρ = Σ weight·δ(λ − node).
+    """The distribution of H's eigenvalues, ρ = Σ weight·δ(λ − node)."""
 
-    Attributes:
-        operator: The name of the matrix.
-        d: The dimension of the matrix.
-        nodes: The Ritz values, ascending, (n,).
-        residuals: The residual of each, (n,): an eigenvalue lies within that.
-        exact: Whether a node is one eigenvalue, (n,): its residual is at most 1 % of it, and its weight that of one.
-        seen: The share of the eigenvalues at each node as each probe sees it, (probes, n), by Gauss's rule.
-        coarse_nodes: The nodes of the same rule from one product a probe fewer: what differs is the rule's own error.
-        coarse: The shares of the eigenvalues at these, (probes, fewer).
-        products: The number of products spent.
-        bandwidth: The σ of the Gaussians that ``curve`` puts in the atoms' places, in units of λ: the mean distance of
-            neighbouring nodes of a probe where the mass is, which is as fine as so few products see.
-        seed: The seed of everything random.
-    """
-
-    operator: str
-    d: int
-    nodes: Floats
-    residuals: Floats
+    operator: str  # the name of the matrix
+    d: int  # the dimension of the matrix
+    nodes: Floats  # the Ritz values, ascending, (n,)
+    residuals: Floats  # the residual of each, (n,): an eigenvalue lies within that
+    # whether a node is one eigenvalue, (n,): its residual is at most 1 % of it, and its weight that of one
     exact: NDArray[np.bool_]
-    seen: Floats
+    seen: Floats  # the share of the eigenvalues at each node as each probe sees it, (probes, n), by Gauss's rule
+    # the nodes of the same rule from one product a probe fewer: what differs is the rule's own error
     coarse_nodes: Floats
-    coarse: Floats
-    products: int
+    coarse: Floats  # the shares of the eigenvalues at these, (probes, fewer)
+    products: int  # the number of products spent
+    # the σ of the Gaussians that ``curve`` puts in the atoms' places, in units of λ: the mean distance of neighbouring
+    # nodes of a probe where the mass is, which is as fine as so few products see
     bandwidth: float
-    seed: int
+    seed: int  # the seed of everything random
 
     @property
     def samples(self) -> Floats:

@@ -26,25 +26,15 @@ _SIGNS = 12  # stage of the random signs
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Diagonal:
-    """The diagonal of H.
+    """The diagonal of H."""
 
-    Attributes:
-        operator: The name of the matrix.
-        values: The estimates of H_ii, (d,).
-        stderr: The standard error of each, (d,); 0 where the diagonal is exact.
-        samples: The number of random sign vectors; 0 where the diagonal was read off H's columns, and is exact.
-        products: The number of products.
-        seed: The seed of everything random.
-        layout: The names and shapes of the parameters; None where H has none.
-    """
-
-    operator: str
-    values: Tensor = field(repr=False)
-    stderr: Tensor = field(repr=False)
-    samples: int
-    products: int
-    seed: int
-    layout: Layout | None = field(repr=False)
+    operator: str  # the name of the matrix
+    values: Tensor = field(repr=False)  # the estimates of H_ii, (d,)
+    stderr: Tensor = field(repr=False)  # the standard error of each, (d,); 0 where the diagonal is exact
+    samples: int  # the number of random sign vectors; 0 where the diagonal was read off H's columns, and is exact
+    products: int  # the number of products
+    seed: int  # the seed of everything random
+    layout: Layout | None = field(repr=False)  # the names and shapes of the parameters; None where H has none
 
     def __str__(self) -> str:
         error = "exact" if not self.samples else f"± {self.error:.2g} of its norm"

@@ -33,32 +33,22 @@ class TopEigenvalues(Jsonable):
 
     A residual proves that an eigenvalue of H is that near. It proves neither that no further one was missed, nor how
     often an eigenvalue occurs: equal ones are seen once.
-
-    Attributes:
-        operator: The name of the matrix.
-        d: Its dimension.
-        which: What was looked for: the eigenvalues of the largest "magnitude", the "largest" or the "smallest".
-        values: The Ritz values, outermost first.
-        residuals: The residual ‖Hu − θu‖ of each, at least the rounding of products: an eigenvalue is that near.
-        bound: No eigenvalue is further out than this but with probability 1 %, that of a random start vector which sees
-            so little of it (``hessian.spectrum.unseen_eigenvalues``): one of ‖H‖₂, of λ_max or of λ_min. Where the
-            vectors span everything it is the outermost value.
-        products: The number of products.
-        converged: Whether all residuals are at most rtol·‖H‖₂, and one much further out is as good as excluded.
-        vectors: A unit eigenvector (d,) of each, where they were asked for.
-        seed: The seed of the start vector.
     """
 
-    operator: str
-    d: int
-    which: str
-    values: tuple[float, ...]
+    operator: str  # the name of the matrix
+    d: int  # its dimension
+    which: str  # what was looked for: the eigenvalues of the largest "magnitude", the "largest" or the "smallest"
+    values: tuple[float, ...]  # the Ritz values, outermost first
+    # the residual ‖Hu − θu‖ of each, at least the rounding of products: an eigenvalue is that near
     residuals: tuple[float, ...]
+    # No eigenvalue is further out than this but with probability 1 %, that of a random start vector which sees so
+    # little of it (``hessian.spectrum.unseen_eigenvalues``): one of ‖H‖₂, of λ_max or of λ_min. Where the vectors span
+    # everything it is the outermost value.
     bound: float
-    products: int
-    converged: bool
-    vectors: tuple[Tensor, ...] = field(repr=False)
-    seed: int
+    products: int  # the number of products
+    converged: bool  # whether all residuals are at most rtol·‖H‖₂, and one much further out is as good as excluded
+    vectors: tuple[Tensor, ...] = field(repr=False)  # a unit eigenvector (d,) of each, where they were asked for
+    seed: int  # the seed of the start vector
 
     def __str__(self) -> str:
         shown = ", ".join(f"{v:.5g} ± {r:.1g}" for v, r in zip(self.values, self.residuals, strict=True))

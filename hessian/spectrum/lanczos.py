@@ -83,29 +83,20 @@ def _complement_(vectors: Sequence[Tensor], v: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Lanczos:
-    """A Krylov space and what it says of H:  H Qᵀ = Qᵀ T + q cᵀ,  Q Qᵀ = I,  Q q = 0.
+    """A Krylov space and what it says of H:  H Qᵀ = Qᵀ T + q cᵀ,  Q Qᵀ = I,  Q q = 0."""
 
-    Attributes:
-        projected: The matrix T = Q H Qᵀ, (k, k) float64 on the CPU; tridiagonal unless restarted within ``max_basis``.
-        coupling: The vector c, (k,) float64: (0, ..., 0, β_k) unless just restarted; zero if the space is invariant.
-        vectors: The rows of Q, k vectors (d,) of the operator's dtype.
-        following: The next vector q, (d,), or None where the vectors span everything.
-        ritz_values: The eigenvalues θ of T, (k,) ascending.
-        ritz_residuals: The norm ‖H u − θ u‖ = |cᵀs| of each, (k,): an eigenvalue of H is at most that far from θ.
-        hidden: How probably a larger eigenvalue was missed, which no residual tells.
-        products: The number of products spent so far.
-        converged: Whether the residual of the Ritz value of the largest magnitude is at most tol·|θ|, and a much larger
-            one is as good as excluded; False without tol.
-    """
-
+    # the matrix T = Q H Qᵀ, (k, k) float64 on the CPU; tridiagonal unless restarted within ``max_basis``
     projected: Tensor
+    # the vector c, (k,) float64: (0, ..., 0, β_k) unless just restarted; zero if the space is invariant
     coupling: Tensor
-    vectors: tuple[Tensor, ...] = field(repr=False)
-    following: Tensor | None = field(repr=False)
-    ritz_values: Tensor
-    ritz_residuals: Tensor
-    hidden: Hidden = field(repr=False)
-    products: int
+    vectors: tuple[Tensor, ...] = field(repr=False)  # the rows of Q, k vectors (d,) of the operator's dtype
+    following: Tensor | None = field(repr=False)  # the next vector q, (d,), or None where the vectors span everything
+    ritz_values: Tensor  # the eigenvalues θ of T, (k,) ascending
+    ritz_residuals: Tensor  # the norm ‖H u − θ u‖ = |cᵀs| of each, (k,): an eigenvalue of H is at most that far from θ
+    hidden: Hidden = field(repr=False)  # how probably a larger eigenvalue was missed, which no residual tells
+    products: int  # the number of products spent so far
+    # whether the residual of the Ritz value of the largest magnitude is at most tol·|θ|, and a much larger one is as
+    # good as excluded; False without tol
     converged: bool = False
 
     @property

@@ -91,15 +91,9 @@ def _rounds(size: SimpleNamespace) -> Iterator[Row]:
                     "corrected bound": corrected,
                     "stated bound": rounds_by_bound(statement("theorem-1", "stated"), setting, EPSILON),
                 }
+                where = {"knob": knob, "at": at, "noise": noise}
                 for series, each in found.items():
-                    yield {
-                        "knob": knob,
-                        "at": at,
-                        "noise": noise,
-                        "series": series,
-                        "rounds": each.rounds,
-                        "eta": each.eta,
-                    }
+                    yield {**where, "series": series, "rounds": each.rounds, "eta": each.eta}
 
 
 def _largest(size: SimpleNamespace) -> Iterator[Row]:

@@ -24,29 +24,17 @@ _RUN: Final = ("m", "M", "P", "K", "R", "eta", "mu", "distribution", "replacemen
 
 @dataclass(frozen=True)
 class Check:
-    """measured ≤ bound?
+    """measured ≤ bound?"""
 
-    Attributes:
-        claim: What was checked: the statement, its left side.
-        bounded_by: The right side as a formula, and its terms at the constants of the run.
-        measured: The left side.
-        stderr: Standard error of the left side; 0 where it is exact.
-        bound: The right side.
-        ratio: measured/bound; above 1 the statement fails. NaN where both are 0.
-        holds: True or False where the numbers decide, None where the interval holds the bound.
-        source: Where the left side is from: exact, simulation (numpy) or run (the lab's own algorithm).
-        more: About how many runs in all would decide; 0 where these do.
-    """
-
-    claim: str
-    bounded_by: str
-    measured: float
-    stderr: float
-    bound: float
-    ratio: float
-    holds: bool | None
-    source: Source
-    more: int = 0
+    claim: str  # what was checked: the statement, its left side
+    bounded_by: str  # the right side as a formula, and its terms at the constants of the run
+    measured: float  # the left side
+    stderr: float  # standard error of the left side; 0 where it is exact
+    bound: float  # the right side
+    ratio: float  # measured/bound; above 1 the statement fails. NaN where both are 0.
+    holds: bool | None  # True or False where the numbers decide, None where the interval holds the bound
+    source: Source  # where the left side is from: exact, simulation (numpy) or run (the lab's own algorithm)
+    more: int = 0  # about how many runs in all would decide; 0 where these do
 
     def __str__(self) -> str:
         error = f" ± {self.stderr:.2g}" if self.stderr else ""

@@ -83,17 +83,11 @@ class Instance:
 
 @dataclass(frozen=True)
 class Tightness:
-    """The worst cases of a statement.
+    """The worst cases of a statement."""
 
-    Attributes:
-        statement: The statement.
-        instances: The worst case of each search that found one.
-        left_out: Class of problems -> why it has no instance.
-    """
-
-    statement: Statement
-    instances: tuple[Instance, ...]
-    left_out: Mapping[str, str]
+    statement: Statement  # the statement
+    instances: tuple[Instance, ...]  # the worst case of each search that found one
+    left_out: Mapping[str, str]  # class of problems -> why it has no instance
 
     @property
     def worst(self) -> Instance:

@@ -19,28 +19,17 @@ class Piecewise:
 
     b_i is +b for even and −b for odd i (0 for the last of an odd number of clients), s is ±s₀ by a fair coin at every
     step of every client. c = 0 or q = 1 is Huber's loss; otherwise there are hills beside the bowl, f is not convex.
-
-    Attributes:
-        at: Coordinate x_1 of x_0; the others are 0. [X]
-        width: Half the width w of the bowl, > 0. [X]
-        fall: Curvature c of the hills as a share of L, in 0..1.
-        rest: Slope q far away as a share of the largest, in 0..1.
-        noise: |s₀|, which is σ. [F/X]
-        dissimilarity: |b|, which is σ_G. [F/X]
-        L: Curvature of the bowl, > 0. [F/X²]
-        d: Number of parameters.
-        M: Number of clients.
     """
 
-    at: float
-    width: float = 1.0
-    fall: float = 1.0
-    rest: float = 0.0
-    noise: float = 0.0
-    dissimilarity: float = 0.0
-    L: float = 1.0
-    d: int = 1
-    M: int = 1
+    at: float  # coordinate x_1 of x_0; the others are 0. [X]
+    width: float = 1.0  # half the width w of the bowl, > 0. [X]
+    fall: float = 1.0  # curvature c of the hills as a share of L, in 0..1
+    rest: float = 0.0  # slope q far away as a share of the largest, in 0..1
+    noise: float = 0.0  # |s₀|, which is σ. [F/X]
+    dissimilarity: float = 0.0  # |b|, which is σ_G. [F/X]
+    L: float = 1.0  # curvature of the bowl, > 0. [F/X²]
+    d: int = 1  # number of parameters
+    M: int = 1  # number of clients
 
     def __post_init__(self) -> None:
         for name in ("width", "L"):

@@ -153,17 +153,11 @@ class Bowl:
 
 @dataclass(frozen=True)
 class Logistic:
-    """Logistic regression: client i has n_i examples (a, y), and f_i(x; ξ) = log(1 + exp(−y aᵀx)) of a random one.
+    """Logistic regression: client i has n_i examples (a, y), and f_i(x; ξ) = log(1 + exp(−y aᵀx)) of a random one."""
 
-    Attributes:
-        inputs: The clients' examples a, shape (M, examples, n).
-        labels: y = ±1, shape (M, examples).
-        d: Number of parameters, at least n; a does not see the others.
-    """
-
-    inputs: Floats
-    labels: Floats
-    d: int
+    inputs: Floats  # the clients' examples a, shape (M, examples, n)
+    labels: Floats  # y = ±1, shape (M, examples)
+    d: int  # number of parameters, at least n; a does not see the others
 
     def __post_init__(self) -> None:
         require(self.inputs.ndim == 3, "inputs", "be of shape (M, examples, n)", self.inputs.shape)

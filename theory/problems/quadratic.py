@@ -47,18 +47,12 @@ class Quadratic:
     b_i is +b for even and −b for odd i (0 for the last of an odd number of clients), s is ±s₀ by a fair coin at every
     step of every client. H is diagonal; x_0, b and s₀ have one coordinate in each group that is not 0, the group's
     first: sums of squares by groups say everything.
-
-    Attributes:
-        spectrum: Spectrum of H.
-        start: ‖x_0‖² in each group. [X²]
-        noise: ‖s₀‖² in each group; their sum is σ². [F²/X²]
-        dissimilarity: ‖b‖² in each group; their sum is σ_G². [F²/X²]
     """
 
-    spectrum: Spectrum
-    start: tuple[float, ...]
-    noise: tuple[float, ...]
-    dissimilarity: tuple[float, ...]
+    spectrum: Spectrum  # spectrum of H
+    start: tuple[float, ...]  # ‖x_0‖² in each group. [X²]
+    noise: tuple[float, ...]  # ‖s₀‖² in each group; their sum is σ². [F²/X²]
+    dissimilarity: tuple[float, ...]  # ‖b‖² in each group; their sum is σ_G². [F²/X²]
 
     def __post_init__(self) -> None:
         for name in ("start", "noise", "dissimilarity"):

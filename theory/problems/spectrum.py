@@ -14,16 +14,12 @@ from decomfl_lab.errors import require, require_finite_positive, require_int
 class Spectrum:
     """Eigenvalues of a Hessian H ⪰ 0, in groups of equals.
 
-    Attributes:
-        values: The eigenvalue of each group, ≥ 0 and not all 0. [F/X²]
-        counts: Number of times that each occurs, ≥ 1.
-
     Raises:
         InputError: That names the attribute, the rule and the value.
     """
 
-    values: tuple[float, ...]
-    counts: tuple[int, ...]
+    values: tuple[float, ...]  # the eigenvalue of each group, ≥ 0 and not all 0. [F/X²]
+    counts: tuple[int, ...]  # number of times that each occurs, ≥ 1
 
     def __post_init__(self) -> None:
         require(len(self.values) == len(self.counts) > 0, "counts", "be one for each value", self.counts)

@@ -29,26 +29,16 @@ class Waves:
     A client's own ±b is 0 on average; ±s is thrown anew, by a fair coin, at each step of each client. So f(x) =
     Σ_j a_j cos(w_j·x + θ_j), not convex, and the Hessians of all f_i(·; ξ) lie between ∓Σ_j c_j w_j w_jᵀ,
     c = |a| + |b| + |s|.
-
-    Attributes:
-        a: Amplitudes of f, shape (J,). [F]
-        b: What clients add or take away, shape (J,). [F]
-        s: What the data sample adds or takes away, shape (J,). [F]
-        w: Wave vectors, shape (J, n). [1/X]
-        theta: Phases, shape (J,).
-        start: x_0, shape (n,). [X]
-        d: Number of parameters, at least n.
-        M: Number of clients.
     """
 
-    a: Floats
-    b: Floats
-    s: Floats
-    w: Floats
-    theta: Floats
-    start: Floats
-    d: int
-    M: int = 1
+    a: Floats  # amplitudes of f, shape (J,). [F]
+    b: Floats  # what clients add or take away, shape (J,). [F]
+    s: Floats  # what the data sample adds or takes away, shape (J,). [F]
+    w: Floats  # wave vectors, shape (J, n). [1/X]
+    theta: Floats  # phases, shape (J,)
+    start: Floats  # x_0, shape (n,). [X]
+    d: int  # number of parameters, at least n
+    M: int = 1  # number of clients
 
     def __post_init__(self) -> None:
         require(self.w.ndim == 2, "w", "be of shape (J, n)", self.w.shape)

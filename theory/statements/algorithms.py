@@ -11,17 +11,11 @@ from theory.problems.problem import Floats, Integers, Problem
 
 @dataclass(frozen=True)
 class Losses:
-    """f_i(·; ξ) of the sampled clients, each at its mini-batch of one local step, in many runs at once.
+    """f_i(·; ξ) of the sampled clients, each at its mini-batch of one local step, in many runs at once."""
 
-    Attributes:
-        problem: The losses.
-        clients: Numbers of the sampled clients, shape (runs, m).
-        xi: Their mini-batches, shape (runs, m).
-    """
-
-    problem: Problem
-    clients: Integers
-    xi: Floats
+    problem: Problem  # the losses
+    clients: Integers  # numbers of the sampled clients, shape (runs, m)
+    xi: Floats  # their mini-batches, shape (runs, m)
 
     def __call__(self, points: Floats) -> Floats:
         """The losses at points of shape (runs, m, n) or (runs, m, P, n), in F; shape (runs, m) or (runs, m, P)."""

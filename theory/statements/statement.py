@@ -30,13 +30,9 @@ ONE_HESSIAN: Final = "−H ⪯ ∇²f_i(x; ξ) ⪯ H for all i, ξ and x, with o
 
 @dataclass(frozen=True)
 class StepSizes:
-    """How large η may be.
+    """How large η may be."""
 
-    Attributes:
-        conditions: Every condition's name and the largest η that it allows.
-    """
-
-    conditions: Mapping[str, float]
+    conditions: Mapping[str, float]  # every condition's name and the largest η that it allows
 
     @property
     def largest(self) -> float:

@@ -103,16 +103,27 @@ NOISY: Final = Clients(np.zeros((3, 4), dtype=int), SAMPLE.noises)
 _ONE: Final = Clients([(2,), (-1,), (5,)], [(1,), (3,), (2,)])
 
 
-def _as_printed(clients: Clients, m: int, P: int, what: str) -> Evidence:
+_SIZES: Final = ((1, 1), (2, 2), (2, 3))
+_PARTS: Final = {
+    "with replacement": [(SAMPLE, 1, 1), (SAMPLE, 2, 1), (SAMPLE, 2, 3), (_ONE, 2, 2), (_ONE, 3, 4)],
+    "T_1 without noise, clients drawn with replacement": [(QUIET, *sizes) for sizes in _SIZES],
+    "T_2 alone": [(NOISY, *sizes) for sizes in _SIZES],
+}
+
+
+def part(what: str) -> Evidence:
     """The lemma for clients drawn with replacement."""
-    left, right = clients.second_moment(m, P, replacement=True), printed_covariance(clients, m, P)
-    return same(left, right, f"{what}, m = {m}, P = {P}")
+    return _all(
+        same(
+            clients.second_moment(m, P, replacement=True),
+            printed_covariance(clients, m, P),
+            f"{what}, d = {clients.d}, m = {m}, P = {P}",
+        )
+        for clients, m, P in _PARTS[what]
+    )
 
 
-@mends("lemma.covariance", "line-1300")
-def lemma_with_replacement() -> Evidence:
-    cases = [(SAMPLE, 1, 1), (SAMPLE, 2, 1), (SAMPLE, 2, 3), (_ONE, 2, 2), (_ONE, 3, 4)]
-    return _all(_as_printed(clients, m, P, f"with replacement, d = {clients.d}") for clients, m, P in cases)
+mends("lemma.covariance", "line-1300")(part, "with replacement")
 
 
 @refutes("lemma.covariance", "line-1300", cause="sets-of-clients")
@@ -207,13 +218,6 @@ def _sums_of_gradients(what: str, *, replacement: bool) -> Evidence:
 def trace_of_between() -> Evidence:
     from_mean = SAMPLE.gradients - SAMPLE.gradient
     return same(np.trace(SAMPLE.between), (from_mean**2).sum() / SAMPLE.M, "Tr Δ and the mean of ‖∇f − ∇f_i‖²")
-
-
-_PARTS: Final = {"T_1 without noise, clients drawn with replacement": QUIET, "T_2 alone": NOISY}
-
-
-def part(what: str) -> Evidence:
-    return _all(_as_printed(_PARTS[what], m, P, what) for m, P in [(1, 1), (2, 2), (2, 3)])
 
 
 @supports("line-1306.2")

@@ -9,7 +9,7 @@ import sympy as sp
 
 from theory.findings.corrections import MENDED
 from theory.findings.decorators import mends, refutes, supports
-from theory.findings.evidence.algorithms import PROGRAMS, outcome, play
+from theory.findings.evidence.algorithms import PROGRAMS, mended, outcome, play
 from theory.findings.finding import Evidence, by_role
 from theory.findings.instruments import equal
 
@@ -88,12 +88,7 @@ def without_mean() -> Evidence:
     return Evidence("execution", bool(broken), f"in Algorithm 4, without 1/P: {broken or 'nothing breaks'}")
 
 
-@mends("eq.multiple_perturbation")
-def with_mean() -> Evidence:
-    broken = outcome(PROGRAMS["Algorithm 4"])
-    return Evidence(
-        "execution", not broken, f"in Algorithm 4, with 1/P: {broken or 'every model equals the recursion'}"
-    )
+mends("eq.multiple_perturbation")(mended, "Algorithm 4")
 
 
 @supports("line-288")

@@ -151,16 +151,6 @@ def _a1_terms(r: OneRound, *, last: bool) -> tuple[float, float]:
     return left, 0.5 * r.eta * r.total((r.smooth - r.at_start) ** 2)
 
 
-def zero_mean(r: OneRound) -> tuple[float, float]:
-    """E (1/M) ΣΣ of G_i^k and of ∇f_i^μ(x_i^k)."""
-    return r.total(r.G), r.total(r.smooth)
-
-
-def split_moment(r: OneRound) -> tuple[float, float]:
-    """Both sides of line-1080, summed over i and k."""
-    return r.total(r.G**2), r.total((r.G - r.smooth) ** 2) + r.total(r.smooth**2)
-
-
 def _rise(r: OneRound) -> float:
     """E f(x_{r+1}) − f(x_r)."""
     ends = r.x - r.eta * r.over_sampled(r.G).sum(axis=1)
@@ -490,11 +480,6 @@ def shared_bound() -> Evidence:
     return within(searched(sides), "the mended line-1166.2, rounds of three clients")
 
 
-def walk_exact(r: OneRound) -> tuple[float, float]:
-    """χ_r and line-1101 with τ < k, K = 2."""
-    return r.drift, r.eta**2 * r.mean((r.G[:, 0] ** 2).mean(axis=0))
-
-
 def a5_clients_phi(r: OneRound) -> tuple[float, float]:
     """(c) of line-1191 with φ."""
     left, right = a5_clients(r)
@@ -641,11 +626,16 @@ IDENTITIES: Final[dict[str, Sides]] = {
     "A_1 by polarisation": polarised,
     "A_1, clients without replacement": a1_smoothed,
     "A_1, clients with replacement": a1_smoothed,
-    "E(1/M)ΣΣG = E(1/M)ΣΣ∇f_i^μ(x_i^k)": zero_mean,
-    "E‖G‖² = E‖G − ∇f^μ‖² + E‖∇f^μ‖²": split_moment,
+    "E(1/M)ΣΣG = E(1/M)ΣΣ∇f_i^μ(x_i^k)": lambda r: (r.total(r.G), r.total(r.smooth)),
+    # line-1080, summed over i and k.
+    "E‖G‖² = E‖G − ∇f^μ‖² + E‖∇f^μ‖²": lambda r: (
+        r.total(r.G**2),
+        r.total((r.G - r.smooth) ** 2) + r.total(r.smooth**2),
+    ),
     "A_3, clients without replacement": a3_split,
     "A_3, clients with replacement": a3_split,
     "(c), 2 of 3 clients with replacement": a5_clients,
     "(c) with φ = ½, 2 of 3 clients without replacement": a5_clients_phi,
-    "χ_r = η² (1/M) Σ_i E‖G_i^1‖² for K = 2": walk_exact,
+    # line-1101 with τ < k.
+    "χ_r = η² (1/M) Σ_i E‖G_i^1‖² for K = 2": lambda r: (r.drift, r.eta**2 * r.mean((r.G[:, 0] ** 2).mean(axis=0))),
 }
