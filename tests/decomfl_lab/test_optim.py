@@ -28,7 +28,6 @@ from decomfl_lab.optim import MeZO
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.tables import text_beside
 from tests.decomfl_lab.language.tiny import tiny, transformers
-from tests.decomfl_lab.protocol.test_log import Full
 from tests.decomfl_lab.test_files import holder
 from tests.refusals import refuses
 from tests.situations.judge import Mine, made, same
@@ -457,16 +456,6 @@ def test_a_copy_with_its_model_goes_on_to_the_bit(copied: Callable[[Any], Any], 
     assert again.state_dict() == optimizer.state_dict()
 
 
-def test_a_copy_of_the_same_parameters_is_told_of_the_other_one() -> None:
-    model = net()
-    optimizer = MeZO(model.named_parameters(), 0.05)
-    steps(optimizer, model)
-    again = copy.copy(optimizer)
-    steps(again, model, 1)
-    with pytest.raises(InputError, match="parameters must be written to by steps alone"):
-        steps(optimizer, model, 1)
-
-
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickled])
 def test_an_optimizer_with_an_open_log_is_not_copied(copied: Callable[[Any], Any], tmp_path: Path) -> None:
     model = net()
@@ -519,25 +508,6 @@ def test_a_second_writer_is_told_and_the_log_is_that_of_one_model(elsewhere: boo
                 steps(other, third, 1)
         again.seal()
         assert same(lab.replay(log, first).model, second)
-
-
-@pytest.mark.parametrize("n", [2, 3], ids=["no digest", "a digest"])
-def test_a_full_disk_leaves_x_and_the_log_at_one_step(n: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log, whole = tmp_path / "run.dcl", net()
-    steps(MeZO(whole.named_parameters(), 0.05), whole, 6)
-    optimizer = MeZO((model := net()).named_parameters(), 0.05, log=log, digest_every=4)
-    steps(optimizer, model, n)
-    before = copy.deepcopy(model)
-    with Full(log, "r+") as full, monkeypatch.context() as patch:
-        patch.setattr(optimizer._log, "_file", full)
-        with pytest.raises(InputError, match="cannot write .*run.dcl: No space left"):
-            steps(optimizer, model, 1)
-    assert same(model, before)
-    assert same(lab.replay(log, net()).model, model)
-    steps(optimizer, model, 6 - n)
-    optimizer.seal()
-    assert same(lab.replay(log, net()).model, whole)
-    assert same(model, whole)
 
 
 PEAK = text_beside(__name__, "peak_of_a_step.txt")

@@ -120,21 +120,7 @@ at("autocast in forward: it is rough", train=told("no slopes.*autocast", known=F
     lambda: Autocast(*mlp())
 )
 
-# --- features ---------------------------------------------------------------------------------------------------------
-
-KINKS = {
-    "LeakyReLU": functional.leaky_relu,
-    "ReLU6": functional.relu6,
-    "Hardtanh": functional.hardtanh,
-    "Hardswish": functional.hardswish,
-    "absolute values": torch.abs,
-    "the largest of three": lambda h: h - h.amax(1, keepdim=True),
-    "cumulative maxima": lambda h: h.cummax(1).values,
-    "the norm of all": lambda h: h / h.norm(),
-    "a steep softmax": lambda h: (20 * h).softmax(1),
-}
-for _name, _function in KINKS.items():
-    at(f"features by {_name}: continuous", train=RIGHT.given(**FITTING), optim=RIGHT)(net(_function))
+# --- losses ---------------------------------------------------------------------------------------------------------
 
 
 def quantile(o, t):

@@ -41,7 +41,6 @@ from decomfl_lab.records.seeds import DerivedSeeds, Seeding, draw_seeds
 from decomfl_lab.replicas.replica import Replica
 from tests.fuzz.judge import MESSAGES, RUN_SEED, mended
 from tests.refusals import refuses
-from tests.tables import rows_of
 
 PLAN = Plan(3, 0.1, 2, Distribution.GAUSSIAN, (1, 2))
 RECORD = RoundRecord(2, 0.1, Distribution.SPHERE, (5,), np.ones((1, 3), np.float32))
@@ -130,13 +129,6 @@ def test_a_table_whose_bounds_nobody_looks_at_would_be_noticed(monkeypatch: pyte
     ):
         with pytest.raises((pytest.fail.Exception, AssertionError, struct.error)):
             test()
-
-
-@refuses(*rows_of(__file__)["refused"])
-def test_a_number_is_refused_in_these_words(number: int, name: str, value: int) -> None:
-    layout = Kind(number).layout if number else ROUND_HEAD
-    (field,) = (field for field in layout.fields if field.name == name)
-    field.check(value, Kind(number).whose if number else "the message")
 
 
 def test_a_message_of_a_class_that_is_declared_has_its_fields_in_their_order() -> None:

@@ -115,13 +115,6 @@ def test_a_model_that_is_not_finite_is_no_step_that_is_too_large() -> None:
         lab.train(model, clients=PAIRS, rounds=1)
 
 
-def test_options_that_nobody_has_are_refused(model: nn.Module) -> None:
-    with pytest.raises(lab.InputError, match=r"option of decomfl .*, got 'learning_rate' \(did you mean lr\?\)"):
-        lab.train(model, clients=PAIRS, learning_rate=0.1)
-    with pytest.raises(lab.InputError, match="option of fedavg must be one of .*, got 'perturbations'"):
-        lab.FedAvg(perturbations=3)  # type: ignore[call-arg]
-
-
 def test_the_command_line_takes_ones_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
