@@ -3,8 +3,9 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+from msgspec import Struct, to_builtins
 from torch import Tensor
 
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
@@ -12,25 +13,25 @@ from decomfl_lab.errors import require
 from decomfl_lab.files import as_path
 from decomfl_lab.outside import read_as
 
-State = tuple[dict[str, Tensor], dict[str, Any]]
+S = TypeVar("S", bound=Struct)
 
 _SHARE = 0.1  # share of the time that writing may take
 
 
-class Checkpoint:
+class Checkpoint(Generic[S]):
     """The file of a run; nothing happens without a path."""
 
-    def __init__(self, path: Path | None, run: Callable[[], dict[str, Any]], kind: type | None = None) -> None:
+    def __init__(self, path: Path | None, run: Callable[[], dict[str, Any]], kind: type[S]) -> None:
         """Keep the state of the run that ``run()``, JSON-able, tells from all others, in ``path``.
 
-        Its values are those of a ``kind`` of ``decomfl_lab.outside``; None for no matter what.
+        Its values are of a ``kind`` of ``decomfl_lab.outside``.
         """
         self._kind = kind
         self._path = None if path is None else as_path("checkpoint", path)
         self._run = run() if path is not None else {}
         self._resting_until = 0.0
 
-    def load(self) -> State | None:
+    def load(self) -> tuple[dict[str, Tensor], S] | None:
         """The state, or None if there is none yet; InputError that names what differs if it is another run's."""
         if self._path is None or not self._path.exists():
             return None
@@ -39,16 +40,15 @@ class Checkpoint:
         known = saved if isinstance(saved, dict) else {}
         other = [name for name, value in self._run.items() if name not in known or known[name] != value]
         require(not other, "checkpoint", f"be of this run ({', '.join(other)} differ)", str(self._path))
-        if self._kind is not None:
-            read_as(self._kind, values, f"checkpoint {self._path}")
-        return {name: tensor.clone() for name, tensor in tensors.items()}, values
+        state = read_as(self._kind, values, f"checkpoint {self._path}")
+        return {name: tensor.clone() for name, tensor in tensors.items()}, state
 
-    def save(self, state: Callable[[], State], *, last: bool) -> None:
+    def save(self, state: Callable[[], tuple[dict[str, Tensor], S]], *, last: bool) -> None:
         """Write the state, unless it is not the last and writing has just taken more than its share of the time."""
         now = time.perf_counter()
         if self._path is None or (now < self._resting_until and not last):
             return
         tensors, values = state()
-        write_checkpoint(self._path, tensors, {**values, "run": self._run})
+        write_checkpoint(self._path, tensors, to_builtins(values, enc_hook=float) | {"run": self._run})
         done = time.perf_counter()
         self._resting_until = done + (done - now) / _SHARE

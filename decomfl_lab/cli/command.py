@@ -2,14 +2,14 @@
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import click
 
 from decomfl_lab.cli.screen import Screened
-from decomfl_lab.options import REQUIRED, declared, require_options
+from decomfl_lab.options import REQUIRED, Option, declared, require_options
 
 T = TypeVar("T")
 
@@ -95,9 +95,14 @@ def beside(run: Callable[[Any, dict[str, Any]], None], own: type) -> Callable[..
 
 def flags_of(kind: type, *, unset: bool = False) -> list[click.Parameter]:
     """The flags and arguments of a dataclass of options; where they are left ``unset``, None is for not given."""
+    return flags(declared(kind), unset=unset)
+
+
+def flags(options: Iterable[tuple[str, Option]], *, unset: bool = False) -> list[click.Parameter]:
+    """The flags and arguments of options by their names; see ``flags_of``. Schedules are text."""
     params: list[click.Parameter] = []
-    for name, option in declared(kind):
-        type_ = option.kind
+    for name, option in options:
+        type_ = str if option.is_schedule else option.kind
         many = get_origin(type_) is tuple
         type_ = get_args(type_)[0] if many else type_
         attributes: dict[str, Any] = {
@@ -113,12 +118,12 @@ def flags_of(kind: type, *, unset: bool = False) -> list[click.Parameter]:
         dashed = f"--{name.replace('_', '-')}"
         if type_ is bool:
             attributes |= {"is_flag": True, "type": None}
-            dashed = f"{dashed}/--no-{dashed[2:]}" if option.default else dashed
-        flags = option.flag.split() or [dashed]
+            dashed = f"{dashed}/--no-{dashed[2:]}" if option.default or unset else dashed
+        names = option.flag.split() or [dashed]
         # The help tells the default where it does not do so by itself.
-        silent = option.default in (None, "", (), REQUIRED) or option.default is False or "[default:" in option.help
+        silent = option.default in (None, "", (), {}, REQUIRED) or option.default is False or "[default:" in option.help
         text = option.help if silent else f"{option.help} [default: {option.default}]"
-        params.append(Flag([*flags, name], option.group, **attributes, multiple=many, help=text))
+        params.append(Flag([*names, name], option.group, **attributes, multiple=many, help=text))
     return params
 
 

@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
 
-from decomfl_lab.cli.command import WHOLE, Flag, beside, flags_of
+from decomfl_lab.cli.command import beside, flags, flags_of
 from decomfl_lab.cli.screen import Screened
 from decomfl_lab.errors import DivergedError, require, require_choice
 from decomfl_lab.federations.carrier import FEDERATIONS
@@ -135,28 +135,19 @@ def command_of(
     usual = {*USUAL, *(name for name in common if name not in DeComFL.options())}
     grouped = {key: each.group or GROUPS[0] for key, each in options.items()}
     ordered = sorted(options, key=lambda key: [*GROUPS, grouped[key]].index(grouped[key]))
-    searched = CHOSEN if method.tunable else ()
+    listed = [(key, replace(options[key], group="" if key in usual else grouped[key])) for key in ordered]
     # A flag is None where it is not given, so that a file's value stands; a number that can be searched may be auto.
-    flags = []
-    for key in ordered:
-        option = options[key]
-        dashed = key.replace("_", "-")
-        kind, shown = (str, "none") if option.is_schedule else (type(option.default), str(option.default))
-        flag = Flag(
-            [f"--{dashed}/--no-{dashed}" if kind is bool else f"--{dashed}"],
-            "" if key in usual else grouped[key],
-            type=_OrAuto(kind) if key in searched else WHOLE if kind is int else kind,
-            default=None,
-            help=f"{option.help} [default: {shown}]",
-        )
-        flags.append(flag)
+    params = flags(listed, unset=True)
+    for param in params if method.tunable else ():
+        if param.name in CHOSEN:
+            param.type = _OrAuto(options[param.name].kind)
     doc = inspect.cleandoc(method.__doc__ or "")
     summary, _, more = doc.partition("\n\n")
     formula, source, reference = more.partition("Source:")
     paragraphs = [summary, formula.rstrip(), USAGE, source and "Source: " + reference.strip()]
     return MethodCommand(
         name,
-        params=[*flags, *flags_of(own)],
+        params=[*params, *flags_of(own)],
         callback=beside(partial(run, name), own),
         help="\n\n".join(filter(None, paragraphs)),
         short_help=summary.rstrip("."),

@@ -259,31 +259,31 @@ class Host:
         Where a process lives no longer than a message. A host that has no such file begins at x_0.
         """
         state = {f"state.{slot}": vector for slot, vector in self.replica.state.items()}
-        values = {
-            "run": self._run.hex(),
-            "round": self.replica.round,
-            "steps": {i: self.clients[i].steps_taken for i in self._welcomed},
-            "answers": {i: [r, answer.hex()] for i, (r, answer) in self._answers.items()},
-        }
-        write_checkpoint(path, {"x": self.replica.x, **state}, values)
+        saved = SavedHost(
+            run=self._run.hex(),
+            round=self.replica.round,
+            steps={str(i): self.clients[i].steps_taken for i in self._welcomed},
+            answers={str(i): (r, answer.hex()) for i, (r, answer) in self._answers.items()},
+        )
+        write_checkpoint(path, {"x": self.replica.x, **state}, saved)
 
     def load(self, path: Path) -> None:
         """Go on from what ``save`` wrote; InputError if the file is damaged, of another run or of other clients."""
         tensors, values = read_checkpoint(path)
-        read_as(SavedHost, values, f"checkpoint {path}")
-        require(values["run"] == self._run.hex(), "model of the host", "be of this run", str(path))
+        saved = read_as(SavedHost, values, f"checkpoint {path}")
+        require(saved.run == self._run.hex(), "model of the host", "be of this run", str(path))
         vectors = {"x": self.replica.x} | {f"state.{slot}": own for slot, own in self.replica.state.items()}
         for name, own in vectors.items():
             found = tuple(tensors[name].shape)
             require(found == own.shape, f"{name} in the checkpoint {path}", f"have shape {tuple(own.shape)}", found)
-        steps = {int(i): taken for i, taken in values["steps"].items()}
+        steps = {int(i): taken for i, taken in saved.steps.items()}
         require(steps.keys() <= self.clients.keys(), "clients of the host", f"be {sorted(steps)}", sorted(self.clients))
         state = {slot: tensors[f"state.{slot}"] for slot in self.replica.state}
-        self.replica.restore(Snapshot(values["round"], tensors["x"], state))
+        self.replica.restore(Snapshot(saved.round, tensors["x"], state))
         for i, taken in steps.items():
             self.clients[i].steps_taken = taken
         self._welcomed = set(steps)
-        self._answers = {int(i): (r, bytes.fromhex(answer)) for i, (r, answer) in values["answers"].items()}
+        self._answers = {int(i): (r, bytes.fromhex(answer)) for i, (r, answer) in saved.answers.items()}
 
 
 class Coordinator:

@@ -197,6 +197,7 @@ def kappa(options: KappaOptions) -> None:
     loss on --examples; λ_max is larger on fewer examples, so take as many as time allows.
     """
     from decomfl_lab.devices import use_tf32_, use_threads_
+    from decomfl_lab.outside import SavedEstimate
     from decomfl_lab.progress import RunBars
     from hessian.kappa.picture import picture
     from hessian.resumption import Checkpoint
@@ -214,7 +215,7 @@ def kappa(options: KappaOptions) -> None:
     alone = held_file("checkpoint", checkpoint) if checkpoint is not None else nullcontext()
     with telling(interrupted), alone:
         # Whether the file is whole, and has these settings, is known before anything is trained.
-        Checkpoint(checkpoint, lambda: options.asked).load()
+        Checkpoint(checkpoint, lambda: options.asked, SavedEstimate).load()
         use_tf32_(False)
         measured = _Measured(options)
         others: dict[str, Callable[[], Other]] = {

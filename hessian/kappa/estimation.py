@@ -12,12 +12,12 @@ from scipy.optimize import brentq
 from torch import Tensor
 
 from decomfl_lab.errors import plural, require
+from decomfl_lab.outside import SavedEstimate
 from hessian.estimate import Estimate
 from hessian.kappa.result import EffectiveRank, EffectiveRankProgress, _signs
 from hessian.kappa.settings import SCOUTS, Settings
 from hessian.operators.operator import Counted, Operator
 from hessian.operators.probes import probe
-from hessian.resumption import State
 from hessian.spectrum.forms import SphereForms
 from hessian.spectrum.lanczos import Krylov, dot
 from hessian.spectrum.unseen_eigenvalues import UNLIKELY
@@ -446,42 +446,40 @@ class _Run:
         forms = None if self.forms is self.operator else self.forms.fingerprint()
         return {"operator": self.operator.fingerprint(), "trace_operator": forms} | dataclasses.asdict(self.settings)
 
-    def state(self) -> State:
+    def state(self) -> tuple[dict[str, Tensor], SavedEstimate]:
         """Everything that decides how the run goes on."""
         tensors, krylov = self.krylov.state()
         images, sampled = self.sampled.state()
         tensors |= images | {f"scout.{i}.{j}": v for i, scout in enumerate(self.scouts) for j, v in enumerate(scout)}
-        return tensors, {
-            "krylov": krylov,
-            "products": [self.operator.products, self.operator.quadratic_forms],
-            "forms": [self.forms.products, self.forms.quadratic_forms],
-            "predicted": self.predicted,
-            "beyond": self.beyond,
-            "excluded": self.excluded,
-            "deflated": self.deflated,
-            "inside": self.inside,
-            "sampled": sampled,
-            "history": self.history,
-            "seconds": self.seconds + time.perf_counter() - self._started,
-        }
+        return tensors, SavedEstimate(
+            krylov=krylov,
+            products=(self.operator.products, self.operator.quadratic_forms),
+            forms=(self.forms.products, self.forms.quadratic_forms),
+            predicted=self.predicted,
+            beyond=self.beyond,
+            excluded=self.excluded,
+            deflated=self.deflated,
+            inside=self.inside,
+            sampled=sampled,
+            history=self.history,
+            seconds=self.seconds + time.perf_counter() - self._started,
+        )
 
-    def restore(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
+    def restore(self, tensors: dict[str, Tensor], values: SavedEstimate) -> None:
         """Go on from a ``state``."""
         for name, own in tensors.items():
             fits = own.shape == (self.operator.d,) or not name.startswith(("scout.", "image."))
             require(fits, f"{name} in the checkpoint", f"have shape ({self.operator.d},)", tuple(own.shape))
-        self.krylov.restore(tensors, values["krylov"])
+        self.krylov.restore(tensors, values.krylov)
         names = sorted(name for name in tensors if name.startswith("scout."))
         scouts = [tensors[name].to(self.operator.device) for name in names]
         self.scouts = list(zip(scouts[::2], scouts[1::2], strict=True))
-        self.operator.products, self.operator.quadratic_forms = values["products"]
-        self.forms.products, self.forms.quadratic_forms = values["forms"]
-        self.predicted = [(variance, trace) for variance, trace in values["predicted"]]
-        self.beyond, self.excluded = values["beyond"], values["excluded"]
-        self.deflated, self.inside = values["deflated"], values["inside"]
-        self.sampled.restore(tensors, values["sampled"], self.operator.device)
-        self.history = [tuple(row) for row in values["history"]]
-        self.seconds = values["seconds"]
+        self.operator.products, self.operator.quadratic_forms = values.products
+        self.forms.products, self.forms.quadratic_forms = values.forms
+        self.predicted, self.beyond, self.history = values.predicted, values.beyond, values.history
+        self.excluded, self.deflated, self.inside = values.excluded, values.deflated, values.inside
+        self.sampled.restore(tensors, values.sampled, self.operator.device)
+        self.seconds = values.seconds
 
 
 def _next(values: list[float]) -> float:

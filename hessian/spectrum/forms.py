@@ -1,7 +1,6 @@
 """The trace of a symmetric matrix from quadratic forms on a sphere, with an interval from the products behind them."""
 
 import math
-from typing import Any
 
 import numpy as np
 import torch
@@ -9,6 +8,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import stdtr, stdtrit
 from torch import Tensor
 
+from decomfl_lab.outside import SavedForms
 from hessian.spectrum.lanczos import dot
 
 Array = NDArray[np.float64]
@@ -135,16 +135,14 @@ class SphereForms:
         """Ends of the two-sided interval for tr(B)."""
         return self.quantile(0.5 - confidence / 2), self.quantile(0.5 + confidence / 2)
 
-    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    def state(self) -> tuple[dict[str, Tensor], SavedForms]:
         """Tensors and values that ``restore`` brings back."""
         tensors = {f"image.{i}": image for i, image in enumerate(self._images)}
-        values = {"n": self.n, "values": self.values, "squares": self.squares, "pairs": self.pairs}
-        return tensors, values | {"lengths": self._lengths}
+        return tensors, SavedForms(self.n, self.values, self.squares, self.pairs, self._lengths)
 
-    def restore(self, tensors: dict[str, Tensor], values: dict[str, Any], device: torch.device) -> None:
+    def restore(self, tensors: dict[str, Tensor], values: SavedForms, device: torch.device) -> None:
         """Become what this ``state`` is of, to the bit."""
-        self.n, self.values, self.squares = values["n"], list(values["values"]), list(values["squares"])
-        self.pairs = [(form, product, squares) for form, product, squares in values["pairs"]]
-        self._lengths = list(values["lengths"])
+        self.n, self.values, self.squares = values.n, values.values, values.squares
+        self.pairs, self._lengths = values.pairs, values.lengths
         names = sorted(name for name in tensors if name.startswith("image."))
         self._images = [tensors[name].to(device) for name in names]

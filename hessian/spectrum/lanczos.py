@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 import torch
+from msgspec import structs
 from numpy.typing import NDArray
 from torch import Tensor
 
 from decomfl_lab.devices import free_memory
 from decomfl_lab.errors import require, require_finite_positive, require_int
-from decomfl_lab.outside import SavedKrylov
+from decomfl_lab.outside import SavedKrylov, SavedPoles
 from hessian.operators.matrices import as_operator
 from hessian.operators.operator import Counted, Operator
 from hessian.operators.probes import probe
-from hessian.resumption import Checkpoint, State
+from hessian.resumption import Checkpoint
 from hessian.spectrum.unseen_eigenvalues import Hidden, Pole
 
 Array = NDArray[np.float64]
@@ -253,16 +254,17 @@ class Krylov:
             converged=near and hidden.excludes(),
         )
 
-    def state(self) -> State:
+    def state(self) -> tuple[dict[str, Tensor], SavedKrylov]:
         """Tensors and values that ``restore`` brings back."""
         tensors = {f"vector.{i}": v for i, v in enumerate(self.vectors)}
         tensors |= {"projected": self.projected, "coupling": self.coupling}
         if self.following is not None:
             tensors["following"] = self.following
-        values = {"drawn": self.drawn, "steps": self.steps, "origin": self.origin, "before": self.before}
-        return tensors, values | {"ended": self.ended and asdict(self.ended)}
+        before = [(list(poles), list(numerators)) for poles, numerators in self.before]
+        ended = None if self.ended is None else SavedPoles(**asdict(self.ended))
+        return tensors, SavedKrylov(self.drawn, self.steps, self.origin, before, ended)
 
-    def restore(self, tensors: dict[str, Tensor], values: dict[str, Any]) -> None:
+    def restore(self, tensors: dict[str, Tensor], values: SavedKrylov) -> None:
         """Become the space whose ``state`` this is, to the bit."""
         here, k, d = self.operator.device, len(tensors["coupling"]), self.operator.d
         shapes = {"projected": (k, k), "coupling": (k,), "following": (d,), **{f"vector.{i}": (d,) for i in range(k)}}
@@ -280,9 +282,9 @@ class Krylov:
         self.projected, self.coupling = tensors["projected"], tensors["coupling"]
         self.vectors = [tensors[f"vector.{i}"].to(here) for i in range(k)]
         self.following = tensors["following"].to(here) if "following" in tensors else None
-        self.drawn, self.steps, self.origin = values["drawn"], values["steps"], values["origin"]
-        self.before = [(poles, numerators) for poles, numerators in values["before"]]
-        self.ended = values["ended"] and Hidden(**values["ended"])
+        self.drawn, self.steps, self.origin = values.drawn, values.steps, values.origin
+        self.before = list(values.before)
+        self.ended = None if values.ended is None else Hidden(**structs.asdict(values.ended))
 
 
 def lanczos(

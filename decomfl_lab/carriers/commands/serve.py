@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import click
+from msgspec import to_builtins
 
 from decomfl_lab.cli.train import RunPlace, TrainGroup, command_of, prepared, report, title
 from decomfl_lab.errors import InputError, require
@@ -99,6 +100,7 @@ def _serve(method: str, options: ServeOptions, flags: dict[str, Any]) -> None:
     from decomfl_lab.carriers.stream.connection import require_address
     from decomfl_lab.carriers.stream.server import StreamServer
     from decomfl_lab.federations.remote import RemoteFederation
+    from decomfl_lab.outside import Offer
     from decomfl_lab.runs.messages import Rebuilt
     from decomfl_lab.runs.preparation import movable
 
@@ -114,7 +116,7 @@ def _serve(method: str, options: ServeOptions, flags: dict[str, Any]) -> None:
     with held(out), contextlib.ExitStack() as stack:
         server = StreamServer(
             options.bind,
-            {"run": identity.hex(), "x0": x, "config": run.config.to_dict()},
+            to_builtins(Offer(identity.hex(), x, run.config.to_dict())),
             run.config.clients,
             largest=1024 + SCALAR_BYTES * here.server.K * here.server.P.largest,
             identity=own,

@@ -311,11 +311,11 @@ def test_bad_input_is_one_line_before_any_data_are_read(
 
 def test_python_and_the_command_have_the_same_options_and_defaults() -> None:
     python = inspect.signature(hessian.effective_rank).parameters
-    command = {name: option.default for name, _, option in declared(KappaOptions)}
+    command = {name: option.default for name, option in declared(KappaOptions)}
     others = {"model", "data", "loss", "checkpoint", "trace"}  # named by a string there, an object in Python
     shared = {name for name in command if name in python} - others
     assert {"rtol", "max_products", "seed"} <= shared
     assert all(python[name].default == command[name] for name in shared)
-    of_matrices = {name for name, _, _ in declared(CurvatureOptions)}
+    of_matrices = {name for name, _ in declared(CurvatureOptions)}
     assert of_matrices <= command.keys()
     assert CurvatureKeywords.__annotations__.keys() == of_matrices | {"weights", "redraw", "whiten", "d"}
