@@ -50,7 +50,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "key.toml": "learning_rate = 0.1\n",
         "twice.toml": "rounds=1\nrounds=2",
         "digits.toml": f"seed={LONG}",
-        "list.toml": "lr=[1]",
     }
     for name, text in texts.items():
         (here / name).write_text(text)
