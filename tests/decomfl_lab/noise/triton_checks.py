@@ -47,10 +47,6 @@ def _assert_same(actual: np.ndarray, wanted: np.ndarray) -> None:
     assert not different.size, (different[:5], actual[different[:5]], wanted[different[:5]])
 
 
-def _hex(text: str) -> list[int]:
-    return [int(word, 16) for word in text.split()]
-
-
 # Words and normals ------------------------------------------------------------------------------------------
 
 

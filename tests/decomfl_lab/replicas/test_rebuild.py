@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 from decomfl_lab import GridSgd, InputError, LowPrecision, Momentum, Sgd, noise
 from decomfl_lab.engines.base import Line
 from decomfl_lab.laws import strategies as draw_from
-from decomfl_lab.laws.contract import Case, Implementation, Participation, play
+from decomfl_lab.laws.contract import Case, Participation, play
 from decomfl_lab.noise import Distribution, Format, Program
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.replicas import rebuild
 from decomfl_lab.replicas.rebuild import form_points_, project, rebuild_
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import Step
+from tests.decomfl_lab.federations.direct import LAB, but
 from tests.refusals import refuses
 
 
@@ -231,24 +232,10 @@ def test_off_the_grid_addition_is_not_undone() -> None:
 
 
 def test_a_client_on_the_grid_keeps_no_snapshot() -> None:
-    case = Case(
-        M=1,
-        K=3,
-        P=Schedule(2),
-        eta=Schedule(0.05),
-        rule=GridSgd(-16),
-        estimator="central",
-        mu=2.0**-10,
-        distribution=Distribution.GAUSSIAN,
-        shapes=((40,),),
-        dtype=torch.float32,
-        seed=1,
-        rounds=(),
-    )
-    implementation = Implementation()
-    client = implementation.client(case, 0)
-    client.replica.snapshot = None  # type: ignore[method-assign, assignment]
-    plan = implementation.server(case).plan_round([0])[0]
+    case = but(M=1, K=3, rule=GridSgd(-16), mu=2.0**-10, shapes=((40,),))
+    client: Any = LAB.client(case, 0)
+    client.replica.snapshot = None
+    plan = LAB.server(case).plan_round([0])[0]
     before = client.replica.digest()
     client.handle(plan)
     assert client.replica.digest() == before
@@ -266,21 +253,9 @@ def test_leaving_the_grids_range_is_refused_and_changes_nothing() -> None:
 
 def test_the_fused_lag_has_the_bits_of_the_paper_order_with_momentum_at_every_thread_count() -> None:
     rule = Momentum(0.9, weight_decay=0.01)
-    case = Case(
-        M=2,
-        K=2,
-        P=Schedule(3),
-        eta=Schedule(0.01),
-        rule=rule,
-        estimator="central",
-        mu=2.0**-10,
-        distribution=Distribution.SPHERE,
-        shapes=((100_000,),),
-        dtype=torch.float32,
-        seed=1,
-        rounds=tuple(Participation((0,)) for _ in range(4)),
-    )
-    records = play(Implementation(), case).records
+    rounds = tuple(Participation((0,)) for _ in range(4))
+    case = but(rule=rule, eta=Schedule(0.01), distribution=Distribution.SPHERE, shapes=((100_000,),), rounds=rounds)
+    records = play(LAB, case).records
     digests = set()
     for backend in ("numpy", "numba"):
         for workers in (1, 2, 3):

@@ -19,7 +19,6 @@ from tests.thorough import sampled
 x = torch.randn(90, 6, generator=torch.Generator().manual_seed(1))
 y = (x[:, 0] > 0).long()
 PAIRS = [(x[n : n + 20], y[n : n + 20]) for n in range(0, 60, 20)]
-HELD = x[60:], y[60:]
 OPTIONS: dict[str, Any] = {"sampled": 2, "rounds": 6, "lr": 0.05, "batch_size": 8, "eval_every": 3, "seed": 4}
 
 
@@ -27,10 +26,6 @@ OPTIONS: dict[str, Any] = {"sampled": 2, "rounds": 6, "lr": 0.05, "batch_size": 
 def model() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2))
-
-
-def _weights(module: nn.Module) -> torch.Tensor:
-    return torch.cat([p.detach().flatten() for p in module.parameters()])
 
 
 def test_every_client_rebuilds_and_a_wrong_one_is_seen(model: nn.Module) -> None:
