@@ -8,13 +8,27 @@ import numpy as np
 import pytest
 import torch
 
-from decomfl_lab import laws
+from decomfl_lab import Momentum, Sgd, laws
 from decomfl_lab.laws import LAWS, Wavy
 from decomfl_lab.laws.check import check_law
-from tests.laws.bent import Bent, Client
+from tests.laws.foreign import Client
 from tests.thorough import sampled
 
 LAW = "replies-are-measurements"
+
+
+class Bent(laws.Implementation):
+    """The lab's own with clients of this kind, for plain rules and forward differences."""
+
+    def __init__(self, kind: type[Client] = Client) -> None:
+        self.kind = kind
+
+    def supports(self, case: laws.Case) -> bool:
+        plain = isinstance(case.rule, Sgd | Momentum) and case.seeding is not laws.Seeding.POOL
+        return plain and case.estimator == "forward"
+
+    def client(self, case: laws.Case, i: int, objective: Any = None) -> Any:
+        return self.kind(case, i, Wavy(case.d, i) if objective is None else objective)
 
 
 # Wrong clients ---------------------------------------------------------------------------------------------------
@@ -61,7 +75,7 @@ def _changed(seed: Any, i: int) -> Any:
 
 
 def _of_client_0(client: Any) -> Client:
-    other = Client(client.case, 0, client.replica, Wavy(client.case.d, 0))
+    other = Client(client.case, 0, Wavy(client.case.d, 0))
     other.steps = client.steps
     return other
 

@@ -1,7 +1,6 @@
 """The write-ahead log of a run: what a killed writer leaves is a prefix, and no changed bit is ever read."""
 
 import logging
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -175,19 +174,6 @@ def test_rounds_that_are_not_there_are_refused() -> None:
         ):
             with pytest.raises(InputError, match=r"must be (1|in 0\.\.[01]), got"):
                 wrong()
-
-
-def test_the_disk_confirms_what_it_is_asked_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    confirmed: list[int] = []
-    with RunLog.create(tmp_path / "log", HEADER) as log, RunLog.create(None, HEADER) as nameless:
-        monkeypatch.setattr("os.fsync", lambda file: confirmed.append(os.fstat(file).st_size))
-        nameless.append(_entry(0), sync=True)  # nobody would find it
-        sizes = []
-        for r in range(4):
-            log.append(_entry(r), sync=r % 2 == 1)
-            sizes.append(log._starts[-1])
-        log.sync()
-    assert confirmed == [sizes[1], sizes[3], sizes[3]]
 
 
 def test_what_is_no_log_is_refused_by_name(tmp_path: Path) -> None:
