@@ -7,7 +7,6 @@ converter). Their conventions differ from ours where batches are combined: a sum
 the batches' weights are given.
 """
 
-import math
 from collections import UserDict
 from functools import partial
 
@@ -260,14 +259,6 @@ at("a plain mean over batches of unequal sizes, as weights", kappa=RIGHT.given(w
 at("a loader that drops its last batch", kappa=RIGHT)(
     zoo.relu_net(5, 3), CE, _loader, lambda own: CE(own(_twelve[0][:10].double()), _twelve[1][:10])
 )
-for _kind, _shape in ((nn.BatchNorm1d, (5,)), (nn.BatchNorm2d, (5, 2, 2))):
-    _inputs, _y = rand(8, *_shape), classes(8, of=2)
-    at(f"{_kind.__name__} in training mode, cut into batches", kappa=either("eval|normalisation"))(
-        zoo.layers(partial(_kind, 5), nn.Flatten, zoo.linear(math.prod(_shape), 2)),
-        CE,
-        ragged(_inputs, _y, 4),
-        lambda own, x=_inputs, y=_y: CE(own.eval()(x.double()), y),
-    )
 _tied = zoo.changed(zoo.language, lambda model: setattr(model.head, "weight", model.e.weight))
 for _name, _module in (("no", zoo.language), ("tied", _tied)):
     at(f"a small language model with its own loss, {_name} weights", kappa=RIGHT)(
