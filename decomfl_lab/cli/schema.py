@@ -23,9 +23,10 @@ class SchemaOptions:
 
 @command
 def schema(options: SchemaOptions) -> None:
-    """Print the JSON Schema of a file of ours: names, types, ranges and what they are.
+    """Print the JSON Schema of a file, a run or a command.
 
-    A method's name stands for the file of its run, config.toml; a command's for its flags.
+    It has the names, their types and ranges, and what they are. A method's name stands for the file of its run,
+    config.toml; a command's for its flags.
 
       decomfl schema              the names
 

@@ -14,16 +14,19 @@ even out the sizes by moving random examples from large clients to small ones, w
 here sizes and shares are settled together, as ``split`` says.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
-from torch import Tensor
 
 from decomfl_lab.errors import InputError, require, require_choice, require_finite_positive, require_int
 from decomfl_lab.noise.draws import STREAM, Draws, draws_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Indices = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -195,5 +198,7 @@ def _other(keys: dict[int, Any], excluded: int) -> int:
 
 def fixed_choice(n: int, count: int, purpose: int) -> Tensor:
     """At most ``count`` of 0..n-1, chosen at random but by no run's seed."""
+    import torch  # whose splits have names that the help lists
+
     order = np.random.default_rng(np.random.SeedSequence(0, spawn_key=(purpose,))).permutation(n)
     return torch.from_numpy(order[:count])

@@ -1,5 +1,6 @@
 """Files that an earlier version wrote are replayed, gone on with and read; README.txt says how each was made."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -12,8 +13,9 @@ import decomfl_lab as lab
 import hessian
 from decomfl_lab.checkpoint import read_checkpoint
 from decomfl_lab.optim import MeZO
-from decomfl_lab.protocol.log import RunLog
-from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE, METRICS_FILE
+from decomfl_lab.protocol.log import RunLog, _beginning
+from decomfl_lab.runs.configuration import config_from_mapping, read_config
+from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS_FILE
 
 OLD = Path(__file__).parent
 RUNS = sorted(path.parent.name for path in OLD.glob(f"*/{CHECKPOINT_FILE}"))
@@ -43,6 +45,32 @@ def test_an_old_run_is_read_replayed_and_goes_on(name: str, tmp_path: Path) -> N
         with RunLog.open(OLD / name / LOG_FILE, write=False) as old, RunLog.open(log, write=False) as new:
             assert len(new) == 8
             assert list(new.entries(0, len(old))) == list(old.entries())
+
+
+SAID = {
+    "fedavg-adam": ("27b18e4b39ebb957d2fb16bcbf26c9c2", "c980ebaf1e186551", "8f61dce1288ec13c7eb448aa7a32f1c2"),
+    "fedkseed": ("fa5a2f84487036611ee14fdee1d540ce", "df177761e9066000", "3ed584147d477b2a28fe2cbfc672e4b9"),
+    "hiso": ("7d1fdbc6175b735b0100e37c0a9f5a76", "830d29d3acf227fc", "7dec94f50dc9a49b806eaa376cc0cfe8"),
+    "joiners": ("4b2e79f8857b4e174ecd44360640a481", "4916e9b6d3b37621", "3b3dab78ad8aa920334a1e7bcd41649a"),
+    "momentum": ("4b2e79f8857b4e174ecd44360640a481", "239ae52aff11f3cb", "3b3dab78ad8aa920334a1e7bcd41649a"),
+}
+"""Of each folder: identity and fingerprint of its run, and the identity with whole numbers for two that are not."""
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_an_old_configuration_has_the_identity_the_fingerprint_and_the_header_that_it_had(name: str) -> None:
+    values = read_config(OLD / name / CONFIG_FILE)
+    config, whole = (config_from_mapping(each, name, lenient=True) for each in (values, values | {"lr": 1, "alpha": 2}))
+    found = config.identity("x").hex(), config.fingerprint(data="d", code="c"), whole.identity("x").hex()
+    assert found == SAID[name]
+    assert whole == config.but(lr=1.0, alpha=2.0)
+    assert config.but(lr=1).identity("x") != config.but(lr=1.0).identity("x")  # so files have to be read as above
+    if (path := OLD / name / LOG_FILE).exists():
+        with RunLog.open(path, write=False) as log:
+            said = json.dumps(config.to_dict() | {"rank": 1}, sort_keys=True)  # 1 and 1.0 are not the same text
+            assert json.dumps(log.header["config"], sort_keys=True) == said
+            begin = _beginning(log.version, log.header, log.start)
+        assert path.read_bytes().startswith(begin)
 
 
 def test_an_old_log_of_mezo_is_replayed_and_goes_on(tmp_path: Path) -> None:
