@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -196,27 +197,29 @@ def test_a_direction_that_is_off_by_one_bit_is_named(monkeypatch: pytest.MonkeyP
         require_bits(CPU)
 
 
-def test_a_projection_that_is_off_by_one_bit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = device_checks.project
-
-    def wrong(*arguments: Any, **words: Any) -> Any:
-        found = right(*arguments, **words)
-        return found if "backend" in words else torch.nextafter(found, found + 1)
-
-    monkeypatch.setattr(device_checks, "project", wrong)
-    failing = [check.what for check in checks(CPU, sizes=(129,), rounds=1) if not check.holds]
-    assert failing == [f"projections ⟨v, z⟩: {law}" for law in Distribution]
+def project_otherwise(right: Any, *of: Any, **named: Any) -> Any:
+    found = right(*of, **named)
+    return found if "backend" in named else torch.nextafter(found, found + 1)
 
 
-def test_a_replay_that_is_off_by_one_bit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def off(*of: Any, **named: Any) -> Replica:
-        replica = Replica(*of, **named)
-        replica.x.view(torch.uint8)[0] ^= 1
-        return replica
+def replica_otherwise(right: Any, *of: Any, **named: Any) -> Any:
+    replica = right(*of, **named)
+    replica.x.view(torch.uint8)[0] ^= 1
+    return replica
 
-    monkeypatch.setattr(device_checks, "Replica", off)
-    failing = {check.what for check in checks(CPU, sizes=(1,), rounds=1) if not check.holds}
-    assert failing == {f"replay of a run: {name}" for name in RUNS}
+
+@pytest.mark.parametrize(
+    ("part", "otherwise", "named"),
+    [
+        ("project", project_otherwise, {f"projections ⟨v, z⟩: {law}" for law in Distribution}),
+        ("Replica", replica_otherwise, {f"replay of a run: {name}" for name in RUNS}),
+    ],
+)
+def test_a_projection_or_a_replay_that_is_off_by_one_bit_is_named(
+    part: str, otherwise: Any, named: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_checks, part, partial(otherwise, getattr(device_checks, part)))
+    assert {check.what for check in checks(CPU, sizes=(129,), rounds=1) if not check.holds} == named
 
 
 # The batched engine -----------------------------------------------------------------------------------------------

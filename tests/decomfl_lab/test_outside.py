@@ -11,7 +11,7 @@ import pytest
 import decomfl_lab as lab
 from decomfl_lab.checkpoint import read_values
 from decomfl_lab.cli.main import main
-from decomfl_lab.outside import Offer, read_as, require_rows
+from decomfl_lab.outside import require_rows
 from decomfl_lab.protocol import log as logs
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.runs.configuration import TrainConfig
@@ -26,7 +26,6 @@ from decomfl_lab.runs.folder import (
 )
 from decomfl_lab.runs.run import Run
 from figures.command import curves_of
-from tests.refusals import refuses
 
 TINY = TrainConfig(data="digits", model="logistic", clients=4, sampled=2, rounds=6, eval_every=2)
 
@@ -157,18 +156,6 @@ def test_a_model_that_no_machine_can_hold_is_refused_with_its_size() -> None:
 
     with pytest.raises(lab.InputError, match=r"parameters d of logistic must fit into the \d+ GB of memory here"):
         build_model("logistic", seed=0, in_shape=(1, 8, 8), classes=2**40)
-
-
-@refuses(
-    ({"x0": None}, "x0 in the offer must be text, got None"),
-    ({"x0": "0" * 31}, "x0 in the offer must be text matching regex"),
-    ({"run": 7}, "run in the offer must be text, got 7"),
-    ({"config": []}, r"config in the offer must be a table, got \[\]"),
-)
-def test_an_offer_that_is_none_is_refused_by_name(change: dict[str, Any]) -> None:
-    offer = {"run": "0" * 32, "x0": "f" * 32, "config": {"model": "mlp"}}
-    assert read_as(Offer, offer, "offer").config == {"model": "mlp"}
-    read_as(Offer, offer | change, "offer")
 
 
 def test_rows_of_a_run_are_read_with_all_that_they_say(whole: Path) -> None:

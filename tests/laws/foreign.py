@@ -73,31 +73,58 @@ class Replica:
 
 
 class Client:
+    """Measures and follows as it must; a bug overrides one of the methods below ``handle``."""
+
     run_seed: int | None = None
     model: type[Replica] = Replica
 
     def __init__(self, case: Case, i: int, loss: Any) -> None:
-        self.id, self.replica, self.loss = i, self.model(case), loss
-        self.central, self.mu, self.steps = case.estimator == "central", case.mu, 0
+        self.case, self.id, self.replica, self.loss, self.steps = case, i, self.model(case), loss, 0
+        self.plan: Any = None
+        self.before: Any = None
 
     def report(self) -> Held:
         return Held(self.id, self.replica.round)
 
-    def _scalar(self, z: Vector) -> float:
-        ends, x = (self.mu, -self.mu if self.central else 0.0), self.replica.x
-        above, below = (self.loss(torch.from_numpy(x + x.dtype.type(c) * z), self.steps) for c in ends)
-        return float((above - below) / (ends[0] - ends[1]))
-
     def handle(self, plan: Plan) -> Reply:
         self.replica.catch_up(plan.records)
         _check(self.replica.round == plan.round, "records are missing")
-        before, scalars = self.replica.snapshot(), np.empty((plan.K, plan.P), np.float32)
+        self.begin(plan)
+        self.before, scalars = self.replica.snapshot(), np.empty((plan.K, plan.P), np.float32)
         for k, seed in enumerate(plan.seeds):
-            scalars[k] = [self._scalar(self.replica.direction(seed, p)) for p in range(plan.P)]
-            self.replica.step(seed, scalars[k], plan.eta)
+            x = self.x_of(k)
+            for p in range(plan.P):
+                scalars[k, p] = self.scalar(x, self.direction(k, p))
+            taken, scalars[k] = scalars[k].copy(), self.sent(k, scalars[k])
+            self.replica.step(seed, self.moves(taken), plan.eta)
             self.steps += 1
-        self.replica.restore(before)
-        return Reply(self.id, plan.round, scalars)
+        self.replica.restore(self.before)
+        return self.answer(Reply(self.id, plan.round, scalars))
+
+    def begin(self, plan: Plan) -> None:
+        self.plan = plan
+
+    def x_of(self, k: int) -> Any:
+        return torch.from_numpy(self.replica.x)
+
+    def direction(self, k: int, p: int) -> Any:
+        return torch.from_numpy(self.replica.direction(self.plan.seeds[k], p))
+
+    def scalar(self, x: Any, z: Any) -> float:
+        step, mu, behind = self.step(), self.case.mu, self.case.mu if self.case.estimator == "central" else 0.0
+        return float((self.loss(x + mu * z, step) - self.loss(x - behind * z, step)) / (mu + behind))
+
+    def step(self) -> int:
+        return self.steps
+
+    def sent(self, k: int, g: Any) -> Any:
+        return g
+
+    def moves(self, g: Any) -> Any:
+        return g
+
+    def answer(self, reply: Reply) -> Reply:
+        return reply
 
 
 class Server:

@@ -57,8 +57,8 @@ class _Raises(Client):
 class _AtTimes(Client):
     """Measures something else every time."""
 
-    def _scalar(self, z: Any) -> float:
-        return super()._scalar(z) + random()
+    def scalar(self, x: Any, z: Any) -> float:
+        return super().scalar(x, z) + random()
 
 
 REBUILT, BACK = "rebuilt-client-equals-server", "revert-leaves-every-bit"

@@ -52,11 +52,8 @@ _count, _flag = np.arange(N) % 5, x[:, 1] > 0
 _counts, _flags = np.c_[_count, x[:, 1:]], np.c_[x[:, 0], _flag, x[:, 2:]]
 taken("tables: (frame, series)", (FRAME, SERIES))
 taken("tables: (frame, array)", (FRAME, y))
-taken("tables: (array, series)", (x, SERIES))
-taken("tables: (frame, list of numbers)", (FRAME, Y.tolist()))
 taken("tables: (array, list of numbers)", (x, Y.tolist()))
 taken("tables: a list with a frame and a series", [FRAME, SERIES])
-taken("tables: ones that go backwards", (FRAME.iloc[::-1], SERIES.iloc[::-1]))
 taken("tables: of other indices, by their places", (FRAME.set_axis(range(N, 2 * N)), SERIES))
 taken("tables: of 64 bits", (FRAME.astype("float64"), SERIES))
 taken("tables: columns that may lack a number, and do not", (FRAME.astype("Float32"), SERIES.astype("Int64")))
@@ -82,13 +79,10 @@ OPEN = np.ma.masked_array(x, mask=np.zeros_like(x, bool))
 MASKED_ROWS = [*zip(HIDDEN, y, strict=True)]
 told("masks: inputs", "mask", (HIDDEN, y))
 told("masks: targets", "mask", (x, np.ma.masked_where(np.arange(N) == 5, y)))
-told("masks: one of several inputs", "mask", ((HIDDEN[:, :1], x[:, 1:]), y))
 told("masks: in a mapping", "mask", {"h": HIDDEN, "labels": y})
-told("masks: in the second batch", "mask", [(x[:20], y[:20]), (HIDDEN[20:], y[20:])])
 told("masks: rows of a Dataset", "mask", Rows(MASKED_ROWS))
 told("masks: rows of a DataLoader", "mask", DataLoader(Rows(MASKED_ROWS), batch_size=11, num_workers=1))
 taken("masks: of nothing", (OPEN, np.ma.masked_array(y)))
-taken("masks: of nothing, rows of a Dataset", Rows([*zip(OPEN, y, strict=True)]))
 taken("masks: of nothing, rows of a DataLoader", DataLoader(Rows([*zip(OPEN, y, strict=True)]), batch_size=11))
 
 # --- fields -----------------------------------------------------------------------------------------------------------
@@ -103,14 +97,12 @@ FIELDS = r"loss\(model, batch\)"
 
 told("fields: (x, y, index) in batches", rf"{FIELDS}.*\(11, 4\).*\(11,\).*\(11,\)", TRIPLES)
 told("fields: (x, y, index) of all examples", FIELDS, (X, Y, NUMBERS))
-told("fields: (x, y, index) in a Dataset", FIELDS, TensorDataset(X, Y, NUMBERS))
 told("fields: (x, y, index) in a DataLoader", FIELDS, DataLoader(TensorDataset(X, Y, NUMBERS), batch_size=11))
 told("fields: three with names", "image.*label.*index", [Example(*batch) for batch in TRIPLES])
 told("fields: a label named before the image", "label.*image", [Turned(b, a) for a, b in BATCHES])
 taken("fields: (x, y, index) for a loss of (model, batch)", (X, Y, NUMBERS), loss=zoo.plus(lambda net: 0))
 taken("fields: the first two of three", Anew(lambda: ((a, b) for a, b, *_ in TRIPLES)))
 taken("fields: a pair with names", Pair(X, Y))
-taken("fields: pairs with names in batches", [Pair(*batch) for batch in BATCHES])
 taken("fields: pairs with names in a Dataset", Rows([Pair(*row) for row in ROWS]))
 taken("fields: pairs with names in a DataLoader", DataLoader(Rows([Pair(*row) for row in ROWS]), batch_size=11))
 
@@ -125,11 +117,8 @@ def on_nodes(model, batch):
 
 
 told("sparse: a matrix of scipy", r"toarray\(\)", (CSR, y))
-told("sparse: a matrix of scipy in batches", r"toarray\(\)", [(CSR[:20], y[:20]), (CSR[20:], y[20:])])
 told("sparse: a tensor", r"to_dense\(\)", (SPARSE, Y))
 told("sparse: rows of a Dataset", r"to_dense\(\)", Rows([(a.to_sparse(), b) for a, b in zip(X, Y, strict=True)]))
-taken("sparse: a matrix made dense", (CSR.toarray(), y))
-taken("sparse: a tensor made dense", (SPARSE.to_dense(), Y))
 told("graphs: a graph object", "edge_index", GRAPH)
 told("graphs: graph objects for a loss of (model, batch)", "edge_index", [GRAPH], on_nodes)
 at("graphs: its tensors in a mapping", kappa=RIGHT)(mlp, on_nodes, [vars(GRAPH)], mean_ce)
@@ -148,7 +137,6 @@ for _kind in ("uint16", "uint32", "uint64"):
 for _kind, _values in {">f4": (x.astype(">f4"), y), ">f8": (x.astype(">f8"), y), ">i8": (x, y.astype(">i8"))}.items():
     taken(f"numbers: of the other byte order, {_kind}", _values)
     taken(f"numbers: of the other byte order, {_kind}, in a Dataset", Rows([*zip(*_values, strict=True)]))
-taken("numbers: of the other byte order, in batches", [(x[:20].astype(">f4"), y[:20]), (x[20:], y[20:])])
 taken("numbers: uint16 for pixels", (PIXELS, y), zoo.scaled_bytes, f=lambda net: ce(net.inner(_pixels), Y))
 taken("numbers: uint16 classes in a Dataset", Rows([(x[n], np.uint16(y[n])) for n in range(N)]))
 taken("numbers: uint16 classes in a DataLoader", DataLoader(TensorDataset(X, Y.to(torch.uint16)), batch_size=11))
@@ -156,7 +144,6 @@ told("numbers: uint64 that int64 has not", "int64", (x, y.astype("uint64") + 2**
 told("numbers: a structured array", "field", (np.zeros(N, [("a", "f4"), ("b", "f4")]), y))
 told("numbers: an array of objects", "object", (x.astype(object), y))
 told("numbers: words for classes", "number", (x, np.array(["a", "b"])[y % 2]))
-told("numbers: a list of words for classes", "number", (x, ["a"] * N))
 told("numbers: dates", "number", (np.full((N, 4), np.datetime64("2024-01-01")), y))
 told("numbers: float64 that float32 does not tell apart", "subtract their mean", (x.astype("f8") + 1e8, y))
 told("numbers: longer than torch has them", "float64", (x.astype(np.longdouble), y))

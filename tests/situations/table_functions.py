@@ -59,19 +59,15 @@ def norm_without_gradient(w):
 
 TERMS = {
     "weight decay": lambda model: lambda: 0.1 * squares(model),
-    "a penalty on one layer alone": lambda model: squared(model[2].weight),
     "a penalty on one bias that is zero at x_0": of_a_bias,
     "a proximal term": proximal,
     "a term that calls the model again, on other inputs": lambda model: lambda: model(torch.ones(5, 4)).square().mean(),
-    "a term that calls one layer of the model": lambda model: lambda: model[0](torch.ones(5, 4)).square().mean(),
-    "a spectral penalty": lambda model: lambda: torch.linalg.matrix_norm(model[0].weight, 2),
     "state_dict(), which has no graph": lambda model: (
         lambda: sum(t.square().sum() for t in model.state_dict().values())
     ),
     "an alias weight.data captured before": lambda model: squared(model[0].weight.data),
     "an alias weight.detach() captured before": lambda model: squared(model[0].weight.detach()),
     "a parameter captured before": lambda model: squared(next(iter(model.parameters()))),
-    "some rows captured before": lambda model: squared(model[2].weight.detach()[1:]),
     "a column captured before": lambda model: squared(model[2].weight.detach()[:, 2]),
     "the transpose captured before": lambda model: squared(model[2].weight.data.T),
     "a view captured in inference mode": in_inference_mode,
@@ -214,11 +210,8 @@ FOREIGN = nn.Parameter(torch.tensor(0.5))
 LEAVES = {
     "learned log-variances of tasks in a closure": lambda o, t: torch.exp(-LEAF) * ce(o, t) + LEAF,
     "a parameter elsewhere, as a factor of the outputs": lambda o, t: ce(o * FOREIGN, t),
-    "a parameter elsewhere, as a term": lambda o, t: ce(o, t) + FOREIGN.square(),
-    "a parameter elsewhere, as the loss itself": lambda o, t: FOREIGN,
     "a parameter elsewhere, deep in the graph": lambda o, t: (o.mean() * FOREIGN).exp().log().tanh(),
     "a parameter elsewhere, which is touched inside": lambda o, t: ce(o * FOREIGN.requires_grad_(), t),
-    "a parameter made inside the loss": lambda o, t: ce(o * nn.Parameter(torch.ones(())), t),
     "what was computed of a parameter elsewhere": lambda o, t, scale=3 * FOREIGN: ce(o * scale, t),
 }
 for _name, _loss in LEAVES.items():
@@ -250,7 +243,6 @@ at("a teacher under no_grad", both=RIGHT)(mlp, taught_without_gradient, (X, X), 
 
 INNER_LEAVES = {
     "ones like the outputs": lambda h: torch.ones_like(h).requires_grad_(),
-    "ones of the outputs' shape": lambda h: torch.ones(h.shape, requires_grad=True),
     "zeros like the outputs": lambda h: torch.zeros_like(h, requires_grad=True),
 }
 
@@ -291,11 +283,7 @@ class PenalisedModule(nn.Module):
 
 OF_THE_MODEL = {
     "weight decay": lambda net: 0.1 * squares(net),
-    "a penalty on one layer": lambda net: net[2].weight.square().sum(),
-    "a spectral and an orthogonality penalty": lambda net: (
-        torch.linalg.matrix_norm(net[0].weight, 2)
-        + 0.1 * (net[0].weight @ net[0].weight.T - torch.eye(3).to(net[0].weight)).square().sum()
-    ),
+    "a spectral penalty": lambda net: torch.linalg.matrix_norm(net[0].weight, 2),
     "a term that calls the model again": lambda net: net(torch.ones(5, 4).to(net[0].weight)).square().mean(),
     "a proximal term": lambda net: distance(net, START),
 }
@@ -305,14 +293,12 @@ for _name, _term in OF_THE_MODEL.items():
 
 FORMS = {
     "an object that is called as (model, batch)": Penalised(),
-    "a bound method of (model, batch)": Penalised().__call__,
     "a module that is called as (model, batch)": PenalisedModule(),
     "a partial function of (model, batch, decay)": partial(zoo.decayed, decay=0.1),
     "a function of (model, batch, decay=0.1)": zoo.decayed,
 }
 for _name, _loss in FORMS.items():
     at(_name, both=RIGHT)(mlp, _loss, f=lambda net: mean_ce(net) + 0.1 * squares(net))
-at("loss(model, batch) of a pair of tensors", both=RIGHT)(mlp, zoo.plus(lambda net: 0), (X, Y), mean_ce)
 at("loss(model, batch) that calls layers one by one", both=RIGHT)(
     mlp, layer_by_layer, f=lambda net: layer_by_layer(net, (X64, Y))
 )
@@ -323,8 +309,7 @@ at("a loss of (net, batch), whose first parameter is not named model", both=refu
     mlp, lambda net, batch: ce(net(batch[0]), batch[1])
 )
 at("the argument weight_decay", kappa=RIGHT.given(weight_decay=0.7))(f=lambda net: mean_ce(net) + 0.35 * squares(net))
-at("a negative weight_decay", kappa=refused("weight_decay λ must be").given(weight_decay=-1.0))()
-for _decay in (float("nan"), float("inf"), "0.1", True):
+for _decay in (float("nan"), -1.0, "0.1", True):
     _no_number = refused("weight_decay λ must be a finite number of at least 0").given(weight_decay=_decay)
     at(f"weight_decay={_decay!r}", kappa=_no_number)()
 
@@ -402,21 +387,16 @@ def of_counted_labels(pairs, first):
     return f
 
 
-_some = torch.cat([zoo.TOKENS[:11], zoo.RAGGED[11:]])
 _not_ignored = RIGHT.given(weights=lambda t: (t != zoo.IGNORED).float())
 _ragged = batches(X, zoo.RAGGED)
 at("ignored tokens, ragged counts, one batch", both=RIGHT)(zoo.tagger, zoo.tags, [(X, zoo.RAGGED)])
 at("ignored tokens, ragged counts, several batches", kappa=RIGHT)(zoo.tagger, zoo.tags, _ragged, tagged(zoo.RAGGED))
-at("ignored tokens, equal counts in the first batch alone", kappa=RIGHT)(
-    zoo.tagger, zoo.tags, batches(X, _some), tagged(_some)
-)
 at("ignored tokens, weights= the number that count", kappa=_not_ignored)(
     zoo.tagger, zoo.tags, _ragged, tagged(zoo.RAGGED)
 )
 at("ignored tokens, weights= alike", kappa=RIGHT.given(weights=[1, 1, 1, 1]))(
     zoo.tagger, zoo.tags, _ragged, lambda net: sum(zoo.tags(net(x.double()), y) for x, y in _ragged) / 4
 )
-at("tokens that all count, several batches", kappa=RIGHT)(zoo.tagger, zoo.tags, batches(X, zoo.TOKENS))
 at("ignored examples, several batches", kappa=RIGHT)(
     mlp, zoo.tags, batches(X, zoo.RAGGED[:, 2]), tagged(zoo.RAGGED[:, 2])
 )
@@ -455,9 +435,6 @@ for _name, _loss, _first in (("labels", zoo.of_tokens, 0), ("labels after the fi
         zoo.padded_tagger, _loss, LEFT, of_counted_labels(LEFT, _first)
     )
     at(f"a mean over {_name}, one batch", both=RIGHT)(zoo.padded_tagger, _loss, ONE, of_counted_labels(ONE, _first))
-    at(f"a mean over {_name} of the batch, by FedAvg", train=RIGHT.given(method="fedavg"))(
-        zoo.padded_tagger, _own, ONE, of_counted_labels(ONE, _first)
-    )
 _f = of_counted_labels(TEXTS, 1)
 at("a mean over labels after the first, weights= of a mapping", kappa=counts)(
     zoo.padded_tagger, of_batch(zoo.shifted), MAPPED, _f
@@ -531,13 +508,10 @@ at("a difference in every dtype that depends on the number of rows", kappa=SPLIT
 NO_WEIGHTS = {
     "fewer weights than batches": ([1, 2], "weights must .*4"),
     "a weight below zero": ([1, 2, -1, 1], "weights must .*0"),
-    "an infinite weight": ([1.0, float("inf"), 1.0, 1.0], "weights must be a number for each batch"),
     "a weight that is True": ([True, 1, 1, 1], "weights must be a number for each batch"),
-    "words as weights": (["a", "b", "c", "d"], "weights must be a number for each batch"),
     "a word instead of weights": ("balanced", "weights must"),
     "a function of weights that returns NaN": (lambda t: t / 0.0 - t / 0.0, "weights .*(finite|nan)"),
     "a function of weights that returns less than zero": (lambda t: -1.0 - t, "weights of a batch must add up to"),
-    "a function of weights that returns zeros": (lambda t: 0 * t, "weights must be finite and above 0"),
     "a function of weights that fails": (lambda t: t.no_such_method(), "weights.*no_such_method"),
 }
 for _name, (_weights, _word) in NO_WEIGHTS.items():

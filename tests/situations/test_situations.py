@@ -30,7 +30,7 @@ from tests.situations import (
     zoo,
 )
 from tests.situations.judge import RIGHT, Entry, Situation, mean, refused, situations
-from tests.situations.zoo import DATA, REAL64, WORDS, X64, N, X, Y, ce, classes, mean_ce, mlp, ragged, rand
+from tests.situations.zoo import DATA, REAL64, WORDS, X64, N, X, Y, ce, mean_ce, mlp
 from tests.tables import rows_of
 
 TABLES = tuple(
@@ -159,60 +159,6 @@ def test_training_leaves_the_padding_row_as_it_was(padding):
 
 
 # --- every operator ---------------------------------------------------------------------------------------------------
-
-
-def gauss_newton(net, loss, x, y):
-    """Σ Jᵀ(∇²loss)J over the examples, for a mean loss of outputs (n, c)."""
-    parameters, outputs = truth.trainable(net), net(x)
-    rows = [torch.autograd.grad(o, parameters, retain_graph=True) for o in outputs.flatten()]
-    J = torch.stack([torch.cat([g.flatten() for g in row]) for row in rows])
-    inner = torch.autograd.functional.hessian(lambda o: loss(o.view_as(outputs), y), outputs.detach().flatten())
-    return J.T @ inner @ J
-
-
-def fisher(net, loss, x, y):
-    """The mean of ggᵀ over the examples."""
-    parameters = truth.trainable(net)
-    each = [torch.autograd.grad(loss(net(x[n : n + 1]), y[n : n + 1]), parameters) for n in range(len(x))]
-    g = torch.stack([torch.cat([part.flatten() for part in own]) for own in each])
-    return g.T @ g / len(x)
-
-
-def dense(net, loss, x, y):
-    return truth.dense(lambda own: loss(own(x), y), net)
-
-
-def tanh_net(outputs):
-    return zoo.layers(zoo.linear(3, 5), nn.Tanh, zoo.linear(5, outputs))
-
-
-MATRICES = {"hessian": dense, "Gauss-Newton": gauss_newton, "empirical Fisher": fisher}
-PROBLEMS = {
-    "cross-entropy": (tanh_net(4), nn.CrossEntropyLoss(), rand(8, 3).double(), classes(8, of=4)),
-    "squares": (tanh_net(2), nn.MSELoss(), rand(8, 3).double(), rand(8, 2, seed=3).double()),
-    "binary cross-entropy": (tanh_net(1), nn.BCEWithLogitsLoss(), rand(8, 3).double(), rand(8, 1, seed=3).double()),
-    "a padded embedding": (zoo.Text, nn.CrossEntropyLoss(), WORDS[:8], Y[:8]),
-}
-
-
-@pytest.mark.parametrize("cut", ["one batch", "batches of 3 and 5"])
-@pytest.mark.parametrize("problem", PROBLEMS)
-@pytest.mark.parametrize("matrix", MATRICES)
-def test_an_operator_is_the_dense_matrix_column_by_column(matrix, problem, cut):
-    kind = dict(zip(MATRICES, OPERATORS, strict=True))[matrix]
-    make, loss, x, y = PROBLEMS[problem]
-    module = seeded(make).double()
-    operator = kind(MeanLoss(module, loss, [(x, y)] if cut == "one batch" else ragged(x, y, 3)))
-    wanted, v = MATRICES[matrix](module, loss, x, y), torch.linspace(-1, 1, operator.d, dtype=torch.float64)
-    if operator.d < len(wanted):  # the row of padding, which is held fixed, is no part of x
-        assert not wanted[:3].any()
-        assert not wanted[:, :3].any()
-        wanted = wanted[3:, 3:]
-    columns = torch.stack([operator.matvec(e) for e in torch.eye(operator.d, dtype=torch.float64)])
-    torch.testing.assert_close(columns, wanted, rtol=1e-8, atol=1e-10)
-    assert operator.quad(v) == pytest.approx(float(v @ wanted @ v), rel=1e-6)
-    with pytest.raises(ValueError, match="shape"):
-        operator.matvec(torch.zeros(operator.d + 1, dtype=torch.float64))
 
 
 def product(module, kind=HessianOperator, loss=ce, data=DATA, **options):

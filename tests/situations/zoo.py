@@ -363,64 +363,8 @@ language = parts(next_words, e=lambda: nn.Embedding(5, 3), p=linear(3, 3, bias=F
 """Embedding, projection, head, and its own loss where labels are given."""
 
 
-_first = step(lambda found: found[0])
-characters = changed(
-    layers(
-        *(lambda: nn.Embedding(4, 3), nn.Dropout, lambda: nn.LSTM(3, 2, 1, batch_first=True), _first),
-        *(nn.Dropout, linear(2, 4), step(lambda z: z.permute(0, 2, 1))),
-    ),
-    nn.Module.eval,
-)
-
-
-def at_places(kind):
-    """Recurrent, with outputs at each place."""
-    return layers(lambda: kind(3, 2, batch_first=True), _first, step(lambda z: z.permute(0, 2, 1)))
-
-
-def halves(tied):
-    """One layer, or two with tied weights, for the two halves of an input."""
-
-    def make():
-        a = nn.Linear(3, 3)
-        b = nn.Linear(3, 3, bias=False) if tied else a
-        b.weight = a.weight
-        return Parts(lambda own, x: torch.cat([own.a(x[:, :3]), own.b(x[:, 3:]).tanh()], 1), a=a, b=b)
-
-    return make
-
-
-def branches(join):
-    return parts(lambda own, x: join(own.b(own.a(x)), own.c(own.a(x))), a=linear(3), b=linear(3, 2), c=linear(3, 2))
-
-
-down_and_up = parts(
-    lambda own, x: own.last(torch.cat([own.up(own.down(x).relu()), x], 1)),
-    down=lambda: nn.Conv2d(1, 2, 3, stride=2, padding=1),
-    up=lambda: nn.Upsample(scale_factor=2),
-    last=lambda: nn.Conv2d(3, 1, 3, padding=1),
-)
-
-
-_conv = {"kernel_size": 3, "padding": 1, "bias": False}
-_stem = layers(lambda: nn.Conv2d(1, 2, **_conv), lambda: nn.BatchNorm2d(2), nn.ReLU)
-_beside = parts(lambda own, h: (h + own.c(h)).relu().mean((2, 3)), c=lambda: nn.Conv2d(2, 2, **_conv))
-residual = changed(layers(_stem, _beside, linear(2)), nn.Module.eval)
-
-
 def relu_net(inputs, outputs):
     return layers(linear(inputs, 4), nn.ReLU, linear(4, outputs))
-
-
-small_cnn = layers(
-    lambda: nn.Conv2d(1, 2, 3),
-    nn.ReLU,
-    lambda: nn.MaxPool2d(2),
-    lambda: nn.Conv2d(2, 3, 2),
-    nn.ReLU,
-    nn.Flatten,
-    linear(12),
-)
 
 
 def after(layer, shape, activation=nn.LeakyReLU):

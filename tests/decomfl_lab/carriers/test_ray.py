@@ -23,6 +23,7 @@ from decomfl_lab.protocol.session import Host
 from decomfl_lab.protocol.terms import Terms
 from decomfl_lab.records.seeds import Seeding
 from tests.decomfl_lab.federations.direct import CASE, LAB, RUN, but, counted, host, remote, simulated
+from tests.decomfl_lab.federations.test_remote import CLIENTS, model
 from tests.refusals import refuses
 
 ray = pytest.importorskip("ray", reason="Ray is not installed here: make engines tests it")
@@ -109,16 +110,7 @@ def test_an_error_in_an_actor_comes_out_by_its_name():
         lab.Ray(1).carrier(partial(_host, threading.Lock()), 4)
 
 
-CLIENTS = [(torch.randn(8, 3, generator=torch.Generator().manual_seed(i)), torch.arange(8) % 2) for i in range(3)]
 OPTIONS = {"sampled": 2, "batch_size": 4, "perturbations": 3, "local_steps": 2, "eval_every": 3, "test": CLIENTS[0]}
-
-
-def model():
-    made = torch.nn.Linear(3, 2)
-    with torch.no_grad():
-        made.weight.fill_(0.1)
-        made.bias.fill_(0.0)
-    return made
 
 
 def trained(**options):

@@ -20,15 +20,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decomfl_lab import InputError, TrainConfig
-from decomfl_lab.carriers.commands.join import _agreed
+from decomfl_lab import InputError
 from decomfl_lab.carriers.stream import server as server_module
 from decomfl_lab.carriers.stream.certificates import client_name, make_certificates, read_identity
 from decomfl_lab.carriers.stream.client import StreamClient
 from decomfl_lab.carriers.stream.connection import HALF_NONCE, METHOD, MOST_DEFLATED, Link
 from decomfl_lab.carriers.stream.server import MOST_UNANSWERED, MOST_UNHEARD, StreamServer
 from decomfl_lab.federations.remote import RemoteFederation
-from decomfl_lab.outside import Offer, read_as
 from decomfl_lab.protocol.delivery import Delivery
 from decomfl_lab.protocol.messages import Reply
 from decomfl_lab.protocol.seals import Seal
@@ -253,23 +251,6 @@ def test_a_connection_that_is_ended_when_nobody_waits_for_it_leaves_no_complaint
 @TEXTS
 def test_the_name_of_a_run_that_a_server_offers_is_shown_as_quoted_text(text, listening):
     assert is_one_short_line(Joined(listening(offer={"run": text}).address, 0).ended())
-
-
-@TEXTS
-def test_the_words_of_a_configuration_that_a_server_offers_are_shown_as_quoted_text(text):
-    values, digest = TrainConfig().to_dict(), 32 * "0"
-    configs = [text, [text], {**values, text: 1}, {**values, text: "a:b"}]
-    configs += [{**values, name: said} for name in values for said in (text, [text])]
-    offers = [{"run": digest, "x0": digest, "config": config} for config in configs]
-    offers += [{"run": text, "x0": digest, "config": values}, {"run": digest, "x0": text, "config": values}]
-    told = []
-    for offer in (*offers, {text: text}, [text], text):
-        try:  # what names a model or data is looked for later
-            _agreed(read_as(Offer, offer, "offer of the server"), trust_code=False)
-        except InputError as error:
-            told.append(str(error))
-    assert len(told) > len(values)
-    assert all(line.isprintable() and text not in line for line in told)
 
 
 def test_a_client_of_another_run_says_so_and_a_hello_of_another_run_is_refused_by_name(listening):

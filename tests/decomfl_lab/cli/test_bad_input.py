@@ -1,10 +1,8 @@
 """Bad input to any command is one line that names the argument, the rule and the value; nothing is begun or written."""
 
-import contextlib
 import sys
 from pathlib import Path
 
-import click
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -14,7 +12,6 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.errors import MOST_OPERATIONS, InputError, require_int, require_possible
 from decomfl_lab.files import require_writable
 from decomfl_lab.runs import preparation
-from tests.decomfl_lab.cli.test_screens import EVERY
 from tests.refusals import refused
 from tests.tables import rows_of
 
@@ -50,7 +47,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "key.toml": "learning_rate = 0.1\n",
         "twice.toml": "rounds=1\nrounds=2",
         "digits.toml": f"seed={LONG}",
-        "list.toml": "lr=[1]",
     }
     for name, text in texts.items():
         (here / name).write_text(text)
@@ -69,20 +65,7 @@ def test_bad_input_is_one_line_before_anything_is_begun_or_written(
     assert sorted(folder.rglob("*")) == there
 
 
-def _numeric(option: click.Parameter) -> bool:
-    return isinstance(option, click.Option) and not option.is_flag and option.type.name.lower() != "text"
-
-
-OPTIONS = [(command, each) for _, command in EVERY for each in command.params if _numeric(each)]
 TEXTS = st.text() | st.floats().map(str) | st.integers().map(str) | st.sampled_from([HUGE, LONG, "٣", "1e400", "-0"])
-
-
-@given(st.sampled_from(OPTIONS), TEXTS)
-@settings(max_examples=200)
-def test_no_text_for_a_number_is_more_than_refused(own: tuple[click.Command, click.Parameter], text: str) -> None:
-    command, option = own
-    with contextlib.suppress(click.ClickException):  # whatever else is raised is a fault
-        option.type_cast_value(click.Context(command), (text,) if option.multiple else text)
 
 
 NUMBERS = "--rounds --clients --sampled --batch-size --local-steps --perturbations --lr --mu --momentum --grid --seed"
@@ -96,12 +79,6 @@ def test_no_number_makes_a_run_fail_otherwise_than_in_a_line(option: str, text: 
         loaded = InputError("here the data are loaded")
         patch.setattr(preparation.Materials, "dataset", lambda *_: (_ for _ in ()).throw(loaded))
         assert main(["train", option, text]) == 2
-
-
-@given(name=st.sampled_from(["first", "direction", "d", "key"]), text=TEXTS)
-@settings(max_examples=20)
-def test_no_number_makes_noise_fail_otherwise_than_in_a_line(name: str, text: str) -> None:
-    assert main(["noise", "--count", "2", f"--{name}", text]) in (0, 2)
 
 
 def test_what_fits_is_possible_and_a_little_more_is_refused_with_the_estimate() -> None:

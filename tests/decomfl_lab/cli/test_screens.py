@@ -12,8 +12,6 @@ from decomfl_lab.cli.lazy import Contribution
 from decomfl_lab.cli.main import JOBS, application, main
 from decomfl_lab.cli.screen import LINES, lines_of
 from decomfl_lab.cli.train import FIRST, train
-from decomfl_lab.words import WORDS
-from tests.refusals import refused
 from tests.tables import rows_of
 
 
@@ -58,12 +56,6 @@ def test_without_arguments_it_shows_the_jobs_and_a_whole_line_for_every_command(
     assert all(f"{job:<28} decomfl {words}\n" in out for job, words in JOBS.items())
     for name, command in application().commands.items():
         assert f"  {name:<12}  {command.get_short_help_str(1000)}\n" in out
-
-
-@pytest.mark.parametrize("word", ["K", "R", "m", "M", "eta", "learning-rate", "epochs", "batch", "P"])
-def test_another_word_for_an_option_gets_a_hint(word: str, capsys: pytest.CaptureFixture[str]) -> None:
-    said = refused(capsys, "train", "decomfl", f"--{word}", "2")
-    assert said == f"decomfl: error: No such option '--{word}'. Did you mean '--{WORDS[word]}'?\n"
 
 
 @pytest.mark.parametrize(("typed", "completed"), rows_of(__file__)["completed"])

@@ -19,7 +19,6 @@ from decomfl_lab.cli.main import application, main
 from decomfl_lab.errors import InputError
 from decomfl_lab.plugins import TORCH_LOSSES, code_in, named, require_trusted
 from decomfl_lab.runs.configuration import TrainConfig, config_from_mapping
-from decomfl_lab.runs.folder import looked_at
 from decomfl_lab.runs.run import load_run
 from decomfl_lab.tables import text_beside
 from hessian.trained_models import from_run, scale_of
@@ -92,14 +91,6 @@ IN_PYTHON: dict[str, Callable[..., Any]] = {
         lab.runs.configuration.read_config(run / "config.toml"), "it", **more
     ),
 }
-
-
-@pytest.mark.parametrize("door", DOORS)
-def test_a_command_runs_no_code_that_a_file_names_and_lists_it_all(
-    door: str, theirs: Theirs, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code = main(DOORS[door](theirs.run))
-    theirs.is_refused(code, capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("door", DOORS)
@@ -219,15 +210,6 @@ def test_the_completion_of_a_shell_runs_nothing(theirs: Theirs) -> None:
     shell = ShellComplete(application(), {}, "decomfl", "_DECOMFL_COMPLETE")
     with pytest.raises(InputError, match="must name no code"):
         shell.get_completions(["train", "--config", str(theirs.run / "config.toml")], "--r")
-    assert not theirs.mark.exists()
-
-
-def test_what_only_reads_runs_nothing(theirs: Theirs, capsys: pytest.CaptureFixture[str]) -> None:
-    root = str(theirs.run.parent)
-    assert main(["runs", root]) == 0
-    assert theirs.names["method"] in capsys.readouterr().out
-    assert main(["plot", root, "--y", "loss"]) == 0
-    assert looked_at(theirs.run).config  # as the paper's runs are looked through
     assert not theirs.mark.exists()
 
 

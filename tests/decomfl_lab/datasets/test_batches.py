@@ -11,7 +11,6 @@ from decomfl_lab.objectives.trees import tensors
 from tests.refusals import refuses
 
 X, Y = torch.arange(24.0).view(12, 2), torch.arange(12) % 3
-PARTS = [(X[:5], Y[:5]), (X[5:], Y[5:])]
 
 
 class Sequenced:
@@ -62,42 +61,6 @@ def test_these_are_all_examples_as_one_batch_that_is_nobodys_cut(data: Any) -> N
     found, cut = batches_of("data", data)
     assert not cut
     assert same(found, [(X, Y)])
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        PARTS,
-        [list(part) for part in PARTS],
-        [(x.numpy(), y.numpy()) for x, y in PARTS],
-        [{"x": x, "labels": y} for x, y in PARTS],
-        iter(PARTS),
-        (part for part in PARTS),
-        DataLoader(Rows(PARTS), batch_size=None),
-    ],
-)
-def test_these_are_batches_as_their_user_cut_them(data: Any) -> None:
-    found, cut = batches_of("data", data)
-    assert cut
-    assert same(found, PARTS)
-
-
-@pytest.mark.parametrize(
-    ("data", "batch"),
-    [
-        (X, (X, None)),
-        ((X, Y), (X, Y)),
-        ((X, Y, X), ((X, Y, X), None)),
-        ({"x": X, "labels": Y}, ({"x": X, "labels": Y}, None)),
-        ([X], (X, None)),
-        ([(X, Y, X)], ((X, Y, X), None)),
-    ],
-)
-def test_a_loss_of_the_model_takes_batches_of_any_form(data: Any, batch: Any) -> None:
-    found, cut = batches_of("data", data, whole=True)
-    assert cut == isinstance(data, list)
-    assert same(found, [batch])
-    assert (found[0][1] is None) == (batch[1] is None)
 
 
 # --- nothing is copied, and no generator is read ----------------------------------------------------------------------

@@ -7,8 +7,6 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from decomfl_lab.datasets.user_data import data_of, examples, first_clients, own_dataset
-from decomfl_lab.errors import InputError
-from tests.decomfl_lab.datasets.test_batches import Rows
 from tests.refusals import refuses
 
 X = torch.arange(24.0).view(12, 2)
@@ -37,24 +35,6 @@ def test_all_examples_are_there_as_clients_or_to_be_dealt(found: Any, clients: l
     assert len(data.test_labels) == held
     whole = "12 examples" + ("" if clients is None else " of 2 clients")
     assert data.source == f"own data: {whole}, {held} held out"
-
-
-@pytest.mark.parametrize("found", [7, X, "mnist", {"train": (X, Y)}])
-def test_other_things_are_named_with_what_they_should_be(found: Any) -> None:
-    with pytest.raises(
-        InputError, match=r"^(data must be \(inputs, targets\), mappings|keys of data must have labels)"
-    ):
-        data_of(found)
-
-
-@pytest.mark.parametrize("rows", [[1, 2], [(X[0], Y[0]), (X[0, :1], Y[0])], [{"x": X[0], "y": Y[0]}]])
-@pytest.mark.parametrize("kind", [Rows, lambda rows: DataLoader(rows, 2)])
-def test_examples_that_are_no_pairs_of_one_shape_are_told_in_a_line(kind: Any, rows: list[Any]) -> None:
-    with pytest.raises(
-        InputError, match=r"^(data must be .*, examples of one shape|.* must have labels|.*data must be a pair)"
-    ) as e:
-        data_of(kind(rows))
-    assert "\n" not in str(e.value)
 
 
 NAMED = {"x": X, "mask": Y > 0, "labels": Y}

@@ -25,17 +25,6 @@ CASES = {
 }
 
 
-def test_nothing_is_planned_or_counted_for_who_is_away_however_long():
-    elsewhere = remote(m=4, quorum=2, deadline=1e-3)
-    elsewhere.carrier.away = {3}
-    for _ in range(20):
-        elsewhere.advance()
-    assert elsewhere.ledger.down[3].bytes == elsewhere.ledger.up[3].bytes == 0
-    elsewhere.carrier.away = set()
-    elsewhere.advance()
-    assert elsewhere.carrier.hosts[3].replica.round == 20
-
-
 class Returns(Direct):
     """A client that was away comes back once the others have answered."""
 

@@ -21,7 +21,6 @@ from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.protocol.wire import encode, read, split_frame
 from decomfl_lab.records.seeds import Seeding
 from tests.decomfl_lab.federations.direct import CASE, LAB, Direct, but, host, remote, simulated
-from tests.decomfl_lab.protocol.test_log import Full
 from tests.thorough import sampled
 
 
@@ -71,21 +70,6 @@ def test_losses_that_are_no_numbers_end_a_run_elsewhere_too(case):
     with pytest.raises(DivergedError):
         elsewhere.advance()
     assert elsewhere.server.round == 0
-
-
-@pytest.mark.parametrize("signed", [False, True])
-@pytest.mark.parametrize("made", [remote, simulated])
-def test_a_full_disk_leaves_x_where_the_log_has_it(made, signed, tmp_path):
-    with RunLog.create(path := tmp_path / "run.dcl", {"run_seed": LAB.server(CASE).run_seed}) as log:
-        federation = made()
-        federation.log_to(log)
-        rounds(federation, 2)
-        before, federation.digest_next = federation.observer.digest(), signed
-        with Full(path, "r+") as full, pytest.MonkeyPatch.context() as patch:
-            patch.setattr(log, "_file", full)
-            with pytest.raises(InputError, match="cannot write .*run.dcl: No space left"):
-                federation.advance()
-        assert (federation.observer.digest(), federation.observer.round, len(log)) == (before, 2, 2)
 
 
 def test_a_server_killed_before_it_signed_a_round_signs_it_when_it_follows_its_log(tmp_path):

@@ -32,6 +32,7 @@ from decomfl_lab.replicas.replica import SyncReplica
 from decomfl_lab.replicas.rules import Step
 from decomfl_lab.runs.preparation import Prepared
 from decomfl_lab.runs.run import load_run
+from tests.decomfl_lab.runs.variants import OTHERS, VARIANTS
 from tests.refusals import refuses
 from tests.tables import rows_of
 from tests.thorough import sampled
@@ -359,8 +360,6 @@ def test_what_the_server_holds_is_not_enough_to_form_a_private_direction(seeding
     assert all(abs(fit(seed)) < 0.6 for seed in known)  # 40 directions: a chance correlation has s.d. 0.16
 
 
-BY_ROUNDS = {"lr_schedule": {3: 0.005}, "perturbation_schedule": {2: 6}}
-VARIANTS = [*ROWS["variants"], {"seeds": "per-round", "tracking": "clients", **BY_ROUNDS}]
 SERVERS = [{"server_optimizer": name, "server_lr": 0.03} for name in ("adagrad", "adam", "yogi")]
 
 
@@ -371,7 +370,7 @@ SERVERS = [{"server_optimizer": name, "server_lr": 0.03} for name in ("adagrad",
         ("fedavg", {"momentum": 0.5, "local_steps": 3}),
         ("fedavg", {"optimizer": "adam", "local_steps": 3}),
         ("fedavg", {"optimizer_state": "fresh", "momentum": 0.5, "local_steps": 3}),
-        *sampled([("decomfl", changes) for changes in VARIANTS], 6),
+        *sampled([(each.get("method", "decomfl"), each) for each in (*VARIANTS, *OTHERS)], 6),
         *sampled([*product(("fedavg", "fedcom", "fedavg-topk"), SERVERS)], 2),
         *((method, {"local_steps": 2, "rebuild": "copy"}) for method in ("hiso", "fzoo")),
         ("hiso", {"tracking": "clients", "history": 2}),
@@ -381,7 +380,8 @@ SERVERS = [{"server_optimizer": name, "server_lr": 0.03} for name in ("adagrad",
 def test_every_method_and_variant_trains_and_resumes_bit_for_bit(
     method: str, changes: dict[str, object], tmp_path: Path
 ) -> None:
-    config = _config("decomfl", rounds=10, lr=0.01, perturbations=10, batch_size=2000).but(method, **changes)
+    own = {name: value for name, value in changes.items() if name != "method"}
+    config = _config("decomfl", rounds=10, lr=0.01, perturbations=10, batch_size=2000).but(method, **own)
     whole = Run(config).train(out=tmp_path / "whole")
     assert whole["train_loss"].iloc[-1] < whole["train_loss"].iloc[0]
     Run(dataclasses.replace(config, rounds=4)).train(out=tmp_path / "parts")
@@ -440,31 +440,11 @@ def test_the_policy_compares_bytes_and_time() -> None:
         PullPolicy(bandwidth=0)
 
 
-def test_lean_clients_form_no_second_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, _, layout = _federation("decomfl", model="mlp", engine="serial")
-    lean, _, _ = _federation("decomfl", model="mlp", lean=True)
-    largest = max(layout.sizes)
-    formed: list[int] = []
-    right = torch.empty_like
-
-    def counting(x: torch.Tensor, **kwargs: object) -> torch.Tensor:
-        formed.append(x.numel())
-        return right(x, **kwargs)
-
-    monkeypatch.setattr(torch, "empty_like", counting)
-    lean.clients[0].handle(lean.server.plan_round([0])[0])
-    assert max(formed, default=0) <= largest
-    plain.clients[0].handle(plain.server.plan_round([0])[0])
-    assert max(formed) == layout.d
-
-
 @refuses(
     ({"lr_schedule": {0: 0.1}}, "round in lr_schedule must be an integer of at least 1, got 0"),
     ({"lr_schedule": {1.5: 0.1}}, r"round in lr_schedule must be an integer of at least 1, got 1\.5"),
     ({"lr_schedule": {1: -0.1}}, r"lr_schedule at round 1 must be a finite number above 0, got -0\.1"),
     ({"lr_schedule": [0.1]}, r"lr_schedule must be \{round: value, \.\.\.\}"),
-    ({"server_model": "no"}, "server_model must be True or False, got 'no'"),
-    ({"server_model": 1}, "server_model must be True or False, got 1"),
 )
 def test_options_of_a_method_of_another_kind_are_refused_by_name(options: dict[str, Any]) -> None:
     METHODS["decomfl"](**options)

@@ -103,10 +103,6 @@ def _field(a: Array, first: Array, count: Array) -> Array:
     return np.where(count == 0, a.dtype.type(0), _shifted_right(up, np.uint32(bits) - count.astype(np.uint32)))
 
 
-def _upper(a: Array, b: Array) -> Array:
-    return (a.astype(np.uint64) * b.astype(np.uint64) >> np.uint64(32)).astype(np.uint32)
-
-
 def _bits(a: Array) -> Array:
     return np.bitwise_count(a).astype(np.uint32)
 
@@ -117,7 +113,6 @@ _OPERATIONS: dict[str, Callable[..., Array]] = {
     "mul": np.multiply,
     "div": _divided,
     "min": np.minimum,
-    "max": np.maximum,
     "and": np.bitwise_and,
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
@@ -126,7 +121,6 @@ _OPERATIONS: dict[str, Callable[..., Array]] = {
     "neg": np.negative,
     "abs": np.abs,
     "sqrt": np.sqrt,
-    "rem": np.fmod,
     "shl": _shifted_left,
     "shr": _shifted_right,
     "prmt": _permuted,
@@ -408,15 +402,13 @@ class Kernel:
 
     def _plain(self, name: str, how: list[str], kinds: list[str], operands: list[str]) -> Step:
         (kind,), function, counts = kinds, _OPERATIONS[name], _COUNTS.get(name, ())
-        known = [["lo"], ["wide"], ["hi"]] if name in ("mul", "mad") else [[]]
+        known = [["lo"], ["wide"]] if name in ("mul", "mad") else [[]]
         if kind[0] == "f" and name in _ROUNDED:
             known = [["rn"], []] if name in ("add", "sub", "mul") else [["rn"]]
-        elif kind[0] == "f" and name in ("min", "max", "rem"):
-            known = []  # numpy's have other NaN
+        elif kind[0] == "f" and name == "min":
+            known = []  # numpy's has other NaN
         to, *own = operands
         wide = f"{kind[0]}{2 * int(kind[1:])}" if how == ["wide"] else kind
-        if how == ["hi"]:
-            function = {"u32": _upper}[kind]
         types = ["u32" if n in counts else wide if n == 2 else kind for n in range(len(own))]
         sources = [self._read(*each) for each in zip(own, types, strict=True)]
         if how not in known:
@@ -553,29 +545,6 @@ class Kernel:
 
         return step
 
-    def _matrix(self, name: str, how: list[str], kinds: list[str], operands: list[str]) -> Step:
-        """Four matrices of 8 rows of 16 bytes: lanes 8i.. have the rows' places of matrix i, lane t its 4 bytes t."""
-        if how != ["sync", "aligned", "m8n8", "x4", "shared"] or kinds != ["b16"]:
-            raise ValueError(how)
-        loads = name == "ldmatrix"
-        at = self._address(operands[loads], "u32")
-        registers = [self._read(own, "b32") for own in _parts(operands[1 - loads])]
-
-        def step(active: Array) -> None:
-            places = at()
-            _aligned(places[active], 16)
-            for i, register in enumerate(registers):
-                rows = places.reshape(-1, WARP)[:, 8 * i : 8 * i + 8].repeat(4, axis=1).reshape(-1)
-                own = rows + (4 * (self.lanes % 4)).astype(np.uint32)
-                new = None if loads else register[active].view(np.uint8).reshape(-1, 4)
-                found = self._reach_shared(own, active, 4, new)
-                if loads:
-                    register[active] = found.copy().view(np.uint32)[:, 0]
-
-        return step
-
-    _do_ldmatrix = _do_stmatrix = _matrix
-
     # Lanes together
 
     def _do_bar(self, name: str, how: list[str], kinds: list[str], operands: list[str]) -> Step:
@@ -603,15 +572,16 @@ class Kernel:
         return step
 
     def _do_redux(self, name: str, how: list[str], kinds: list[str], operands: list[str]) -> Step:
-        (_, operation), (kind,) = how, kinds
-        function = {"add": np.add, "min": np.minimum, "max": np.maximum}[operation]
+        (kind,) = kinds
+        if how != ["sync", "add"]:
+            raise ValueError(how)
         put, source, mask = self._put(operands[0], kind), self._read(operands[1], kind), self._read(operands[2], "u32")
 
         def step(active: Array) -> None:
             if (np.broadcast_to(mask, self.lanes.shape)[active] != 2**32 - 1).any():
                 raise UnknownError("redux.sync of a part of a warp")
             every = np.broadcast_to(source, self.lanes.shape).reshape(-1, WARP)
-            put(active, function.reduce(every, axis=1, dtype=every.dtype).repeat(WARP))
+            put(active, every.sum(axis=1, dtype=every.dtype).repeat(WARP))
 
         return step
 

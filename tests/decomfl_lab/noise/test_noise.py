@@ -106,15 +106,6 @@ def test_numba_agrees_with_the_reference_on_a_million_elements() -> None:
         assert a.tobytes() == b.tobytes(), law
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_slices_far_beyond_two_to_the_32_can_be_made_alone(backend: str) -> None:
-    d, first = 2**40, 2**39 + 77
-    z = noise.direction(1, 2, d, first=first, count=300, backend=backend)
-    again = noise.direction(1, 2, d, first=first + 100, count=50, backend="numpy")
-    assert z[100:150].tobytes() == again.tobytes()
-    assert z.tobytes() != noise.direction(1, 2, d, first=77, count=300).tobytes()
-
-
 @given(distributions)
 def test_no_global_generator_is_touched(law: Distribution) -> None:
     torch.manual_seed(5)

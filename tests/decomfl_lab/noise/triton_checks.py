@@ -16,7 +16,7 @@ import triton.language as tl
 
 from decomfl_lab import InputError, Momentum, noise
 from decomfl_lab.noise import Distribution, Format, Op, Program, reference, triton_gpu, triton_kernels
-from decomfl_lab.noise.vectors import KNOWN_ANSWERS, PHILOX_ANSWERS, POSITIONS, KnownAnswer
+from decomfl_lab.noise.vectors import KNOWN_ANSWERS, POSITIONS, KnownAnswer
 from decomfl_lab.replicas.rebuild import form_points_, project
 from decomfl_lab.replicas.replica import Replica, step_together_
 from decomfl_lab.replicas.rules import Step
@@ -47,31 +47,7 @@ def _assert_same(actual: np.ndarray, wanted: np.ndarray) -> None:
     assert not different.size, (different[:5], actual[different[:5]], wanted[different[:5]])
 
 
-def _hex(text: str) -> list[int]:
-    return [int(word, 16) for word in text.split()]
-
-
 # Words and normals ------------------------------------------------------------------------------------------
-
-
-@triton.jit
-def _philox_kernel(out, block, c2: tl.int64, key: tl.int64, TAG: tl.constexpr):
-    words = triton_kernels._philox(tl.load(block + tl.arange(0, 4)), c2, TAG, key)
-    for n in tl.static_range(4):
-        tl.store(out + 4 * n + tl.arange(0, 4), words[n].to(tl.int32, bitcast=True))
-
-
-@pytest.mark.parametrize(("counter", "key", "words"), PHILOX_ANSWERS)
-def test_philox_gives_the_published_answers(counter: str, key: str, words: str) -> None:
-    c0, c1, c2, c3 = _hex(counter)
-    k0, k1 = _hex(key)
-    signed = [int(np.array(n, dtype=np.uint64).view(np.int64)) for n in (c0 | c1 << 32, k0 | k1 << 32)]
-    out = torch.zeros(4, 4, dtype=torch.int32, device=DEVICE)
-    _philox_kernel[(1,)](
-        out, torch.full((4,), signed[0], device=DEVICE), c2, signed[1], TAG=c3, **triton_kernels.OPTIONS
-    )
-    for column in out.cpu().numpy().view(np.uint32).T:
-        assert column.tolist() == _hex(words)
 
 
 @triton.jit

@@ -1,13 +1,13 @@
 """The forms of a user's loss: what each is given."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
-from decomfl_lab.objectives.batch_loss import BatchLoss, Form, called
+from decomfl_lab.objectives.batch_loss import BatchLoss, Form
 from tests.nets import seeded
 
 X, Y = torch.arange(12.0).view(4, 3) / 12, torch.tensor([0, 1, 1, 0])
@@ -56,21 +56,3 @@ def test_outputs_in_16_bits_are_widened_in_any_tree_and_integers_are_not(dtype: 
 
     BatchLoss.of(loss).of_outputs({"z": X.to(dtype), "n": Y, "wide": X.double()}, Y)
     assert [tensor.dtype for tensor in seen[0].values()] == [torch.float32, torch.int64, torch.float64]
-
-
-class Two(NamedTuple):
-    a: Tensor
-    b: Tensor
-
-
-@pytest.mark.parametrize(
-    ("inputs", "what"),
-    [(X, "one"), ((X, Y), "two"), ({"a": X, "b": Y}, "two"), (Two(X, Y), "one")],
-    ids=["a tensor", "a tuple", "a mapping", "a named tuple"],
-)
-def test_inputs_are_one_argument_or_several_or_named(inputs: Any, what: str) -> None:
-    class Module(nn.Module):
-        def forward(self, a: Any, b: Any = None) -> str:
-            return "one" if b is None else "two"
-
-    assert called(Module(), inputs) == what

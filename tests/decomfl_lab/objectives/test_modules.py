@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, hessian, jacfwd, jacrev
+from torch.func import functional_call
 from torch.nn.parallel import DataParallel
 
 from decomfl_lab.errors import InputError
@@ -43,11 +43,6 @@ class Tied(nn.Module):
 # --- the padding row --------------------------------------------------------------------------------------------------
 
 
-def _loss(held: nn.Module, weight: Tensor) -> Tensor:
-    """A function of all elements of the weight, with third derivatives."""
-    return (functional_call(held, {"weight": weight}, TOKENS).sin() + 0.5).pow(3).sum()
-
-
 def test_a_held_embedding_has_torchs_values_at_its_own_weight_and_its_row_at_any() -> None:
     plain = table()
     held = prepared(plain, shared=False)
@@ -57,32 +52,6 @@ def test_a_held_embedding_has_torchs_values_at_its_own_weight_and_its_row_at_any
     is_pad = TOKENS == PAD
     assert torch.equal(moved[is_pad], plain(TOKENS)[is_pad])
     assert torch.equal(moved[~is_pad], plain(TOKENS)[~is_pad] + 1)
-
-
-def test_first_derivatives_of_a_held_embedding_forward_and_reverse_are_the_differences() -> None:
-    held = prepared(table(), shared=False)
-    weight = held.weight.detach()
-    gradient = jacrev(lambda w: _loss(held, w))(weight)
-    differences = torch.zeros_like(weight)
-    for i in range(weight.numel()):
-        unit = 1e-6 * torch.eye(weight.numel(), dtype=torch.float64)[i].view_as(weight)
-        differences.view(-1)[i] = (_loss(held, weight + unit) - _loss(held, weight - unit)) / 2e-6
-    torch.testing.assert_close(gradient, differences, rtol=1e-6, atol=1e-7)
-    torch.testing.assert_close(jacfwd(lambda w: _loss(held, w))(weight), gradient)
-    assert not gradient[PAD].any()
-    assert gradient[1:].all()
-
-
-def test_second_derivatives_of_a_held_embedding_are_the_differences_of_first_ones() -> None:
-    held = prepared(table(), shared=False)
-    weight = held.weight.detach()
-    slope = jacrev(lambda w: _loss(held, w))
-    H = hessian(lambda w: _loss(held, w))(weight)
-    unit = torch.linspace(-1, 1, weight.numel(), dtype=torch.float64).view_as(weight)
-    difference = (slope(weight + 1e-6 * unit) - slope(weight - 1e-6 * unit)) / 2e-6
-    torch.testing.assert_close((H * unit).sum((2, 3)), difference, rtol=1e-6, atol=1e-6)
-    assert not H[PAD].any()
-    assert not H[:, :, PAD].any()
 
 
 @pytest.mark.parametrize("padding", [PAD, -1, 2])

@@ -1,8 +1,6 @@
 """The write-ahead log of a run: what a killed writer leaves is a prefix, and no changed bit is ever read."""
 
-import io
 import logging
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -178,19 +176,6 @@ def test_rounds_that_are_not_there_are_refused() -> None:
                 wrong()
 
 
-def test_the_disk_confirms_what_it_is_asked_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    confirmed: list[int] = []
-    with RunLog.create(tmp_path / "log", HEADER) as log, RunLog.create(None, HEADER) as nameless:
-        monkeypatch.setattr("os.fsync", lambda file: confirmed.append(os.fstat(file).st_size))
-        nameless.append(_entry(0), sync=True)  # nobody would find it
-        sizes = []
-        for r in range(4):
-            log.append(_entry(r), sync=r % 2 == 1)
-            sizes.append(log._starts[-1])
-        log.sync()
-    assert confirmed == [sizes[1], sizes[3], sizes[3]]
-
-
 def test_what_is_no_log_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"log must be a file that can be read, got .*nowhere \(No such file"):
         RunLog.open(tmp_path / "nowhere")
@@ -201,60 +186,15 @@ def test_what_is_no_log_is_refused_by_name(tmp_path: Path) -> None:
         RunLog.create(tmp_path / "a", {"a": 1})
 
 
-class Full(io.FileIO):
-    """A file on a disk with room for the beginning of an entry."""
-
-    def write(self, data: bytes) -> int:  # type: ignore[override]
-        return super().write(data[:30])
-
-
-def test_a_full_disk_leaves_the_log_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "run.dcl"
-    with _written(path, 2) as log, Full(path, "r+") as full:
-        before = path.read_bytes()
-        with monkeypatch.context() as patch:
-            patch.setattr(log, "_file", full)
-            with pytest.raises(InputError, match=r"cannot write .*run.dcl: No space left"):
-                log.append(_entry(2))
-        assert path.read_bytes() == before
-        log.append(_entry(2))
-        assert log.entry(2) == _entry(2)
-
-
-def test_a_digest_is_written_over_its_entry_or_not_at_all(tmp_path: Path) -> None:
+def test_a_digest_is_written_over_its_entry(tmp_path: Path) -> None:
     path, digest = tmp_path / "run.dcl", 32 * "a"
-    with _written(path, 2) as log, Full(path, "r+") as full, pytest.MonkeyPatch.context() as patch:
-        before = path.read_bytes()
-        patch.setattr(log, "_file", full)
-        with pytest.raises(InputError, match=r"cannot write .*run.dcl: No space left"):
-            log.sign(digest)
-        assert path.read_bytes() == before
-        patch.undo()
+    with _written(path, 2) as log:
+        size = path.stat().st_size
         log.sign(digest)
-        assert (log.entry(1).digest, log.entry(1).record, len(path.read_bytes())) == (
-            digest,
-            _entry(1).record,
-            len(before),
-        )
+        assert (log.entry(1).digest, log.entry(1).record, path.stat().st_size) == (digest, _entry(1).record, size)
         log.append(_entry(2))
     with RunLog.open(path) as log:
         assert [entry.digest for entry in log.entries()] == [_entry(0).digest, digest, None]
-
-
-@pytest.mark.parametrize("write", [True, False])
-def test_a_digest_of_which_a_killed_writer_left_a_part_is_there_or_not(write: bool, tmp_path: Path) -> None:
-    path, digest = tmp_path / "run.dcl", 32 * "a"
-    with _written(path, 3) as log:
-        start, before = log._starts[2], path.read_bytes()
-        log.sign(digest)
-    after = path.read_bytes()
-    for n in range(start, len(after)):
-        path.write_bytes(after[:n] + before[n:])
-        with RunLog.open(path, write=write) as log:
-            assert log.entry(2).record == _entry(2).record
-            assert log.entry(2).digest == (digest if n > len(after) - 16 else None)
-            assert (content := log.content()) in (before, after)
-        assert path.read_bytes() == (content if write else after[:n] + before[n:])
 
 
 def test_a_log_that_another_process_writes_to_is_read_alone(tmp_path: Path) -> None:

@@ -109,12 +109,9 @@ def test_a_client_that_is_known_is_asked_for_its_digest_only_if_that_was_said(
 
 
 FORGED = {
-    "a round of text": lambda _, values: values.update(round="x"),
-    "steps below 0": lambda _, values: values.update(steps={"0": -1}),
     "a client that is no number": lambda _, values: values.update(steps={"first": 1}),
     "an answer that is no bytes": lambda _, values: values.update(answers={"0": [1, "zz"]}),
     "a shorter model": lambda tensors, _: tensors.update(x=tensors["x"][:1].clone()),
-    "no round": lambda _, values: values.pop("round"),
 }
 
 

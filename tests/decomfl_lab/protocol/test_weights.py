@@ -41,11 +41,6 @@ def simulated(rounds: int = 0, sizes: tuple[int, ...] = SIZES, **changes: Any) -
     return federation
 
 
-def numbers(federation: DeComFLFederation) -> list[int]:
-    """The number of examples of every client."""
-    return [client.examples().n for client in federation.clients]
-
-
 def host(i: int, n: int | None = None, **changes: Any) -> Host:
     """A new process of client i, which may say that it has n examples."""
     own = host_of(simulated(**changes), RUN, [i])

@@ -10,7 +10,6 @@ from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import InputError
 from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.noise import Distribution
-from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica, step_together_
 from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, Step
 from decomfl_lab.runs.configuration import TrainConfig
@@ -69,18 +68,6 @@ def test_steps_together_have_the_bits_of_steps_alone() -> None:
 )
 def test_rules_refuse_bad_numbers_and_vectors_by_name(make: Any) -> None:
     make()
-
-
-@pytest.mark.parametrize("rounds", [(3,), (2, 4), (2, 3, 5), (2, 2), (3, 2), (2, 4, 3)])
-def test_records_with_a_gap_out_of_order_or_twice_are_refused_and_change_nothing(rounds: tuple[int, ...]) -> None:
-    replica, scalars = Replica(torch.ones(3), Momentum(0.9)), np.ones((1, 2), np.float32)
-    records = [RoundRecord(r, 0.1, Distribution.GAUSSIAN, (7,), scalars) for r in range(6)]
-    replica.catch_up(records[:2])
-    before = replica.digest()
-    with pytest.raises(InputError, match="a replica at round . cannot apply the record of round"):
-        replica.catch_up([records[r] for r in rounds])
-    assert (replica.round, replica.digest()) == (2, before)
-    assert replica.catch_up(records) == 4  # what it knows is left out
 
 
 def test_what_is_forgotten_takes_no_memory_until_it_is_restored() -> None:

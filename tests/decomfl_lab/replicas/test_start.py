@@ -13,7 +13,6 @@ import decomfl_lab as lab
 from decomfl_lab.cli.main import main
 from decomfl_lab.models import initialisers
 from decomfl_lab.outside import Header, StartInFile, read_as
-from decomfl_lab.protocol import log as logs
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.replicas.start import made_again
 from decomfl_lab.runs.configuration import TrainConfig
@@ -21,7 +20,7 @@ from decomfl_lab.runs.folder import LOG_FILE
 from decomfl_lab.runs.run import Run
 from tests.decomfl_lab.runs.rewritten import rewritten
 from tests.decomfl_lab.runs.test_replay import PAIRS
-from tests.refusals import refused, refuses
+from tests.refusals import refuses
 
 TINY = TrainConfig(data="digits", model="mlp", clients=4, sampled=2, rounds=3, perturbations=2, lr=0.01)
 
@@ -139,24 +138,3 @@ def test_a_new_run_in_a_folder_that_holds_no_run_is_drawn_by_the_stream(tmp_path
     (tmp_path / "config.toml").write_text('data = "digits"\nmodel = "mlp"\nclients = 4\nsampled = 2\nrounds = 1\n')
     assert main(["train", "--config", str(tmp_path / "config.toml"), "--out", str(tmp_path)]) == 0
     assert 'draws = "stream"' in (tmp_path / "config.toml").read_text()
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        *(("config", value) for value in (5, [], "x")),
-        *(("shape", value) for value in (None, 5, "x", [-1], [0], [1, 8, 0], ["a"], [1.5], [True], [1] * 17)),
-        *(("shape", value) for value in ([10**9], [10**6, 10**6], [10**400])),
-        *(("dtype", value) for value in (None, "x", "nn", "Tensor", "save", [])),
-        *(("classes", value) for value in (None, "a", -3, True, 1.5, 2**63, 10**12)),
-        *(("d", value) for value in (None, "x", 0, -1, 2.5)),
-    ],
-)
-def test_a_header_that_tells_nonsense_ends_with_a_sentence_and_2(
-    key: str, value: Any, out: Path, tmp_path: Path, capsys: Any
-) -> None:
-    path = rewritten(out, tmp_path / "log")
-    with RunLog.open(path, write=False) as log:
-        said = log.header | {key: value}
-    path.write_bytes(logs._beginning(2, said, b""))
-    assert key in refused(capsys, "replay", str(path))

@@ -13,13 +13,11 @@ from torch import nn
 
 import decomfl_lab as lab
 from decomfl_lab.cli.main import main
-from tests.refusals import refuses
 from tests.thorough import sampled
 
 x = torch.randn(90, 6, generator=torch.Generator().manual_seed(1))
 y = (x[:, 0] > 0).long()
 PAIRS = [(x[n : n + 20], y[n : n + 20]) for n in range(0, 60, 20)]
-HELD = x[60:], y[60:]
 OPTIONS: dict[str, Any] = {"sampled": 2, "rounds": 6, "lr": 0.05, "batch_size": 8, "eval_every": 3, "seed": 4}
 
 
@@ -27,10 +25,6 @@ OPTIONS: dict[str, Any] = {"sampled": 2, "rounds": 6, "lr": 0.05, "batch_size": 
 def model() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2))
-
-
-def _weights(module: nn.Module) -> torch.Tensor:
-    return torch.cat([p.detach().flatten() for p in module.parameters()])
 
 
 def test_every_client_rebuilds_and_a_wrong_one_is_seen(model: nn.Module) -> None:
@@ -95,31 +89,6 @@ def test_a_run_of_other_data_or_without_its_model_is_refused(model: nn.Module, t
             lab.load(tmp_path, **missing)  # type: ignore[arg-type]
     with pytest.raises(lab.InputError, match="only rounds may differ"):
         lab.train(model, clients=PAIRS, out=tmp_path, **OPTIONS | {"lr": 0.1})
-
-
-@refuses(
-    ([(x, y[:3])], r"tensors of client 0 must have as many examples as each other, .*, got \[\(90, 6\), \(3,\)\]"),
-    ([(x, [None] * len(y))], "targets of client 0 must be tensors or arrays, got 'tuple'"),
-    ([x], r"client 0 must be \(inputs, targets\), mappings with labels, .*, got 'Tensor'"),
-    ([[1, 2, 3]], r"batch 0 of client 0 must be a pair \(inputs, targets\), .*, got 'int'"),
-)
-def test_bad_clients_are_refused_by_name(clients: list[Any], model: nn.Module) -> None:
-    lab.train(model, clients=clients, rounds=1)
-
-
-def test_a_model_that_is_not_finite_is_no_step_that_is_too_large() -> None:
-    model = torch.nn.Linear(6, 2)
-    with torch.no_grad():
-        model.bias[1] = torch.nan
-    with pytest.raises(lab.InputError, match=r"model must have finite parameters, got .*Linear with NaN .* in bias"):
-        lab.train(model, clients=PAIRS, rounds=1)
-
-
-def test_options_that_nobody_has_are_refused(model: nn.Module) -> None:
-    with pytest.raises(lab.InputError, match=r"option of decomfl .*, got 'learning_rate' \(did you mean lr\?\)"):
-        lab.train(model, clients=PAIRS, learning_rate=0.1)
-    with pytest.raises(lab.InputError, match="option of fedavg must be one of .*, got 'perturbations'"):
-        lab.FedAvg(perturbations=3)  # type: ignore[call-arg]
 
 
 def test_the_command_line_takes_ones_own(

@@ -15,7 +15,6 @@ from safetensors.torch import load_file
 from torch import nn
 
 import decomfl_lab as lab
-from decomfl_lab.checkpoint import read_checkpoint
 from decomfl_lab.cli.main import main
 from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.protocol.log import LogEntry, RunLog
@@ -25,7 +24,6 @@ from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE
 from decomfl_lab.runs.run import Run, load_run
 from tests.decomfl_lab.runs.rewritten import rewritten
 from tests.decomfl_lab.runs.variants import SMALL, VARIANTS
-from tests.decomfl_lab.test_files import holder
 from tests.refusals import refuses
 from tests.tables import rows_of
 from tests.thorough import sampled
@@ -230,16 +228,6 @@ def test_frozen_normalisation_needs_the_data_to_be_replayed(tmp_path: Path) -> N
     assert torch.equal(again.model(x), trained.model(x))
 
 
-def test_a_log_has_one_writer_at_a_time(tmp_path: Path) -> None:
-    Run(replace(TINY, rounds=3)).train(out=tmp_path)
-    before = (tmp_path / LOG_FILE).read_bytes()
-    with holder("folder", tmp_path):
-        with pytest.raises(lab.InputError, match="out must be a folder that no other process writes to"):
-            Run(TINY).train(out=tmp_path)
-        assert lab.replay(tmp_path).agrees  # reading needs no leave
-    assert (tmp_path / LOG_FILE).read_bytes() == before
-
-
 @refuses(*rows_of(__file__)["refused"])
 def test_rounds_and_tolerances_that_are_none_are_refused(wrong: Any, out: Path) -> None:
     lab.replay(out, **wrong)  # type: ignore[arg-type]
@@ -261,28 +249,6 @@ def test_the_command_says_it_in_words_in_json_and_by_its_exit_code(
     found = json.loads(capsys.readouterr().out)
     assert (found["agrees"], [each["agrees"] for each in found["compared"]]) == (False, [True, True, False, False])
     assert not (tmp_path / "wrong").exists()
-
-
-@pytest.mark.parametrize("changes", sampled(VARIANTS, 7))
-def test_a_run_whose_checkpoint_is_gone_goes_on_by_its_log_to_the_same_bits(
-    changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = TINY.but(**changes)
-    whole = Run(config).train(out=tmp_path / "whole")
-    Run(config.but(rounds=5)).train(out=tmp_path / "cut")
-    (tmp_path / "cut" / CHECKPOINT_FILE).unlink()
-    measured = []
-    advance = DeComFLFederation.advance
-    monkeypatch.setattr(DeComFLFederation, "advance", lambda own: measured.append(own.round) or advance(own))
-    again = Run(config).train(out=tmp_path / "cut")
-    assert measured == list(range(5 - 5 % config.eval_every, 7))  # from the last evaluation of the longer run on
-    drop = {"columns": "seconds"}
-    assert again.drop(**drop).equals(whole.drop(**drop))
-    (here, told), (there, said) = (read_checkpoint(tmp_path / name / CHECKPOINT_FILE) for name in ("cut", "whole"))
-    assert told["federation"] == said["federation"]
-    assert here.keys() == there.keys()
-    assert all(torch.equal(here[name], there[name]) for name in here)
-    assert _entries(tmp_path / "cut" / LOG_FILE) == _entries(tmp_path / "whole" / LOG_FILE)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from decomfl_lab import InputError, Momentum, Sgd
+from decomfl_lab import InputError, Sgd
 from decomfl_lab.engines.base import Line, Serial
 from decomfl_lab.engines.batched import Batched
 from decomfl_lab.engines.kernels import language as kernel
@@ -28,9 +28,6 @@ from decomfl_lab.language.causal_model import Verbalized
 from decomfl_lab.layout import Layout
 from decomfl_lab.noise import Distribution
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
-from decomfl_lab.protocol.client import Client, handle_all
-from decomfl_lab.protocol.server import Server
-from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.replicas.replica import Replica
 from tests.decomfl_lab.language.tiny import ARCHITECTURES, PAD, V, answers, prompts, tiny, transformers
 from tests.refusals import refuses
@@ -197,34 +194,6 @@ def test_the_losses_are_the_same_bits_for_any_number_of_threads(kind: str) -> No
     found = [Fused(workers).losses(line(module), central.points(3, MU), tasks) for workers in (1, 2, 5)]
     assert len(np.unique(found[0])) == found[0].size
     assert all(np.array_equal(found[0], other) for other in found[1:])
-
-
-def test_clients_that_measure_together_reply_as_alone_and_rebuild_the_same_bits() -> None:
-    module, rule = lively(), Momentum(0.9)
-    x = Layout.of(module).flatten(module)
-    together, alone = (
-        [
-            Client(
-                i, Replica(x, rule), objective(module, prompts(9, 12, seed=i)), central, MU, engine=make_engine(name)
-            )
-            for i in range(3)
-        ]
-        for name in ("auto", "fused")
-    )
-    for client in together:
-        client.engine = together[0].engine
-    server = Server(M=3, m=2, K=1, P=Schedule(3), eta=Schedule(1e-2), seed=0, replica=Replica(x, rule))
-    for _ in range(4):
-        plans = server.plan_round()
-        replies = handle_all([together[i] for i in plans], list(plans.values()))
-        single = [alone[i].handle(plan) for i, plan in plans.items()]
-        assert [reply.scalars.tobytes() for reply in replies] == [reply.scalars.tobytes() for reply in single]
-        server.aggregate(replies)
-    assert server.replica is not None
-    for client in together:
-        client.replica.catch_up(server.plan_round([client.id])[client.id].records)
-        assert client.replica.digest() == server.replica.digest()
-    assert not torch.equal(server.replica.x, x)
 
 
 # Planted faults: a kernel of our own copy of the model, with one thing wrong; or the prompts that it is given instead.
