@@ -16,7 +16,7 @@ said by the class that has them.
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, Protocol, get_args, get_origin, get_type_hints
@@ -62,7 +62,7 @@ class Option:
         """Whether the value is a schedule, {round: value}."""
         return isinstance(self.default, dict)
 
-    @property
+    @cached_property
     def kind(self) -> Any:
         """The type of the value: dict[int, float] for a schedule, tuple[str, ...] for several values."""
         if self.is_schedule:
@@ -85,7 +85,17 @@ class Option:
             self._require(name, value, self.kind)
 
     def _require(self, name: str, value: Any, kind: Any) -> None:
-        if get_origin(kind) is tuple:
+        if kind is float:
+            require(isinstance(value, int | float) and is_number(value), name, self._range, value)
+            high_enough = (self.ge is None or value >= self.ge) and (self.gt is None or value > self.gt)
+            low_enough = (self.le is None or value <= self.le) and (self.lt is None or value < self.lt)
+            require(high_enough and low_enough, name, self._range, value)
+        elif kind is int:
+            least = -_LONG if self.ge is None else int(self.ge)
+            require_int(name, value, least, None if self.le is None else int(self.le))
+        elif kind is bool:
+            require(isinstance(value, bool), name, "be True or False", value)
+        elif get_origin(kind) is tuple:
             for each in value:
                 self._require(name, each, get_args(kind)[0])
         elif get_origin(kind) is dict:
@@ -95,26 +105,19 @@ class Option:
                 self._require(f"{name} at round {r}", each, get_args(kind)[1])
         elif self.choices:
             require_choice(name, value, self.choices)
-        elif kind is bool:
-            require(isinstance(value, bool), name, "be True or False", value)
-        elif kind is int:
-            least = -_LONG if self.ge is None else int(self.ge)
-            require_int(name, value, least, None if self.le is None else int(self.le))
-        elif kind is float:
-            below = next((each for each in (self.le, self.lt) if each is not None), None)
-            above = next((each for each in (self.ge, self.gt) if each is not None), None)
-            if below is not None:
-                rule = f"be in {'(' if self.ge is None else '['}{above:g}, {below:g}{')' if self.le is None else ']'}"
-            elif above is not None:
-                rule = f"be a finite number {'above' if self.ge is None else 'of at least'} {above:g}"
-            else:
-                rule = "be a finite number"
-            require(isinstance(value, int | float) and is_number(value), name, rule, value)
-            high_enough = (self.ge is None or value >= self.ge) and (self.gt is None or value > self.gt)
-            low_enough = (self.le is None or value <= self.le) and (self.lt is None or value < self.lt)
-            require(high_enough and low_enough, name, rule, value)
         elif kind is str:
             require(isinstance(value, str), name, "be text", value)
+
+    @cached_property
+    def _range(self) -> str:
+        """What a number must be, in words."""
+        below = next((each for each in (self.le, self.lt) if each is not None), None)
+        above = next((each for each in (self.ge, self.gt) if each is not None), None)
+        if below is not None:
+            return f"be in {'(' if self.ge is None else '['}{above:g}, {below:g}{')' if self.le is None else ']'}"
+        if above is not None:
+            return f"be a finite number {'above' if self.ge is None else 'of at least'} {above:g}"
+        return "be a finite number"
 
     def read(self, name: str, value: Any) -> Any:
         """The value, of what JSON or TOML has for it; errors are those of ``require``.
@@ -207,7 +210,9 @@ def require_options(given: Any) -> None:
     """InputError unless every option of a dataclass is of its type and in its range."""
     kind: Any = type(given)
     for name, own in own_options(kind).items():
-        own.require(own.title(name), getattr(given, name))
+        value = getattr(given, name)
+        if value is not own.default:  # which is sound; most are left at it, and settings are made by the thousand
+            own.require(own.title(name), value)
 
 
 def struct_of(name: str, options: Mapping[str, Option]) -> type[Struct]:

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from msgspec import Struct, to_builtins
+from msgspec import Struct
+from msgspec.structs import asdict
 from torch import Tensor
 
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
@@ -49,6 +50,6 @@ class Checkpoint(Generic[S]):
         if self._path is None or (now < self._resting_until and not last):
             return
         tensors, values = state()
-        write_checkpoint(self._path, tensors, to_builtins(values, enc_hook=float) | {"run": self._run})
+        write_checkpoint(self._path, tensors, asdict(values) | {"run": self._run})
         done = time.perf_counter()
         self._resting_until = done + (done - now) / _SHARE

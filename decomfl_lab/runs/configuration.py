@@ -7,7 +7,6 @@ import math
 import tomllib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ from decomfl_lab.methods.traffic import Cohort
 from decomfl_lab.models import MODEL_NAMES
 from decomfl_lab.noise.draws import DRAWS, LIBRARIES, STREAM
 from decomfl_lab.noise.spec import NO_LOW_RANK
-from decomfl_lab.options import Option, option
+from decomfl_lab.options import Option, option, own_options, require_options
 from decomfl_lab.plugins import OWN, Trust, code_in, is_own, require_trusted, targets_of
 from decomfl_lab.protocol.weights import Weighting
 from decomfl_lab.records.schedules import Schedule, growing
@@ -134,8 +133,7 @@ class TrainConfig:
         raise AttributeError(f"{name} is no option of a run, nor of its method {method.name}")
 
     def _check(self) -> None:
-        for name, own in run_options().items():
-            own.require(own.title(name), getattr(self, name))
+        require_options(self)
         drawn = self.redraw == 1 or self.data == OWN or is_own(self.data)
         require(drawn, "redraw", "be 1 but for data of your own, as nothing is drawn of others", self.redraw)
         require_int(f"sampled clients m (of M={self.clients})", self.sampled, 1, self.clients)
@@ -254,11 +252,9 @@ class TrainConfig:
         return hashlib.blake2b(json.dumps([agreed, x], sort_keys=True).encode(), digest_size=16).digest()
 
 
-@lru_cache
 def run_options() -> dict[str, Option]:
     """The options of a run that no method has."""
-    own = [each for each in dataclasses.fields(TrainConfig) if each.name != "method"]
-    return {each.name: each.metadata["option"] for each in own}
+    return own_options(TrainConfig)
 
 
 def parse_schedule(name: str, text: str, kind: type) -> dict[int, float]:

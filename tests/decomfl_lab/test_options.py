@@ -162,6 +162,14 @@ def test_no_flag_of_a_command_is_out_of_its_range_and_nothing_is_begun(
             assert name.replace("_", "-") in told.replace("_", "-") or flags[name].opts[0].lstrip("-") in told, told
 
 
+def test_every_default_is_in_its_range_so_that_one_that_is_left_need_not_be_looked_at() -> None:
+    of_commands = [(name, each) for _, command in COMMANDS for name, each in declared(command.kind)]
+    given = [own for own in [case[1:] for case in OPTIONS.values()] + of_commands if own[1].default is not REQUIRED]
+    assert len(given) > 200
+    for name, each in given:
+        each.require(name, each.default)
+
+
 def test_an_unknown_option_is_refused_with_the_nearest_at_every_door(tmp_path: Path, capsys: Any) -> None:
     (tmp_path / "run.toml").write_text("batchsize = 4\n")
     for told in (
