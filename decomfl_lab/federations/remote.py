@@ -124,7 +124,7 @@ class RemoteFederation(DeComFLFederation):
         coordinator = self.coordinator
         if self.log is not None and len(self.log) > self.round:
             entry = self.log.entry(self.round)
-            coordinator.repeat(entry.record, entry.sampled, entry.answered, entry.held, entry.examples)
+            coordinator.repeat(entry)
             self.observer.catch_up([entry.record])
             if entry.digest is None and len(self.log) == self.round:  # a kill may have come between the two writes
                 self._sign()
@@ -139,9 +139,9 @@ class RemoteFederation(DeComFLFederation):
         like = self.like
         if like is not None and like.resolution is not None:
             came = [own for own in coordinator.replies.values() if own.scalars.dtype == np.float32]
-            seen = [ScalarEstimate(own.scalars, coordinator.losses[own.client]) for own in came]
+            seen = [ScalarEstimate(own.scalars, own.loss) for own in came]
             like.resolution.see(like.estimator, like.mu, seen)
-        losses, weights = [coordinator.losses[i] for i in answered], self.server.weights.of(answered)
+        losses, weights = [coordinator.replies[i].loss for i in answered], self.server.weights.of(answered)
         record = coordinator.close()
         self._write(LogEntry(record, asked, answered, coordinator.held, examples=weights))
         self.observer.catch_up([record])

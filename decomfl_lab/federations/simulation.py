@@ -182,7 +182,7 @@ class DeComFLFederation:
         clients = [client for client, _ in self._plans(entry.sampled, held)]
         for i in entry.answered:
             self.clients[i].steps_taken += entry.record.K
-        self._closed(clients, lambda: self.delivery.repeat(entry.record, entry.answered, entry.examples))
+        self._closed(clients, lambda: self.delivery.repeat(entry))
 
     def _closed(
         self,

@@ -323,7 +323,7 @@ class Sessions(World):
         follower = Coordinator(delivery, RUN)
         with Log.open(File(whole)) as log:  # type: ignore[arg-type]
             for entry in log.entries():
-                follower.repeat(entry.record, entry.sampled, entry.answered, entry.held, entry.examples)
+                follower.repeat(entry)
         known, knows = ((own.told, own.pulls, own.server.held, own.ledger) for own in (delivery, federation.delivery))
         same("what a server knows that follows the log", knows, known)
 

@@ -12,7 +12,6 @@ Whoever carries the messages (a simulator, the laws, a network) calls these five
 """
 
 import dataclasses
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar
 
@@ -24,6 +23,7 @@ from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.ledger import Ledger
+from decomfl_lab.protocol.log import LogEntry
 from decomfl_lab.protocol.messages import Dense, Examples, Held, Kind, Plan, Reply, RunSeed
 from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.protocol.server import Server, Tracking
@@ -32,8 +32,6 @@ from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import StepSeed, pooled
 from decomfl_lab.replicas.replica import Replica, Snapshot
-
-logger = logging.getLogger(__name__)
 
 
 class Delivery:
@@ -118,9 +116,7 @@ class Delivery:
         if not (pulls or taken or self.policy is None) and _sums_of(self.server.replica) is None:
             dense = self.server.dense_model()
             wide, vectors = 8 if dense.x.dtype == torch.float64 else 4, 1 + len(dense.state)
-            choice = self.policy.choose(plan.records, d=dense.x.numel(), vectors=vectors, bytes_per_element=wide)
-            logger.debug("round %d, client %d: %s", plan.round, i, choice)
-            taken = choice.pull
+            taken = self.policy.pulls(plan.records, d=dense.x.numel(), vectors=vectors, bytes_per_element=wide)
         if taken:
             pulls, plan = True, dataclasses.replace(plan, records=())
         self.pulls += pulls
@@ -196,17 +192,10 @@ class Delivery:
             said = read(Examples, message, decode=self.decode)
             self.server.note_examples(said.client, said.n)
 
-    def repeat(
-        self, record: RoundRecord, answered: Sequence[int], examples: Sequence[int] | None = None
-    ) -> RoundRecord:
-        """Be where ``close`` was when it made this record of the replies of these clients; InputError as ``store``.
-
-        Args:
-            record: The round's record.
-            answered: Whose replies are in it.
-            examples: n_i of each of these, where they weigh that.
-        """
-        for i, n in zip(answered, examples or (), strict=False):
+    def repeat(self, entry: LogEntry) -> RoundRecord:
+        """Be where ``close`` was when it made the record of a round that a log has; InputError as ``store``."""
+        record, answered = entry.record, entry.answered
+        for i, n in zip(answered, entry.examples or (), strict=False):
             if i not in self.told:
                 self.ledger.sent(i, Examples(i, n), upwards=True)
             self.server.note_examples(i, n)

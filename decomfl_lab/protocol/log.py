@@ -344,14 +344,6 @@ class RunLog:
             return True
         return self._place.exists() and os.path.samestat(os.fstat(self._file.fileno()), self._place.stat())
 
-    def cut(self, r: int) -> None:
-        """Drop the entries of rounds r, r + 1, ...; InputError if r lies ahead."""
-        require(0 <= r <= len(self), "round to cut at", f"be in 0..{len(self)}", r)
-        self._require_own_end()
-        self.chain = self._at(self._starts[r] - _CHAIN, _CHAIN)
-        self._file.truncate(self._starts[r])
-        del self._starts[r + 1 :]
-
     def entry(self, r: int) -> LogEntry:
         """The entry of round r; InputError if there is none."""
         require(0 <= r < len(self), "round of an entry", f"be in 0..{len(self) - 1}", r)

@@ -3,30 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from decomfl_lab.errors import require_finite_positive, require_int
+from decomfl_lab.errors import require_finite_positive
 from decomfl_lab.protocol.messages import Kind
 from decomfl_lab.protocol.wire import encode
 from decomfl_lab.records.record import RoundRecord
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What both ways would cost one client now; ``str`` says what was chosen and why."""
-
-    pull: bool  # whether the model is sent
-    lag: int  # the number of rounds that the client missed
-    replay_bytes: int  # the bytes of the missed records on the wire
-    replay_seconds: float  # the seconds that sending and applying them take
-    pull_bytes: int  # the bytes of the model and the optimizer's state on the wire
-    pull_seconds: float  # the seconds that sending these takes
-
-    def __str__(self) -> str:
-        chosen, other = ("pull", "replay") if self.pull else ("replay", "pull")
-        costs = {
-            "replay": f"replay of {self.lag} rounds: {self.replay_bytes:,} bytes, {self.replay_seconds:.3g} s",
-            "pull": f"pull of the model: {self.pull_bytes:,} bytes, {self.pull_seconds:.3g} s",
-        }
-        return f"{chosen} ({costs[chosen]}; {costs[other]})"
 
 
 @dataclass(frozen=True)
@@ -46,8 +26,8 @@ class PullPolicy:
         require_finite_positive("bandwidth", self.bandwidth)
         require_finite_positive("replay_ns", self.replay_ns)
 
-    def choose(self, records: Sequence[RoundRecord], *, d: int, vectors: int, bytes_per_element: int) -> Choice:
-        """The choice for a client that lacks ``records``.
+    def pulls(self, records: Sequence[RoundRecord], *, d: int, vectors: int, bytes_per_element: int) -> bool:
+        """Whether a client that lacks ``records`` is sent the model.
 
         Args:
             records: The records that it missed.
@@ -55,11 +35,8 @@ class PullPolicy:
             vectors: 1 + the number of the rule's state vectors: a pull needs all of them.
             bytes_per_element: The size of a number that is sent, 4 or 8.
         """
-        require_int("vectors", vectors, 1)
         pairs = sum(record.scalars.size for record in records)
         replay_bytes = len(encode(tuple(records))) if records else 0
         pull_bytes = vectors * (Kind.VECTOR.bytes() + bytes_per_element * d)
         replay_seconds = replay_bytes / self.bandwidth + pairs * d * self.replay_ns * 1e-9
-        pull_seconds = pull_bytes / self.bandwidth
-        pull = pull_seconds < replay_seconds
-        return Choice(pull, len(records), replay_bytes, replay_seconds, pull_bytes, pull_seconds)
+        return pull_bytes / self.bandwidth < replay_seconds

@@ -20,6 +20,7 @@ server hears it before the first reply of a client counts, and again from a clie
 import logging
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -29,6 +30,7 @@ from decomfl_lab.outside import SavedHost, read_as
 from decomfl_lab.protocol.client import Client, handle_all
 from decomfl_lab.protocol.delivery import Delivery, take_model, take_sums
 from decomfl_lab.protocol.ledger import Ledger
+from decomfl_lab.protocol.log import LogEntry
 from decomfl_lab.protocol.messages import (
     Ask,
     Dense,
@@ -166,11 +168,12 @@ class Host:
         # Another client's frame may have moved the model that they share.
         now = {i: plan for i, plan in plans.items() if plan.round == self.replica.round and i in self._welcomed}
         # The replies to plans of one round; those given before, to the byte, where a plan comes again.
-        again = {i: self._answers[i][1] for i, plan in now.items() if self._is_known(i, plan)}
+        known = {i: self._answers.get(i, (None, b"")) for i in now}
+        again = {i: answer for i, (r, answer) in known.items() if r == now[i].round and answer}
         new = [i for i in now if i not in again]
         clients = [self.clients[i] for i in new]
         for i, client in zip(new, clients, strict=True):
-            if self._answers.get(i, (None, b""))[0] == now[i].round:
+            if known[i][0] == now[i].round:
                 client.steps_taken -= now[i].K
             client.replica.restore(self.replica.snapshot())
         replies = handle_all(clients, [now[i] for i in new]) if new else []
@@ -249,10 +252,6 @@ class Host:
                 self._welcomed.add(i)
         return plan, Ask() in messages
 
-    def _is_known(self, i: int, plan: Plan) -> bool:
-        r, answer = self._answers.get(i, (None, b""))
-        return r == plan.round and answer != b""
-
     def save(self, path: Path) -> None:
         """Write all that a host goes on from to a file: model, places in the data, latest answers.
 
@@ -310,8 +309,8 @@ class Coordinator:
         self.steps = [0] * delivery.server.M
         self.chosen: tuple[int, ...] = ()  # the clients that were chosen for the round
         self.asked: set[int] = set()  # those of them that were sent a plan of it
-        self.replies: dict[int, Reply] = {}  # {i: reply} accepted in the round under way
-        self.losses: dict[int, float] = {}  # {i: mean training loss} of these, NaN where it is not known
+        # {i: reply} accepted in the round under way, with the mean training loss, NaN where it is not known
+        self.replies: dict[int, Reply] = {}
         self.refused: dict[int, str] = {}  # {i: why} of the clients that the round under way goes on without
         self.diverged = False
         # {i: digest} of the models that clients said, and proved, to hold after the last round (``finish``)
@@ -343,7 +342,6 @@ class Coordinator:
         self.chosen, self.asked = tuple(chosen), set(self.delivery.server.planned)
         # A round that is opened again, as nobody came, goes on with what it has.
         self.replies = {i: reply for i, reply in self.replies.items() if reply.round == self.round}
-        self.losses = {i: self.losses[i] for i in self.replies}
         self._invited = {i: r for i, r in self._invited.items() if i in self.asked}
         self.refused, self._frames = {}, {}
         self.diverged = self._opened = self._finishing = self._asking = False
@@ -466,7 +464,7 @@ class Coordinator:
         if weights.wanted and i not in self.delivery.told:
             self.delivery.ledger.sent(i, Examples(i, weights.examples[i]), upwards=True)
         self.delivery.ledger.sent(i, reply, upwards=True)
-        self.replies[i], self.losses[i] = reply, loss
+        self.replies[i] = replace(reply, loss=loss)
         self._sure[i] = self.round
         return None
 
@@ -533,35 +531,19 @@ class Coordinator:
         for i in self.asked - self.replies.keys():  # they may have measured all the same
             self._sure.pop(i, None)
         self._opened = False
-        self._count(record, self.replies)
+        for i in self.replies:
+            self.steps[i] += record.K
         return record
 
-    def _count(self, record: RoundRecord, answered: Iterable[int]) -> None:
-        for i in answered:
-            self.steps[i] += record.K
-
-    def repeat(
-        self,
-        record: RoundRecord,
-        asked: Sequence[int],
-        answered: Sequence[int],
-        held: Sequence[int] | None,
-        examples: Sequence[int] | None = None,
-    ) -> None:
-        """Be where the server was after a round that there is a record of.
-
-        Args:
-            record: The round's record.
-            asked: Who was sent a plan.
-            answered: Whose replies are in the record.
-            held: The round that each of those who were asked held, where clients track it.
-            examples: The number of examples of each whose reply is in the record, where they weigh that.
-        """
-        self._begin(asked)
-        self._reported = dict(zip(asked, held or (), strict=False))
-        for i in asked:
+    def repeat(self, entry: LogEntry) -> None:
+        """Be where the server was after a round that a log has, where those who were asked were sent a plan."""
+        self._begin(entry.sampled)
+        self._reported = dict(zip(entry.sampled, entry.held or (), strict=False))
+        for i in entry.sampled:
             self._plan(i)
-        self._count(self.delivery.repeat(record, answered, examples), answered)
+        self.delivery.repeat(entry)
+        for i in entry.answered:
+            self.steps[i] += entry.record.K
 
     @property
     def heard(self) -> int:

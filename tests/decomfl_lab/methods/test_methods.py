@@ -423,19 +423,13 @@ def _records(count: int, P: int) -> list[RoundRecord]:
 
 
 def test_the_policy_compares_bytes_and_time() -> None:
-    d, records = 1000, _records(10, 5)
-    slow_link = PullPolicy(bandwidth=1e3, replay_ns=1.0).choose(records, d=d, vectors=1, bytes_per_element=4)
-    assert not slow_link.pull  # 4 kB against some hundred bytes
-    assert slow_link.replay_bytes == len(encode(tuple(records)))
-    assert slow_link.replay_seconds == pytest.approx(slow_link.replay_bytes / 1e3 + 50 * d * 1e-9)
-    slow_client = PullPolicy(bandwidth=1e9, replay_ns=1e3).choose(records, d=d, vectors=1, bytes_per_element=4)
-    assert slow_client.pull
-    assert slow_client.pull_bytes == Kind.VECTOR.bytes(d)
-    assert str(slow_client).startswith("pull (pull of the model: 4,0")
-    assert "replay of 10 rounds" in str(slow_client)
-    heavy = PullPolicy(bandwidth=1e9, replay_ns=1e3).choose(records, d=d, vectors=3, bytes_per_element=8)
-    assert heavy.pull_bytes == 3 * (Kind.VECTOR.bytes() + 8 * d)
-    assert not PullPolicy().choose([], d=d, vectors=1, bytes_per_element=4).pull  # nothing missed
+    records, seconds = _records(10, 5), 50 * 1000 * 1e-9  # of 1 ns for each element of the 50 directions
+    for vectors, wide in ((1, 4), (3, 8)):
+        more = vectors * (Kind.VECTOR.bytes() + 1000 * wide) - len(encode(tuple(records)))  # bytes of the model
+        for link, pulls in ((0.99, False), (1.01, True)):  # at 1 both take as long
+            policy = PullPolicy(bandwidth=link * more / seconds, replay_ns=1.0)
+            assert policy.pulls(records, d=1000, vectors=vectors, bytes_per_element=wide) is pulls
+    assert not PullPolicy().pulls([], d=1000, vectors=1, bytes_per_element=4)  # nothing missed
     with pytest.raises(InputError, match="bandwidth must be a finite number above 0, got 0"):
         PullPolicy(bandwidth=0)
 

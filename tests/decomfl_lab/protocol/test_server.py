@@ -9,7 +9,7 @@ import torch
 from decomfl_lab.errors import InputError
 from decomfl_lab.protocol.delivery import Delivery
 from decomfl_lab.protocol.messages import Held, Plan, Reply
-from decomfl_lab.protocol.policy import Choice, PullPolicy
+from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.protocol.server import Server, Tracking
 from decomfl_lab.protocol.terms import Terms
 from decomfl_lab.records.record import RoundRecord
@@ -136,9 +136,9 @@ def test_a_policy_is_told_what_a_pull_would_send(rule: UpdateRule, dtype: torch.
     seen: list[dict[str, int]] = []
 
     class Spy(PullPolicy):
-        def choose(self, records: Any, **model: int) -> Choice:
+        def pulls(self, records: Any, **model: int) -> bool:
             seen.append(model)
-            return super().choose(records, **model)
+            return super().pulls(records, **model)
 
     replica = Replica(torch.zeros(3, dtype=dtype), rule)
     server = Server(M=1, m=1, K=1, P=Schedule(1), eta=Schedule(0.1), seed=0, replica=replica)
