@@ -38,7 +38,7 @@ class FedAvgTopK(FedAvg):
         """See ``FedAvg.uplink``: the share of the update that is largest; the rest is forgotten (no error feedback)."""
 
         def send(ledger: Ledger, client: int, r: int, down: Floats, own: Floats) -> Floats:
-            message = ledger.sent(client, Sparse(r, top_k(own - down, self.top_k, self.top_k_by)), upwards=True)
+            message = ledger.sent(client, top_k(r, own - down, self.top_k, self.top_k_by), upwards=True)
             return down + vector_of(read(Sparse, message), r, down.size)
 
         return send

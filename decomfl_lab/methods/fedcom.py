@@ -33,8 +33,8 @@ class FedCom(FedAvg):
         """See ``FedAvg.uplink``: the update, quantised without bias; of 4 bits and less two elements share a byte."""
 
         def send(ledger: Ledger, client: int, r: int, down: Floats, own: Floats) -> Floats:
-            update = quantize(own - down, self.quantize_bits, (setting.seed, _ROUNDING, client, r))
-            message = ledger.sent(client, Quantized(r, update), upwards=True)
+            update = quantize(r, own - down, self.quantize_bits, (setting.seed, _ROUNDING, client, r))
+            message = ledger.sent(client, update, upwards=True)
             return down + vector_of(read(Quantized, message), r, down.size)
 
         return send

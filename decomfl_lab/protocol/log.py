@@ -455,9 +455,8 @@ class ArchivedHistory(History):
             window: The number of records that are kept in memory, more where the log lacks them yet.
 
         Raises:
-            InputError: If the window is below 1, or the log's newest records cannot be read.
+            InputError: If the log's newest records cannot be read.
         """
-        require(window >= 1, "window", "be at least 1", window)
         self.log, self.window = log, window
         end = len(log) if end is None else end
         self._first = max(end - window, 0)

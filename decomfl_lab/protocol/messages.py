@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from decomfl_lab.errors import require
 from decomfl_lab.noise import STREAM_VERSION, Distribution
 from decomfl_lab.noise.spec import LOW_RANK_CODE, NO_LOW_RANK
-from decomfl_lab.protocol.compression import QuantizedVector, SparseVector
 from decomfl_lab.protocol.weights import MOST_EXAMPLES
 from decomfl_lab.records.pool import FINEST, PoolSums
 from decomfl_lab.records.record import RoundRecord, ScalarArray
@@ -242,19 +241,46 @@ class Dense(Sent):
 @message(Kind.QUANTIZED, ROUND, Field("bits", "B", range(2, 9)), Field("scale", "f"), ELEMENTS, each=1)
 @dataclass(frozen=True, eq=False)
 class Quantized(Sent):
-    """Client → server: the update of round ``round``, quantised."""
+    """Client → server: the update v of round ``round``, v_j ≈ scale · levels_j / L with L = 2^(bits−1) − 1."""
 
     round: int
-    update: QuantizedVector
+    bits: int  # 2 to 8
+    scale: float  # max |v_j|, float32
+    levels: NDArray[np.int8]  # int8 (d,), in −L..L
+
+    @property
+    def size(self) -> int:
+        """The dimension d."""
+        return self.levels.size
+
+    def dense(self) -> NDArray[np.float32]:
+        """The vector, float32 (d,)."""
+        largest = 2 ** (self.bits - 1) - 1
+        v: NDArray[np.float32] = (self.levels.astype(np.float64) * (self.scale / largest)).astype(np.float32)
+        return v
 
 
 @message(Kind.SPARSE, ROUND, Field("d", "Q", range(2**32 + 1)), ELEMENTS, each=8)
 @dataclass(frozen=True, eq=False)
 class Sparse(Sent):
-    """Client → server: the largest elements of the update of round ``round``."""
+    """Client → server: the largest elements of the update of round ``round``; the others are 0."""
 
     round: int
-    update: SparseVector
+    size: int  # the dimension d
+    indices: NDArray[np.int64]  # rising positions, int64 (k,)
+    values: NDArray[np.float32]  # float32 (k,)
+
+    def __post_init__(self) -> None:
+        require(self.indices.shape == self.values.shape, "indices and values", "be equally many", self.indices.shape)
+        rising = bool((np.diff(self.indices) > 0).all()) if self.indices.size > 1 else True
+        inside = not self.indices.size or (self.indices[0] >= 0 and self.indices[-1] < self.size)
+        require(rising and bool(inside), "indices", f"rise within 0..{self.size - 1}", self.indices[:5].tolist())
+
+    def dense(self) -> NDArray[np.float32]:
+        """The vector, float32 (d,)."""
+        out = np.zeros(self.size, dtype=np.float32)
+        out[self.indices] = self.values
+        return out
 
 
 @message(Kind.HELLO, CLIENT, Field("run", "16s"), ROUND, Field("digest", "16s"))
@@ -307,12 +333,15 @@ def carried(message: Message) -> tuple[int, int]:
     match message:
         case RunSeed():
             return 0, 1
-        case Reply(scalars=numbers) | Dense(x=numbers) | PoolSums(values=numbers):
+        # The indices of a sparse message are in the bytes, not in the scalars.
+        case (
+            Reply(scalars=numbers)
+            | Dense(x=numbers)
+            | PoolSums(values=numbers)
+            | Quantized(levels=numbers)
+            | Sparse(values=numbers)
+        ):
             return numbers.size, 0
-        case Quantized(update=update):
-            return update.levels.size, 0
-        case Sparse(update=update):  # its indices are in the bytes, not in the scalars
-            return update.values.size, 0
         case Plan() | tuple():
             records = message.records if isinstance(message, Plan) else message
             heads: Sequence[Plan | RoundRecord] = (message, *records) if isinstance(message, Plan) else records

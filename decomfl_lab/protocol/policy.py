@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from decomfl_lab.errors import require_finite_positive
 from decomfl_lab.protocol.messages import Kind
 from decomfl_lab.protocol.wire import encode
 from decomfl_lab.records.record import RoundRecord
@@ -21,10 +20,6 @@ class PullPolicy:
     bandwidth: float = 12.5e6  # the bytes a second of the link to a client
     # The nanoseconds that a client needs for one element and missed direction (``decomfl bench rebuild`` measures it).
     replay_ns: float = 1.0
-
-    def __post_init__(self) -> None:
-        require_finite_positive("bandwidth", self.bandwidth)
-        require_finite_positive("replay_ns", self.replay_ns)
 
     def pulls(self, records: Sequence[RoundRecord], *, d: int, vectors: int, bytes_per_element: int) -> bool:
         """Whether a client that lacks ``records`` is sent the model.

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from decomfl_lab.errors import InputError, require, require_finite_positive, require_int
+from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.noise import Distribution, derive_seed
 from decomfl_lab.protocol.aggregation import Aggregation, Mean, weighed_mean
 from decomfl_lab.protocol.messages import Held, Plan, Reply
-from decomfl_lab.protocol.weights import Weights, require_weighable
+from decomfl_lab.protocol.weights import Weights
 from decomfl_lab.records.record import History, RoundRecord, require_sound
 from decomfl_lab.records.schedules import Schedule
-from decomfl_lab.records.seeds import LARGEST_POOL, POOL, Seeding, StepSeed, draw_seeds
+from decomfl_lab.records.seeds import POOL, Seeding, StepSeed, draw_seeds
 
 if TYPE_CHECKING:
     from decomfl_lab.replicas.replica import Replica, Snapshot
@@ -44,7 +44,7 @@ def sample_clients(seed: int, r: int, M: int, m: int) -> tuple[int, ...]:
 
 @dataclass
 class Server:
-    """DeComFL's server, sans I/O: ``plan_round`` → replies → ``aggregate``.
+    """DeComFL's server, sans I/O: ``plan_round`` → replies → ``aggregate``; options of a run have its ranges.
 
     Source: [DeComFL, Algorithm 3; appendix "Reduce the Memory on the Server Side"].
     """
@@ -73,24 +73,13 @@ class Server:
     present: Schedule[int] | None = None
 
     def __post_init__(self) -> None:
-        require_int("clients M", self.M, 1)
-        require_int(f"sampled clients m (of M={self.M})", self.m, 1, self.M)
         least = self.aggregation.least
         require(self.m >= least, "sampled clients m", f"be at least {least} for {self.aggregation}", self.m)
-        require_weighable(self.weights.by, self.aggregation)
         if self.present is not None:
             first, *later = self.present.initial, *self.present.changes.values()
             require_int(f"clients in round 0, for {self.aggregation},", first, least, self.M)
             for number in later:
                 require_int("clients in a later round", number, first, self.M)
-        require_int("local steps K", self.K, 1)
-        for value in (self.P.initial, *self.P.changes.values()):
-            require_int("perturbations P", value, 1)
-        for rate in (self.eta.initial, *self.eta.changes.values()):
-            require_finite_positive("learning rate eta", rate)
-        require_int("seed", self.seed, 0, 2**64 - 1)
-        require_int("history", self.keep, 0)
-        require_int("pool S", self.pool, 1, LARGEST_POOL)
         if self.tracking is Tracking.SERVER:
             self.held = self.held or [0] * self.M
         self._planned: dict[int, Plan] = {}

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.noise import STREAM_VERSION, Distribution
-from decomfl_lab.protocol.compression import QuantizedVector, SparseVector
 from decomfl_lab.protocol.messages import (
     DIRECTIONS,
     HEADER_BYTES,
@@ -238,16 +237,6 @@ def _read_records(reader: _Reader, run_seed: int | None) -> tuple[RoundRecord, .
     return tuple(records)
 
 
-def _read_plan(reader: _Reader, run_seed: int | None) -> Plan:
-    r, eta, P, distribution, seeds, signs = _read_round_head(reader, run_seed)
-    require(not signs, "scalars of the plan message", "be none", "signs")
-    records = _read_records(reader, run_seed)
-    rounds = [record.round for record in records]
-    expected = list(range(r - len(records), r))
-    require(rounds == expected, "records of the plan message", f"be of the rounds before {r}, in order", rounds)
-    return Plan(r, eta, P, distribution, seeds, records)
-
-
 def _read_quantized(reader: _Reader, r: int, bits: int, scale: float, size: int) -> Quantized:
     if bits > 4:
         levels = reader.array(_LEVEL, size)
@@ -260,15 +249,7 @@ def _read_quantized(reader: _Reader, r: int, bits: int, scale: float, size: int)
     largest = 2 ** (bits - 1) - 1
     inside = bool((np.abs(levels.astype(np.int16)) <= largest).all())
     require(inside, "levels of the quantized message", f"be in -{largest}..{largest}", "others")
-    return Quantized(r, QuantizedVector(bits, scale, levels))
-
-
-def _read_refusal(reader: _Reader, diverged: int) -> Refusal:
-    require(reader.left <= LONGEST_REFUSAL, "text of the refusal", f"have {LONGEST_REFUSAL} bytes", reader.left)
-    try:
-        return Refusal(str(reader.body[reader.take(reader.left) :], "utf-8"), bool(diverged))
-    except UnicodeDecodeError as error:
-        raise InputError(f"text of the refusal must be UTF-8, got {error.reason} at byte {error.start}") from None
+    return Quantized(r, bits, scale, levels)
 
 
 def encode(message: Message) -> bytes:
@@ -287,13 +268,13 @@ def encode(message: Message) -> bytes:
         case Dense(r, x):
             little = np.ascontiguousarray(x, dtype=x.dtype.newbyteorder("<"))
             return _message(kind, r, x.dtype.itemsize, x.size, rest=little.tobytes())
-        case Quantized(r, QuantizedVector(bits, scale, signed)):
+        case Quantized(r, bits, scale, signed):
             levels = signed.view(np.uint8)
             if bits <= 4:  # half a byte for an element, else a byte
                 nibbles = np.resize(levels & 0xF, levels.size + levels.size % 2)
                 levels = nibbles[::2] | nibbles[1::2] << 4
             return _message(kind, r, bits, scale, signed.size, rest=levels.tobytes())
-        case Sparse(r, SparseVector(d, indices, values)):
+        case Sparse(r, d, indices, values):
             pairs = indices.astype("<u4").tobytes() + values.astype("<f4").tobytes()
             return _message(kind, r, d, indices.size, rest=pairs)
         case PoolSums(r, exponent, sums):
@@ -323,7 +304,12 @@ def decode(message: bytes, run_seed: int | None = None) -> Message:
     found: Message
     match kind:
         case Kind.PLAN:
-            found = _read_plan(reader, run_seed)
+            r, eta, P, distribution, seeds, signs = _read_round_head(reader, run_seed)
+            require(not signs, "scalars of the plan message", "be none", "signs")
+            records = _read_records(reader, run_seed)
+            rounds, expected = [record.round for record in records], list(range(r - len(records), r))
+            require(rounds == expected, "records of the plan message", f"be of the rounds before {r}, in order", rounds)
+            found = Plan(r, eta, P, distribution, seeds, records)
         case Kind.REPLY | Kind.SIGNS:
             client, r, K, P = head
             require_sendable(K, P)
@@ -339,12 +325,17 @@ def decode(message: bytes, run_seed: int | None = None) -> Message:
         case Kind.SPARSE:
             r, d, count = head
             indices = reader.array(_INDEX, count).astype(np.int64)
-            found = Sparse(r, SparseVector(d, indices, reader.array(_SCALAR, count)))
+            found = Sparse(r, d, indices, reader.array(_SCALAR, count))
         case Kind.POOL:
             r, exponent, size = head
             found = PoolSums(r, exponent, reader.array(_SUM, size))
         case Kind.REFUSAL:
-            found = _read_refusal(reader, *head)
+            require(reader.left <= LONGEST_REFUSAL, "text of the refusal", f"have {LONGEST_REFUSAL} bytes", reader.left)
+            try:
+                found = Refusal(str(reader.body[reader.take(reader.left) :], "utf-8"), bool(*head))
+            except UnicodeDecodeError as error:
+                why = f"{error.reason} at byte {error.start}"
+                raise InputError(f"text of the refusal must be UTF-8, got {why}") from None
         case _:
             found = _CLASSES[kind](*head)
     reader.end()
@@ -388,8 +379,7 @@ def vector_of(message: Dense | Quantized | Sparse, r: int, d: int, dtype: Any = 
     Raises:
         InputError: If the message is of another round, size or type.
     """
-    name = type(message).__name__
-    update = message.x if isinstance(message, Dense) else message.update
+    name, update = type(message).__name__, message.x if isinstance(message, Dense) else message
     require(message.round == r, f"round of a {name} message", f"be {r}", message.round)
     require(update.size == d, f"elements of a {name} message", f"be d={d}", update.size)
     if not isinstance(update, np.ndarray):

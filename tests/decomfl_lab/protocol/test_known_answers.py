@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from decomfl_lab.noise import Distribution
-from decomfl_lab.protocol.compression import QuantizedVector, SparseVector
 from decomfl_lab.protocol.messages import Dense, Examples, Held, Plan, Quantized, Reply, RunSeed, Sparse
 from decomfl_lab.protocol.server import Server, sample_clients
 from decomfl_lab.protocol.wire import decode, encode
@@ -55,11 +54,11 @@ def test_plans_have_these_bytes(seeding: Seeding) -> None:
             "44430203250000009f66f1db03000000080300000000000000000000000000f83f00000000000000c0000000000000d03f",
         ),
         (
-            Sparse(3, SparseVector(9, np.array([1, 8]), np.array([1.5, -2], np.float32))),
+            Sparse(3, 9, np.array([1, 8]), np.array([1.5, -2], np.float32)),
             "4443020624000000e6203ac4030000000900000000000000020000000000000001000000080000000000c03f000000c0",
         ),
         *(
-            (Quantized(3, QuantizedVector(bits, 0.5, np.array([1, -7, 3], np.int8))), wanted)
+            (Quantized(3, bits, 0.5, np.array([1, -7, 3], np.int8)), wanted)
             for bits, wanted in rows_of(__file__)["quantized"]
         ),
     ],

@@ -9,17 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from decomfl_lab import ClippedMean, InputError, Krum, Mean, Median, TrainConfig, TrimmedMean
+from decomfl_lab import InputError, TrainConfig
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.federations.remote import CarriedFederation, RemoteFederation, host_of
 from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.protocol.messages import Examples, Reply
-from decomfl_lab.protocol.server import Server
 from decomfl_lab.protocol.session import Host
 from decomfl_lab.protocol.weights import MOST_EXAMPLES, Weighting, Weights
 from decomfl_lab.protocol.wire import decode, encode, split_frame
-from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.runs.preparation import Prepared
 from tests.decomfl_lab.federations.direct import RUN, Direct
 
@@ -134,12 +132,3 @@ def test_a_saved_server_knows_the_numbers_and_refuses_others(kind: type[RemoteFe
         second.carrier.hosts[liar] = host(liar, 7)
         second.advance()
         assert "as it said before, got 7" in second.coordinator.refused[liar]
-
-
-@pytest.mark.parametrize("rule", [Median(), TrimmedMean(1), Krum(1), ClippedMean()])
-def test_a_server_refuses_weights_where_its_rule_has_none(rule: Any) -> None:
-    weights, plain = Weights(Weighting.EXAMPLES), {"M": 9, "m": 9, "K": 1, "P": Schedule(1), "eta": Schedule(0.1)}
-    assert Server(**plain, seed=0, weights=weights, aggregation=Mean())  # type: ignore[arg-type]
-    with pytest.raises(InputError) as refusal:
-        Server(**plain, seed=0, weights=weights, aggregation=rule)  # type: ignore[arg-type]
-    assert f"weighting must be clients with aggregation {rule}, which has no weights" in str(refusal.value)

@@ -15,7 +15,6 @@ import torch
 from decomfl_lab import InputError, Momentum
 from decomfl_lab.errors import shown
 from decomfl_lab.noise import Distribution
-from decomfl_lab.protocol.compression import SparseVector
 from decomfl_lab.protocol.delivery import Delivery, receive
 from decomfl_lab.protocol.messages import (
     HEADER_BYTES,
@@ -139,8 +138,8 @@ def test_a_message_of_a_class_that_is_declared_has_its_fields_in_their_order() -
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan])
 def test_numbers_of_a_body_that_are_not_finite_are_refused(value: float) -> None:
     two = np.array([0.0, value])
-    sparse = SparseVector(4, np.array([1, 2]), two.astype(np.float32))
-    for message in (Dense(6, two), Dense(6, two.astype(np.float32)), Sparse(6, sparse)):
+    sparse = Sparse(6, 4, np.array([1, 2]), two.astype(np.float32))
+    for message in (Dense(6, two), Dense(6, two.astype(np.float32)), sparse):
         assert re.match("numbers of the (vector|sparse) message must be finite", refusal(decode, encode(message)))
     assert "numbers of the reply message must be finite" in refusal(
         decode, encode(Reply(7, 2, two.astype(np.float32)[:, None]))
@@ -148,7 +147,7 @@ def test_numbers_of_a_body_that_are_not_finite_are_refused(value: float) -> None
 
 
 SERVER = Server(M=1, m=1, K=1, P=Schedule(1), eta=Schedule(0.1), seed=0)
-FEW = encode(Sparse(0, SparseVector(4, np.array([1]), np.ones(1, np.float32))))
+FEW = encode(Sparse(0, 4, np.array([1]), np.ones(1, np.float32)))
 K_OR_P = r"[KP] of the message must be in 1\.\.65535, got 65536"
 
 
