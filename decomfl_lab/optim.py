@@ -242,11 +242,9 @@ class MeZO(torch.optim.Optimizer):
             if not self._trust and (first or self.steps % self._digest_every == 0):
                 # The closure is to be a function of x alone.
                 eps = torch.finfo(self._named[0][1].dtype).eps
-                why = (
-                    f"draw the batch before the closure, and from torch's generators whatever is random in it; {STILL}"
-                )
+                remedy = "draw the batch before the closure, and from torch's generators whatever is random in it; "
                 for place in (0.0, self._method.mu):
-                    refuse(unlike(value(0, place), value(0, place), ROUNDING * eps, remedy=remedy))
+                    refuse(unlike(value(0, place), value(0, place), ROUNDING * eps, remedy=remedy + STILL))
             if not self._trust and first:
                 # Differences at μ are to be slopes.
                 size = math.hypot(*(float(w.norm()) for _, w in self._named)) / math.sqrt(self._d)

@@ -2,12 +2,10 @@
 
 import re
 from collections.abc import Sequence
-from functools import partial
 from itertools import groupby
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from decomfl_lab.datasets import DATA_NAMES
 from decomfl_lab.models import MODEL_NAMES
@@ -30,8 +28,10 @@ class Screened(click.Command):
     def __init__(self, *args: Any, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
         for param in self.params:
-            if param.name in COMPLETED:
-                param._custom_shell_complete = partial(_completed, COMPLETED[param.name])
+            if names := COMPLETED.get(param.name or ""):
+                param._custom_shell_complete = lambda _, __, typed, names=names: [
+                    name for name in names if name.startswith(typed)
+                ]
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """The parameters, with --help-all."""
@@ -59,10 +59,10 @@ class Screened(click.Command):
 
     def _write(self, ctx: click.Context, formatter: click.HelpFormatter, usual: bool, brief: Sequence[str]) -> None:
         options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
-        first = _panel(options[0])
+        first = getattr(options[0], "group", "")
         groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for param in self.get_params(ctx):
-            name, record = _panel(param), param.get_help_record(ctx)
+            name, record = getattr(param, "group", ""), param.get_help_record(ctx)
             if record is None or not record[1] or (usual and name not in ("", first)) or param is _HELP_ALL:
                 continue
             group = name or ("Options" if isinstance(param, click.Option) else "Arguments")
@@ -102,18 +102,6 @@ class Screened(click.Command):
 def lines_of(text: str) -> int:
     """The lines that a text takes at 80 columns."""
     return sum(max(1, -(-len(line) // 80)) for line in text.rstrip("\n").split("\n"))
-
-
-def _panel(param: click.Parameter) -> str:
-    return getattr(param, "group", "")
-
-
-def _completed(
-    names: tuple[str, ...], ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """What begins with what was typed."""
-    del ctx, param
-    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
 def _show_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:

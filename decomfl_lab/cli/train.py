@@ -6,12 +6,12 @@ import inspect
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -54,7 +54,19 @@ class TrainGroup(Screened, click.Group):
     A run's file (--config) names its method too.
     """
 
-    first: ClassVar[Mapping[str, str]] = FIRST
+    def __init__(
+        self,
+        name: str,
+        own: type[Any],
+        run: Callable[[str, Any, dict[str, Any]], None],
+        *,
+        methods: Collection[str] = METHODS,
+        first: Mapping[str, str] = FIRST,
+        **attributes: Any,
+    ) -> None:
+        """A group of these methods, with ``own`` options beside those of a run; see ``command_of`` and ``FIRST``."""
+        super().__init__(name, **attributes)
+        self._own, self._run, self._methods, self.first = own, run, methods, first
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """What click makes of the arguments, once they begin with a method."""
@@ -88,11 +100,11 @@ class TrainGroup(Screened, click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """The methods, in the order of the register."""
-        return list(METHODS)
+        return list(self._methods)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:  # noqa: ARG002
         """The command of a method, also of a ``module:Class``."""
-        return command_of(cmd_name, find_method(cmd_name), TrainOptions, _train)
+        return command_of(cmd_name, find_method(cmd_name), self._own, self._run)
 
 
 class MethodCommand(Screened):
@@ -364,6 +376,8 @@ def _table(run: Run) -> str:
 
 train = TrainGroup(
     "train",
+    TrainOptions,
+    _train,
     help="Train one model with one method and print its evaluations.",
     epilog="""\b
   decomfl train                        DeComFL on 8×8 digits, in seconds

@@ -7,19 +7,18 @@ import logging
 import secrets
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-import click
 from msgspec import to_builtins
 
-from decomfl_lab.cli.train import RunPlace, TrainGroup, command_of, prepared, report, title
+from decomfl_lab.cli.train import RunPlace, TrainGroup, prepared, report, title
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.files import held, write_atomically
 from decomfl_lab.interrupts import telling
-from decomfl_lab.methods.registry import LAGGING, find_method
+from decomfl_lab.methods.registry import LAGGING
 from decomfl_lab.options import option
 from decomfl_lab.protocol.wire import SCALAR_BYTES
 
@@ -52,20 +51,6 @@ Over a network:
   decomfl certificates certs --clients 2 --host fl.example.org
   decomfl serve --config run.toml --bind 0.0.0.0:8470 --certificates certs --out fl --deadline 60
   decomfl join fl.example.org:8470 --client 0 --certificates certs"""
-
-
-class ServeGroup(TrainGroup):
-    """The methods that can be served, with the options of decomfl train and those of a server."""
-
-    first: ClassVar[Mapping[str, str]] = {}
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """The methods whose clients send scalars and keep a model."""
-        return LAGGING
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:  # noqa: ARG002
-        """The command of a method."""
-        return command_of(cmd_name, find_method(cmd_name), ServeOptions, _serve)
 
 
 WAITING = "how long a round waits"
@@ -240,8 +225,12 @@ def _picture(
     return Group(done, f"{states}; {sent}", table, *(["..."] if M > SHOWN else []))
 
 
-serve = ServeGroup(
+serve = TrainGroup(
     "serve",
+    ServeOptions,
+    _serve,
+    methods=LAGGING,
+    first={},
     help=USAGE,
     short_help="Run a federation whose clients are on other machines.",
     subcommand_metavar="[METHOD] [OPTIONS]",
