@@ -1,6 +1,5 @@
 """Rules of aggregation: their definitions in exact arithmetic, what they bear, what they refuse."""
 
-import itertools
 import math
 import statistics
 from fractions import Fraction
@@ -117,18 +116,6 @@ def test_omega_cannot_be_smaller(rule: Aggregation, n: int, f: int, t: int) -> N
     assert _share(rule, [-1.0] * t + [0.0] * (n - f - t), [FAR] * f) == pytest.approx(1.0, rel=1e-6)
 
 
-@pytest.mark.parametrize("rule", [TrimmedMean(1), Median(), Krum(1)])
-def test_omega_holds_for_every_reply_of_a_few_values(rule: Aggregation) -> None:
-    shares = [
-        _share(rule, list(honest), [lie])
-        for honest in itertools.combinations_with_replacement((-2.0, -1.0, 0.0, 1.0, 5.0), 5)
-        if len(set(honest)) > 1
-        for lie in (-FAR, -2.0, -0.5, 1.0, FAR)
-    ]
-    assert max(shares) <= 1 + 1e-6
-    assert isinstance(rule, Krum) or max(shares) > 0.99, "a wrong constant would be seen"
-
-
 def test_omega_is_the_formula_of_the_document_and_infinite_where_there_is_no_proof() -> None:
     assert (omega(Mean(), 5, 0), omega(Median(), 10, 1), omega(TrimmedMean(2), 9, 1)) == (0.0, 4 / 5, 2 / 6)
     assert omega(Krum(1), 5, 1) == pytest.approx((math.sqrt(2 * 4 * 2 / (3 * 2)) + math.sqrt(2 / 2)) ** 2)
@@ -151,15 +138,6 @@ def test_liars_move_a_clipped_mean_by_two_fths_of_c(f: int) -> None:
 
 
 @refuses(
-    (TrimmedMean(2), 4, r"replies for TrimmedMean\(tolerated=2\) must number at least 5, got 4"),
-    (Krum(1), 4, r"replies for Krum\(tolerated=1\) must number at least 5, got 4"),
-    (Mean(), 0, r"replies for Mean\(\) must number at least 1, got 0"),
-)
-def test_too_few_replies_are_refused(rule: Aggregation, count: int) -> None:
-    rule(_replies(*range(count)))
-
-
-@refuses(
     (lambda: TrimmedMean(-1), "tolerated must be an integer of at least 0, got -1"),
     (lambda: Krum(0.5), "tolerated must be an integer of at least 0, got 0.5"),  # type: ignore[arg-type]
     (lambda: ClippedMean(float("nan")), "clip c must be a finite number of at least 0, got nan"),
@@ -171,25 +149,18 @@ def test_too_few_replies_are_refused(rule: Aggregation, count: int) -> None:
     (lambda: Majority()(_votes(1, 100)), "replies must be -1 or 1, got 100"),
     (lambda: Majority()(_votes(1, 0)), "replies must be -1 or 1, got 0"),
     (lambda: Mean()(_replies(1.0, np.inf)), "replies must be finite, got .*inf"),
+    (lambda: Krum(1)(_replies(*range(4))), r"replies for Krum\(tolerated=1\) must number at least 5, got 4"),
+    (lambda: Mean()([]), r"replies for Mean\(\) must number at least 1, got 0"),
 )
 def test_what_is_no_rule_or_no_reply_is_refused(make: Any) -> None:
     make()
 
 
-def _server(rule: Aggregation, m: int = 5) -> Server:
-    return Server(M=5, m=m, K=1, P=Schedule(1), eta=Schedule(0.1), seed=0, aggregation=rule)
-
-
 def test_a_server_aggregates_by_its_rule_and_stores_nothing_where_too_few_answer() -> None:
-    server = _server(TrimmedMean(2))
+    server = Server(M=5, m=5, K=1, P=Schedule(1), eta=Schedule(0.1), seed=0, aggregation=TrimmedMean(2))
     server.plan_round()
     replies = [Reply(i, 0, scalars) for i, scalars in enumerate(_replies(FAR, 1.0, 2.0, 4.0, -FAR))]
     with pytest.raises(InputError, match=r"replies for TrimmedMean\(tolerated=2\) must number at least 5, got 4"):
         server.aggregate(replies[:4])
     assert (server.round, server.held) == (0, [0] * 5)
     assert server.aggregate(replies).scalars.tolist() == [[2.0]]
-
-
-def test_a_server_that_samples_fewer_than_its_rule_needs_is_refused() -> None:
-    with pytest.raises(InputError, match=r"sampled clients m must be at least 5 for Krum\(tolerated=1\), got 4"):
-        _server(Krum(1), m=4)

@@ -14,9 +14,8 @@ from decomfl_lab.noise import Distribution, direction
 from decomfl_lab.objectives.objective import EpochBatches
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.messages import Held, Plan
-from decomfl_lab.protocol.server import Server, Tracking, sample_clients
+from decomfl_lab.protocol.server import sample_clients
 from decomfl_lab.records.record import RoundRecord
-from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import Momentum, Sgd, Step
 from tests.refusals import refuses
@@ -149,29 +148,12 @@ def test_clients_are_sampled_uniformly() -> None:
     assert abs(pairs / R - both) < 5 * np.sqrt(both / R)
 
 
-@refuses(
-    (Tracking.CLIENTS, [0, 2], [Held(0, 0)], r"reports must come from every participant.* got 'none of \[2\]'"),
-    (Tracking.CLIENTS, [2], [Held(2, 5)], r"round that client 2 reports must be an integer in 0\.\.0, got 5"),
-    (Tracking.SERVER, [0], [Held(0, 0)], "reports must be left out where the server tracks the clients"),
-)
-def test_a_server_that_tracks_nobody_needs_reports(tracking: Tracking, sampled: list[int], reports: list[Held]) -> None:
-    server = Server(M=3, m=2, K=1, P=Schedule(2), eta=Schedule(0.1), seed=0, tracking=tracking)
-    assert server.held == ([] if tracking is Tracking.CLIENTS else [0, 0, 0])
-    server.plan_round(sampled, reports)
-
-
 def test_the_reported_loss_is_the_mean_over_all_local_steps() -> None:
     client = Client(3, Replica(torch.zeros(4), Sgd()), lambda x, step: float(10**step), forward, 0.5)
     reply = client.handle(Plan(0, 0.1, 2, Distribution.GAUSSIAN, (1, 2, 3)))
     assert reply.loss == pytest.approx((1 + 10 + 100) / 3)
     assert (client.steps_taken, client.report()) == (3, Held(3, 0))
     assert not reply.scalars.any()
-
-
-def test_a_client_refuses_a_plan_of_a_round_that_its_records_do_not_reach() -> None:
-    client = Client(3, Replica(torch.zeros(4), Sgd()), lambda x, step: 0.0, forward, 0.5)
-    with pytest.raises(InputError, match="client 3 is at round 0 after its records, but the plan is of round 2"):
-        client.handle(Plan(2, 0.1, 1, Distribution.GAUSSIAN, (1,)))
 
 
 def test_a_client_that_fails_half_way_is_back_where_it_was() -> None:

@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from decomfl_lab import InputError, TrainConfig
+from decomfl_lab import TrainConfig
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.federations.remote import CarriedFederation, RemoteFederation, host_of
 from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.protocol.messages import Examples, Reply
 from decomfl_lab.protocol.session import Host
-from decomfl_lab.protocol.weights import MOST_EXAMPLES, Weighting, Weights
 from decomfl_lab.protocol.wire import decode, encode, split_frame
 from decomfl_lab.runs.preparation import Prepared
 from tests.decomfl_lab.federations.direct import RUN, Direct
@@ -105,12 +104,6 @@ def test_a_reply_without_its_clients_own_number_does_not_count(messages: list[An
     elsewhere.advance()
     assert elsewhere.coordinator.refused == {i: told.format(i)}
     assert sorted({*elsewhere.coordinator.replies, i}) == list(elsewhere.coordinator.chosen)
-
-
-@pytest.mark.parametrize("n", [0, -1, MOST_EXAMPLES + 1, True, 2.0, None])
-def test_a_number_that_is_none_is_refused_by_the_server(n: Any) -> None:
-    with pytest.raises(InputError, match=r"examples of client 3 must be an integer in 1\.\.536870911, got"):
-        Weights(Weighting.EXAMPLES).note(3, n)
 
 
 @pytest.mark.parametrize("kind", [RemoteFederation, CarriedFederation])
