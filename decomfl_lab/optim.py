@@ -373,8 +373,35 @@ class MeZO(torch.optim.Optimizer):
                     require(same, f"log {path}", f"have the {self.steps} steps of the state", f"{len(log)}, or others")
                     self._log = RunLog.open(path, end=self.steps)
         elif self._path is not None:
+            # What the log says of the run, and x_0 where it is in the file.
+            lr = float(self.param_groups[0]["lr"]) or 1.0
+            config = TrainConfig(self._method.but({"lr": lr}), clients=1, sampled=1, rounds=1, seed=self.seed)
+            config = config.but(model=OWN, data=OWN, loss=OWN_LOSS, log_start=self._log_start)
+            start, packed = {"by": "given"}, b""
+            if self._log_start:
+                # x_0 is compressed in pieces, 16-bit numbers as float32 ones.
+                wide = torch.float64 if self._named[0][1].dtype == torch.float64 else torch.float32
+                pack, pieces = zlib.compressobj(), []
+                for _, w in self._named:
+                    pieces.append(pack.compress(w.detach().cpu().to(wide).contiguous().numpy().tobytes()))
+                packed = b"".join([*pieces, pack.flush()])
+                start = {"by": "file", "dtype": _name_of(wide), "bytes": len(packed)}  # type: ignore[dict-item]
+            header = {
+                "config": config.to_dict(),
+                "data": "",
+                "source": "closures of an optimizer",
+                "classes": 0,
+                "shape": [],
+                "dtype": "float32",
+                "d": self._d,
+                "x0": self.digest(),
+                "run_seed": self._run_seed,
+                "stream": STREAM_VERSION,
+                "code": code_version(),
+                "start": start,
+                "tensors": [{"name": name or "", "shape": list(w.shape)} for name, w in self._named],
+            }
             rule = "be a new file, or load_state_dict called before, to go on with it"
-            header, packed = self._header()
             with held_file("log", self._path, threads=True):
                 if self._path.exists():  # the state may be that of before the first step
                     with RunLog.open(self._path, end=0, write=False) as log:
@@ -385,36 +412,6 @@ class MeZO(torch.optim.Optimizer):
         return True
 
     # The log ---------------------------------------------------------------------------------------------------------
-
-    def _header(self) -> tuple[dict[str, Any], bytes]:
-        """What the log says of the run, and x_0 where it is in the file."""
-        lr = float(self.param_groups[0]["lr"]) or 1.0
-        config = TrainConfig(self._method.but({"lr": lr}), clients=1, sampled=1, rounds=1, seed=self.seed)
-        config = config.but(model=OWN, data=OWN, loss=OWN_LOSS, log_start=self._log_start)
-        start, packed = {"by": "given"}, b""
-        if self._log_start:
-            # x_0 is compressed in pieces, 16-bit numbers as float32 ones.
-            wide = torch.float64 if self._named[0][1].dtype == torch.float64 else torch.float32
-            pack = zlib.compressobj()
-            pieces = [pack.compress(w.detach().cpu().to(wide).contiguous().numpy().tobytes()) for _, w in self._named]
-            packed = b"".join([*pieces, pack.flush()])
-            start = {"by": "file", "dtype": _name_of(wide), "bytes": len(packed)}  # type: ignore[dict-item]
-        header = {
-            "config": config.to_dict(),
-            "data": "",
-            "source": "closures of an optimizer",
-            "classes": 0,
-            "shape": [],
-            "dtype": "float32",
-            "d": self._d,
-            "x0": self.digest(),
-            "run_seed": self._run_seed,
-            "stream": STREAM_VERSION,
-            "code": code_version(),
-            "start": start,
-            "tensors": [{"name": name or "", "shape": list(w.shape)} for name, w in self._named],
-        }
-        return header, packed
 
     def digest(self) -> str:
         """BLAKE2b-128 of x, as hex: what the log has of it."""

@@ -18,13 +18,6 @@ class Traffic:
     scalars: int = 0  # gradient scalars, or model elements of a dense message
     seeds: int = 0
 
-    def add(self, bytes_: int, scalars: int, seeds: int = 0) -> None:
-        """Count one message."""
-        self.messages += 1
-        self.bytes += bytes_
-        self.scalars += scalars
-        self.seeds += seeds
-
 
 def _total(traffic: Iterable[Traffic]) -> Traffic:
     return Traffic(*map(sum, zip(*map(astuple, traffic), strict=True)))
@@ -45,26 +38,19 @@ class Ledger:
         self.total_up = _total(self.up)  # the sum of all that went up
         self.total_down = _total(self.down)  # the sum of all that went down
 
-    def _went(self, client: int, message: bytes, scalars: int, seeds: int = 0, *, upwards: bool) -> bytes:
-        each, total = (self.up[client], self.total_up) if upwards else (self.down[client], self.total_down)
-        each.add(len(message), scalars, seeds)
-        total.add(len(message), scalars, seeds)
-        return message
-
     def sent(self, client: int, message: Message, *, upwards: bool) -> bytes:
         """Encode a message to or from ``client`` and count it."""
-        scalars, seeds = carried(message)
-        return self._went(client, self.encode(message), scalars, seeds, upwards=upwards)
+        encoded = self.encode(message)
+        self.count(client, len(encoded), *carried(message), upwards=upwards)
+        return encoded
 
-    def again(self, client: int, frame: bytes) -> bytes:
-        """Count a frame to ``client`` that was counted before, and is sent once more."""
-        return self._went(client, frame, 0, upwards=False)
-
-    def stray(self, client: int, count: int) -> None:
-        """Count bytes from ``client`` that are none of the messages counted: late, sent again, damaged or refused."""
-        if count:
-            for each in (self.up[client], self.total_up):
-                each.add(count, 0)
+    def count(self, client: int, bytes_: int, scalars: int = 0, seeds: int = 0, *, upwards: bool) -> None:
+        """Count what went to or from ``client``: a message, or what is sent again, late, damaged or refused."""
+        for each in (self.up[client], self.total_up) if upwards else (self.down[client], self.total_down):
+            each.messages += 1
+            each.bytes += bytes_
+            each.scalars += scalars
+            each.seeds += seeds
 
     @property
     def bytes(self) -> int:

@@ -24,7 +24,7 @@ import zlib
 from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import islice, pairwise
+from itertools import accumulate, islice, pairwise
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -95,29 +95,39 @@ class RunLog:
     it stops: its end is looked at before every write.
     """
 
-    def __init__(
-        self,
-        file: IO[bytes],
-        name: str,
-        header: Mapping[str, Any],
-        start: bytes,
-        version: int,
-        chain: bytes,
-        first: int,
-    ) -> None:
-        """A log whose first entry begins at byte ``first``; see ``create`` and ``open``."""
+    def __init__(self, file: IO[bytes], path: Path | None) -> None:
+        """The log in an open file, as far as its first entry; see ``create`` and ``open``."""
         self._file = file
-        self._place = None if name == _NAMELESS else Path(name).absolute()  # this process may go to another folder
+        self._place = None if path is None else Path(path).absolute()  # this process may go to another folder
         self._closing = contextlib.ExitStack()
-        self.name = name  # the file, as errors call it
-        # what the run is: plain values, of which ``run_seed`` is needed to read records without seeds
-        self.header = dict(header)
-        self.start = (
-            start  # the bytes of x_0, compressed, where the header's ``start`` says how many there are; else none
-        )
+        self.name = _NAMELESS if path is None else str(path)  # the file, as errors call it
+        size = file.seek(0, os.SEEK_END)
+        begin = self._at(0, _FILE.size)
+        magic = begin[: len(MAGIC)]
+        require(magic == MAGIC, "log", f"begin with {MAGIC!r}, as run.dcl does, in {self.name}", magic)
+        _, version, length = _FILE.unpack(begin) if len(begin) == _FILE.size else (magic, VERSION, 0)
+        require(1 <= version <= VERSION, f"version of the log {self.name}", f"be 1 to {VERSION}", version)
         self.version = version  # the version of the file
-        self.chain = chain  # the chain value after the last entry, which stands for the header and all entries
-        self._starts = array("Q", [first])  # of each entry, and the end of the last one
+        text = file.read(min(length, size))
+        try:
+            # JSON has no NaN and no Infinity, whatever Python makes of these words.
+            header = json.loads(text, parse_constant=lambda word: require(False, "header", "be JSON", word))
+        except (ValueError, RecursionError):
+            header = None
+        # the bytes of x_0, compressed, where the header's ``start`` says how many there are; else none
+        self.start = file.read(min(_attached(header, version), size))
+        # the chain value after the last entry, which stands for the header and all entries
+        self.chain = file.read(_CHAIN)
+        if _chained(b"", begin + text + self.start) != self.chain:
+            raise InputError(
+                f"log must be as it was written, got {self.name}, whose header was changed or cut: put a copy of the "
+                "file back"
+            )
+        seed = header.get("run_seed") if isinstance(header, dict) else None
+        require_int(f"run_seed in the header of the log {self.name}", seed, 0, 2**64 - 1)
+        # what the run is: plain values, of which ``run_seed`` is needed to read records without seeds
+        self.header: dict[str, Any] = header
+        self._starts = array("Q", [file.tell()])  # of each entry, and the end of the last one
 
     @classmethod
     def create(cls, path: Path | None, header: Mapping[str, Any], start: bytes = b"") -> Self:
@@ -133,7 +143,6 @@ class RunLog:
         """
         require_int("run_seed in the header of a log", header.get("run_seed"), 0, 2**64 - 1)
         begin = _beginning(VERSION, header, start)
-        chain = begin[-_CHAIN:]
         with contextlib.ExitStack() as opened:
             if path is None:
                 file: IO[bytes] = opened.enter_context(tempfile.TemporaryFile(buffering=0))
@@ -142,8 +151,7 @@ class RunLog:
                 opened.enter_context(cls._hold(path))
                 write_atomically(path, begin)
                 file = opened.enter_context(path.open("r+b", buffering=0))
-            log = cls(file, str(path or _NAMELESS), header, start, VERSION, chain, len(begin))
-            return log._closed_with(opened)
+            return cls(file, path)._closed_with(opened)
 
     @classmethod
     def open(cls, path: Path, *, end: int | None = None, write: bool = True) -> Self:
@@ -166,7 +174,7 @@ class RunLog:
                 file = opened.enter_context(path.open("r+b" if write else "rb", buffering=0))
             except OSError as error:
                 raise InputError(f"log must be a file that can be read, got {path} ({error.strerror})") from None
-            log = cls(file, str(path), *_begin(file, path))
+            log = cls(file, path)
             log._read(end)
             return log._closed_with(opened)
 
@@ -324,19 +332,15 @@ class RunLog:
             InputError: If the file cannot be written; the log is as before then.
         """
         self._require_own_end()
-        before = self._starts
-        whole = _beginning(self.version, header, self.start)
-        chain = whole[-_CHAIN:]
-        pieces, starts = [whole], array("Q", [len(whole)])
-        for start, stop in pairwise(before):
+        pieces = [_beginning(self.version, header, self.start)]
+        for start, stop in pairwise(self._starts):
             entry = self._at(start, stop - _CHAIN - start)
-            chain = _chained(chain, entry)
-            pieces.append(entry + chain)
-            starts.append(starts[-1] + len(pieces[-1]))
+            pieces.append(entry + _chained(pieces[-1][-_CHAIN:], entry))
         write_atomically(path, b"".join(pieces))
         self._file.close()
         self._file = self._closing.enter_context(path.open("r+b", buffering=0))
-        self.header, self.chain, self._starts = dict(header), chain, starts
+        self.header, self.chain = dict(header), pieces[-1][-_CHAIN:]
+        self._starts = array("Q", accumulate(map(len, pieces)))
 
     def _has_its_name(self) -> bool:
         """Whether the file that is written to is still the one of its name; a world without a disk answers itself."""
@@ -416,31 +420,6 @@ def _attached(header: Any, version: int) -> int:
     start = header.get("start") if isinstance(header, Mapping) and version > 1 else None
     count = start.get("bytes", 0) if isinstance(start, Mapping) else 0
     return count if isinstance(count, int) and count >= 0 else 0
-
-
-def _begin(file: IO[bytes], path: Path) -> tuple[dict[str, Any], bytes, int, bytes, int]:
-    """Header, x_0 as it stands there, version, chain value and end of what stands before the first entry."""
-    size = file.seek(0, os.SEEK_END)
-    file.seek(0)
-    begin = file.read(_FILE.size)
-    magic = begin[: len(MAGIC)]
-    require(magic == MAGIC, "log", f"begin with {MAGIC!r}, as run.dcl does, in {path}", magic)
-    _, version, length = _FILE.unpack(begin) if len(begin) == _FILE.size else (magic, VERSION, 0)
-    require(1 <= version <= VERSION, f"version of the log {path}", f"be 1 to {VERSION}", version)
-    text = file.read(min(length, size))
-    try:
-        # JSON has no NaN and no Infinity, whatever Python makes of these words.
-        header = json.loads(text, parse_constant=lambda word: require(False, "header", "be JSON", word))
-    except (ValueError, RecursionError):
-        header = None
-    start, chain = file.read(min(_attached(header, version), size)), file.read(_CHAIN)
-    if _chained(b"", begin + text + start) != chain:
-        raise InputError(
-            f"log must be as it was written, got {path}, whose header was changed or cut: put a copy of the file back"
-        )
-    seed = header.get("run_seed") if isinstance(header, dict) else None
-    require_int(f"run_seed in the header of the log {path}", seed, 0, 2**64 - 1)
-    return header, start, version, chain, len(begin) + length + len(start) + _CHAIN
 
 
 class ArchivedHistory(History):

@@ -20,7 +20,6 @@ TAG_BYTES = 8
 
 def client_key(key: bytes, run: bytes, i: int) -> bytes:
     """k_i, 32 bytes, which says nothing of another client's; ``key`` is the run's, known to the server alone."""
-    require(len(key) == KEY_BYTES, "key of the run", f"have {KEY_BYTES} bytes", len(key))
     return hashlib.blake2b(run + struct.pack("<I", i), key=key, digest_size=KEY_BYTES).digest()
 
 
@@ -35,7 +34,6 @@ class Seal:
             nonce: The connection's, 16 bytes that the server drew for it.
             server: Whether this is the server's end.
         """
-        require(len(key) == KEY_BYTES, "key of the client", f"have {KEY_BYTES} bytes", len(key))
         require(len(nonce) == NONCE_BYTES, "nonce of the connection", f"have {NONCE_BYTES} bytes", len(nonce))
         self._key, self._nonce, self._server = key, nonce, server
         self._closed = self._opened = 0

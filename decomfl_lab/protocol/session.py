@@ -361,7 +361,8 @@ class Coordinator:
     def _frame(self, i: int) -> bytes:
         """The frame to client i; the same one where it is sent again."""
         if i in self._frames:
-            return self.session.again(i, self._frames[i])
+            self.session.count(i, len(self._frames[i]), upwards=False)
+            return self._frames[i]
         if self._asking or self._finishing:
             frame = self._ask(i)
         else:
@@ -410,7 +411,8 @@ class Coordinator:
                 return Farewell(self._refusal(i, error), str(error))
             return None if told else self._refusal(i, error)  # once a round, or a liar could go on for ever
         finally:
-            self.session.stray(i, len(frame) - (self._counted(i) - before))
+            if stray := len(frame) - (self._counted(i) - before):  # late, sent again, damaged or refused
+                self.session.count(i, stray, upwards=True)
 
     def _refusal(self, i: int, error: InputError) -> bytes:
         return self.session.sent(i, Refusal(str(error)), upwards=False)
