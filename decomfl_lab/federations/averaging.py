@@ -6,7 +6,7 @@ What trains a client's copy (``Trainer``) and how it is sent back (``Uplink``) i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -40,12 +40,6 @@ class Trainer(Protocol):
 
     def train(self, x: Tensor, eta: float, K: int) -> tuple[Tensor, float]:
         """The model after K local steps from ``x`` (d,), which is not changed, and the mean training loss."""
-
-
-class Keeping(Trainer, Protocol):
-    """A trainer that keeps tensors from round to round, by name in ``kept_tensors``, which a checkpoint keeps too."""
-
-    kept_tensors: dict[str, Tensor]
 
 
 Uplink = Callable[[Ledger, int, int, Floats, Floats], Floats]
@@ -182,9 +176,7 @@ class FedAvgFederation:
         self.weights.examples = dict(values.examples)
         self.ledger = Ledger.load(values.counts)
 
-    def _keeping(self) -> list[tuple[int, Keeping]]:
-        """The clients that keep anything, and have taken a step, by their numbers."""
-        found = [
-            (i, client) for i, client in enumerate(self.clients) if getattr(client, "kept_tensors", None) is not None
-        ]
-        return [(i, cast(Keeping, client)) for i, client in found if client.steps_taken]
+    def _keeping(self) -> list[tuple[int, Any]]:
+        """The clients that keep tensors from round to round, by name in ``kept_tensors``, and have taken a step."""
+        clients = [(i, client) for i, client in enumerate(self.clients) if client.steps_taken]
+        return [(i, client) for i, client in clients if getattr(client, "kept_tensors", None) is not None]

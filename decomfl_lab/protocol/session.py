@@ -22,7 +22,6 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Self
 
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.errors import DivergedError, InputError, quoted, require, require_int
@@ -101,13 +100,7 @@ class Frames(Mapping[int, bytes]):
 class Farewell(bytes):
     """A last frame, to whoever is no client of the run: where it has a connection, that is cut, with the reason."""
 
-    reason: str  # the reason, which is in the frame, too
-
-    def __new__(cls, frame: bytes, reason: str) -> Self:
-        """A frame with its reason."""
-        own = super().__new__(cls, frame)
-        own.reason = reason
-        return own
+    reason = ""  # the reason, which is in the frame, too
 
 
 class _StrangerError(InputError):
@@ -324,7 +317,8 @@ class Coordinator:
         self._reported: dict[int, int] = {}
         self._invited: dict[int, int] = {}  # what each who was sent a plan of the round was taken to hold then
         self._frames: dict[int, bytes] = {}  # what each client was sent first since something was begun
-        self._opened = self._finishing = self._asking = self._checking = False
+        # "asking" who holds what, "open" for a round, "finishing"; or "", between them
+        self._phase, self._checking = "", False
 
     @property
     def round(self) -> int:
@@ -333,37 +327,32 @@ class Coordinator:
 
     def ask(self, chosen: Sequence[int]) -> Frames:
         """{i: frame} that asks who holds what, where clients track that themselves; ``take`` reads the answers."""
-        self._begin(chosen)
-        self._asking = True
+        self._begin(chosen, "asking")
         self._reported.clear()
-        return self._to(chosen)
+        return Frames(chosen, self._frames, self._frame)
 
-    def _begin(self, chosen: Iterable[int]) -> None:
+    def _begin(self, chosen: Iterable[int], phase: str = "") -> None:
         self.chosen, self.asked = tuple(chosen), set(self.delivery.server.planned)
         # A round that is opened again, as nobody came, goes on with what it has.
         self.replies = {i: reply for i, reply in self.replies.items() if reply.round == self.round}
         self._invited = {i: r for i, r in self._invited.items() if i in self.asked}
-        self.refused, self._frames = {}, {}
-        self.diverged = self._opened = self._finishing = self._asking = False
+        self.refused, self._frames, self._phase, self.diverged = {}, {}, phase, False
         self._welcomes.clear()
 
     def open(self, chosen: Sequence[int]) -> Frames:
         """{i: frame} of a new round for these clients; where clients track it, for those of them that were heard."""
-        self._begin(chosen)
-        self._opened = True
+        self._begin(chosen, "open")
         every = self._check_every if self._digest is not None else 0
         self._checking = every > 0 and self.round % every == 0
-        return self._to(i for i in chosen if not self.delivery.wants_reports or i in self._reported)
-
-    def _to(self, clients: Iterable[int]) -> Frames:
-        return Frames(clients, self._frames, self._frame)
+        heard = [i for i in chosen if not self.delivery.wants_reports or i in self._reported]
+        return Frames(heard, self._frames, self._frame)
 
     def _frame(self, i: int) -> bytes:
         """The frame to client i; the same one where it is sent again."""
         if i in self._frames:
             self.session.count(i, len(self._frames[i]), upwards=False)
             return self._frames[i]
-        if self._asking or self._finishing:
+        if self._phase in ("asking", "finishing"):
             frame = self._ask(i)
         else:
             pulls, plan = self.delivery.pulls, self._plan(i)
@@ -408,7 +397,9 @@ class Coordinator:
             logger.warning("round %d: an answer of client %d is refused: %s", self.round, i, error)
             self.refused[i] = str(error)
             if isinstance(error, _StrangerError):
-                return Farewell(self._refusal(i, error), str(error))
+                farewell = Farewell(self._refusal(i, error))
+                farewell.reason = str(error)
+                return farewell
             return None if told else self._refusal(i, error)  # once a round, or a liar could go on for ever
         finally:
             if stray := len(frame) - (self._counted(i) - before):  # late, sent again, damaged or refused
@@ -454,7 +445,7 @@ class Coordinator:
 
     def _accept(self, i: int, reply: Reply, hello: Hello | None, loss: float) -> bytes | None:
         require(reply.client == i, "client of a reply", f"be {i}, whose connection it is", reply.client)
-        if self._asking or reply.round < self.round or i not in self.delivery.server.planned:
+        if self._phase == "asking" or reply.round < self.round or i not in self.delivery.server.planned:
             return b""  # late
         if i in self.replies:
             return None
@@ -483,12 +474,12 @@ class Coordinator:
         right = self._agrees(hello)
         there = right and hello.round == self.round
         waited_for = i in self.delivery.server.planned and i not in self.replies
-        if self._finishing and there:
+        if self._phase == "finishing" and there:
             self.digests[i] = hello.digest.hex()
             return None
-        if self._asking and i not in self.chosen:
+        if self._phase == "asking" and i not in self.chosen:
             return b""
-        if self._asking and right:
+        if self._phase == "asking" and right:
             self._reported[i] = hello.round
             if self._sure.get(i) != hello.round:  # it has begun anew, perhaps by a frame that came late
                 self._sure.pop(i, None)
@@ -503,9 +494,9 @@ class Coordinator:
         r = hello.round if right else 0
         self._sure.pop(i, None)  # if its answer to this round is in already, it is told one round too few
         server, welcome = self.delivery.server, self._welcome(i, r)
-        if self._asking:
+        if self._phase == "asking":
             return welcome + self._ask(i)
-        comes_late = self._opened and i in self.chosen and i not in self.asked
+        comes_late = self._phase == "open" and i in self.chosen and i not in self.asked
         if server.seeding.needs_run_seed and (i in self.delivery.told or not comes_late):
             welcome += self.session.sent(i, RunSeed(server.run_seed), upwards=False)
         if comes_late:
@@ -515,7 +506,7 @@ class Coordinator:
             lacks = self.delivery.catch_up(i, r, self._holds(i), self.session)
             self._frames[i] = welcome + self._ask(i) + b"".join(lacks) + self._plan(i)
             return self._frames[i]
-        if not waited_for and not self._finishing:
+        if not waited_for and self._phase != "finishing":
             return welcome
         return welcome + self._ask(i) + b"".join(self.delivery.bring_up(i, r, self.session))
 
@@ -532,7 +523,7 @@ class Coordinator:
         record = self.delivery.close([self.delivery.ledger.encode(self.replies[i]) for i in sorted(self.replies)])
         for i in self.asked - self.replies.keys():  # they may have measured all the same
             self._sure.pop(i, None)
-        self._opened = False
+        self._phase = ""
         for i in self.replies:
             self.steps[i] += record.K
         return record
@@ -559,6 +550,6 @@ class Coordinator:
 
     def finish(self) -> Frames:
         """{i: frame} after which every client holds the model of the server's round, and says so: ``digests``."""
-        self._begin(())
-        self._finishing, self.digests = True, {}
-        return self._to(range(self.delivery.server.M))
+        self._begin((), "finishing")
+        self.digests = {}
+        return Frames(range(self.delivery.server.M), self._frames, self._frame)

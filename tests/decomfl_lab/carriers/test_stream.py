@@ -204,7 +204,7 @@ def test_who_never_comes_is_waited_for_once_and_costs_no_byte(fault, listening, 
 
 def test_a_client_whose_second_connection_is_refused_is_away(listening):
     server = listening()
-    said = {b"hello": b"", b"another's": Farewell(b"bye", "another's")}
+    said = {b"hello": b"", b"another's": Farewell(b"bye")}
 
     def hear(i, frame, _):
         return said[frame]
