@@ -88,7 +88,7 @@ def _chained(chain: bytes, entry: bytes) -> bytes:
     return hashlib.blake2b(chain + entry, digest_size=_CHAIN).digest()
 
 
-class RunLog:
+class RunLog(contextlib.AbstractContextManager["RunLog"]):
     """A run's log, in a file that no other process writes to: it is held while it is open for writing.
 
     Where a file system has no locks, and where this process opens it twice, whoever finds that another has written to
@@ -98,9 +98,9 @@ class RunLog:
     def __init__(self, file: IO[bytes], path: Path | None) -> None:
         """The log in an open file, as far as its first entry; see ``create`` and ``open``."""
         self._file = file
-        self._place = None if path is None else Path(path).absolute()  # this process may go to another folder
-        self._closing = contextlib.ExitStack()
         self.name = _NAMELESS if path is None else str(path)  # the file, as errors call it
+        self._place = None if path is None else Path(self.name).absolute()  # this process may go to another folder
+        self._closing = contextlib.ExitStack()
         size = file.seek(0, os.SEEK_END)
         begin = self._at(0, _FILE.size)
         magic = begin[: len(MAGIC)]
@@ -398,9 +398,6 @@ class RunLog:
     def close(self) -> None:
         """Close the file, and let others write to it."""
         self._closing.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -324,16 +324,6 @@ def test_a_parameter_that_is_not_used_can_be_allowed() -> None:
     MeZO(model.parameters(), 0.02, strict=False).step(loss_of(model[0]))
 
 
-@pytest.mark.parametrize("write", [lambda w: w.add_(1), lambda w: setattr(w, "data", w.data + 1)])
-def test_a_write_between_two_steps_is_refused(write: Callable[[Tensor], None]) -> None:
-    model, optimizer = trained(n=1)
-    optimizer.measure(loss_of(model))
-    with torch.no_grad():
-        write(model[3].weight)
-    with pytest.raises(InputError, match=r"be written to by steps alone.*'3.weight'"):
-        optimizer.step()
-
-
 def test_an_update_that_was_cut_short_is_not_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
@@ -345,17 +335,6 @@ def test_an_update_that_was_cut_short_is_not_gone_on_with(monkeypatch: pytest.Mo
             optimizer.step(loss_of(model))
     with pytest.raises(InputError, match="step 0 must be taken whole"):
         optimizer.step(loss_of(model))
-
-
-def test_a_step_needs_a_closure_or_what_was_measured() -> None:
-    model, optimizer = trained(n=0)
-    with pytest.raises(InputError, match="closure must be given"):
-        optimizer.step()
-    optimizer.measure(loss_of(model))
-    with pytest.raises(InputError, match="measure must be followed by step"):
-        optimizer.measure(loss_of(model))
-    optimizer.zero_grad()
-    optimizer.step(loss_of(model))
 
 
 @refuses(
@@ -438,17 +417,29 @@ def test_a_copy_with_its_model_goes_on_to_the_bit(copied: Callable[[Any], Any], 
     assert again.state_dict() == optimizer.state_dict()
 
 
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickled])
-def test_an_optimizer_with_an_open_log_is_not_copied(copied: Callable[[Any], Any], tmp_path: Path) -> None:
-    _, optimizer = trained(tmp_path / "run.dcl")
-    with pytest.raises(InputError, match=r"must have no open log: give its state_dict\(\) to load_state_dict"):
-        copied(optimizer)
+OPEN = r"optimizer that is copied or pickled must have no open log: give its state_dict\(\) to load_state_dict of a new"
+WRITTEN = r"be written to by steps alone.*'3.weight'"
 
 
-def test_a_log_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
-    trained(tmp_path / "run.dcl")
-    with pytest.raises(InputError, match="log must be a new file"):
-        trained(tmp_path / "run.dcl")
+@refuses(
+    (lambda model, own: own.step(), "closure must be given"),
+    (lambda model, own: [own.measure(loss_of(model)) for _ in range(2)], "measure must be followed by step"),
+    (lambda model, own: (own.measure(loss_of(model)), model[3].weight.detach().add_(1), own.step()), WRITTEN),
+    (lambda model, own: (setattr(model[3].weight, "data", model[3].weight + 1), steps(own, model)), WRITTEN),
+    (lambda model, own: copy.copy(own), OPEN),
+    (lambda model, own: copy.deepcopy(own), OPEN),
+    (lambda model, own: pickled(own), OPEN),
+    (lambda model, own: trained(own._path), "log must be a new file"),
+)
+def test_what_a_log_would_not_have_is_refused(act: Callable[[Any, MeZO], Any], tmp_path: Path) -> None:
+    act(*trained(tmp_path / "run.dcl"))
+
+
+def test_what_was_measured_is_forgotten_with_the_gradients() -> None:
+    model, optimizer = trained()
+    optimizer.measure(loss_of(model))
+    optimizer.zero_grad()
+    steps(optimizer, model)
 
 
 # State
