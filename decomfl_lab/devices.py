@@ -74,7 +74,8 @@ def free_memory(device: torch.device) -> int | None:
     # No tensor has the rest of pools that are a graph's own; the pool that all share is (0, 0).
     segments = [each for each in torch.cuda.memory_snapshot() if each["device"] == index]
     own = [each for each in segments if each.get("segment_pool_id", (0, 0)) != (0, 0)]
-    return free + idle - sum(each["total_size"] - each["allocated_size"] for each in own)
+    private: int = sum(each["total_size"] - each["allocated_size"] for each in own)
+    return free + idle - private
 
 
 def room(device: torch.device) -> float:

@@ -289,9 +289,15 @@ def _train(method: str, options: TrainOptions, flags: dict[str, Any]) -> None:
     run = prepared(method, options.place, flags, _elsewhere(options.federation, options.workers))
     if (first := click.get_current_context().meta.get(_MEANT)) is not None:
         print(f"this is: {first}\n(the authors' run on MNIST is: decomfl train decomfl)", file=sys.stderr, flush=True)
+
+    def tell_start(row: dict[str, float]) -> None:
+        """What a task's model can do before it is trained, as soon as it is known (the table has it too)."""
+        plain, calibrated = row["test_accuracy"], row["calibrated_accuracy"]
+        print(f"zero-shot accuracy {plain:.4f}, calibrated {calibrated:.4f}", file=sys.stderr, flush=True)
+
     try:
         with run_bar(title(run)) as show:
-            run.train(out=out, on_round=show, on_start=_tell_start, hooks=hooks)
+            run.train(out=out, on_round=show, on_start=tell_start, hooks=hooks)
     except DivergedError:
         if len(run.metrics):
             print(_table(run))
@@ -357,12 +363,6 @@ def report(run: Run, rebuilt: Rebuilt, out: Path | None, *, as_json: bool, **mor
     width = max(len(f"decomfl {words}") for words in wanted) + 2
     lines = [f"  {f'decomfl {words}':<{width}} {why}" for words, why in wanted.items()]
     print("\n".join([f"written to {out}; look at it by", *lines]), file=sys.stderr)
-
-
-def _tell_start(row: dict[str, float]) -> None:
-    """What a task's model can do before it is trained, as soon as it is known (the table has it too)."""
-    plain, calibrated = row["test_accuracy"], row["calibrated_accuracy"]
-    print(f"zero-shot accuracy {plain:.4f}, calibrated {calibrated:.4f}", file=sys.stderr, flush=True)
 
 
 def _table(run: Run) -> str:

@@ -237,21 +237,6 @@ def _read_records(reader: _Reader, run_seed: int | None) -> tuple[RoundRecord, .
     return tuple(records)
 
 
-def _read_quantized(reader: _Reader, r: int, bits: int, scale: float, size: int) -> Quantized:
-    if bits > 4:
-        levels = reader.array(_LEVEL, size)
-    else:
-        pairs = reader.array(_LEVEL, (size + 1) // 2)
-        levels = np.stack([pairs << 4 >> 4, pairs >> 4], axis=1).reshape(-1)  # shifts to the right keep the sign
-        same = bool((levels[size:] == levels[: levels.size - size]).all())
-        require(same, "half byte after the levels", "repeat the first level", "another")
-        levels = levels[:size]
-    largest = 2 ** (bits - 1) - 1
-    inside = bool((np.abs(levels.astype(np.int16)) <= largest).all())
-    require(inside, "levels of the quantized message", f"be in -{largest}..{largest}", "others")
-    return Quantized(r, bits, scale, levels)
-
-
 def encode(message: Message) -> bytes:
     """A message as bytes; the loss and the second differences of a reply do not travel.
 
@@ -321,7 +306,18 @@ def decode(message: bytes, run_seed: int | None = None) -> Message:
         case Kind.RECORDS:
             found = _read_records(reader, run_seed)
         case Kind.QUANTIZED:
-            found = _read_quantized(reader, *head)
+            r, bits, scale, size = head
+            levels = reader.array(_LEVEL, size if bits > 4 else (size + 1) // 2)
+            if bits <= 4:
+                # Two elements a byte; shifts to the right keep the sign.
+                halves = np.stack([levels << 4 >> 4, levels >> 4], axis=1).reshape(-1)
+                same = bool((halves[size:] == halves[: halves.size - size]).all())
+                require(same, "half byte after the levels", "repeat the first level", "another")
+                levels = halves[:size]
+            largest = 2 ** (bits - 1) - 1
+            inside = bool((np.abs(levels.astype(np.int16)) <= largest).all())
+            require(inside, "levels of the quantized message", f"be in -{largest}..{largest}", "others")
+            found = Quantized(r, bits, scale, levels)
         case Kind.SPARSE:
             r, d, count = head
             indices = reader.array(_INDEX, count).astype(np.int64)
