@@ -6,8 +6,7 @@ import contextlib
 import logging
 import secrets
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,17 +22,10 @@ from decomfl_lab.options import option
 from decomfl_lab.protocol.wire import SCALAR_BYTES
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from decomfl_lab.carriers.stream.server import StreamServer
-    from decomfl_lab.federations.remote import RemoteFederation
     from decomfl_lab.progress import Progress
-    from decomfl_lab.runs.run import Run
 
 logger = logging.getLogger(__name__)
 
-SHOWN = 20
-"""The most clients that the view has a line for."""
 USAGE = """The server of a run: it plans and averages, and clients that have the data measure; they connect by decomfl
 join. It listens on loopback unless --bind says otherwise, which needs certificates (decomfl certificates). Rounds, log
 and checkpoint are in --out: the same command goes on there after a crash, and clients come back by themselves; with
@@ -86,6 +78,7 @@ def _serve(method: str, options: ServeOptions, flags: dict[str, Any]) -> None:
     from decomfl_lab.carriers.stream.server import StreamServer
     from decomfl_lab.federations.remote import RemoteFederation
     from decomfl_lab.outside import Offer
+    from decomfl_lab.progress import RunBars, words
     from decomfl_lab.runs.messages import Rebuilt
     from decomfl_lab.runs.preparation import movable
 
@@ -115,7 +108,12 @@ def _serve(method: str, options: ServeOptions, flags: dict[str, Any]) -> None:
         proof = f"--key {out / 'keys'}/client-I.key" if certificates is None else "--certificates DIR"
         how = f"each client I in 0..{run.config.clients - 1} by: decomfl join {server.address} --client I {proof}"
         print(f"listening on {server.address} for {reach}; {how}", file=sys.stderr, flush=True)
-        with _view(title(run), run, server, remote) as show:
+
+        def show(at: Progress) -> None:
+            there = f"{len(server.connected)} of {run.config.clients} clients"
+            bars.show(title(run), at.round, at.rounds, f"{there}, {words(at)}")
+
+        with RunBars() as bars:
             run.train(out=out, on_round=show, any_code=True)  # rounds that the log has are not computed again
             limit = remote.deadline or remote.patience
             logger.info("all rounds are done; the clients have %g s to say the digests of their models", limit)
@@ -165,64 +163,6 @@ def read_key(path: Path) -> bytes:
         raise InputError(f"key must be a file of hexadecimal digits, got {path}") from None
     require(len(key) == 32, f"key in {path}", "have 32 bytes", len(key))
     return key
-
-
-@contextlib.contextmanager
-def _view(name: str, run: Run, server: StreamServer, remote: RemoteFederation) -> Iterator[Callable[[Progress], None]]:
-    """The round under way on a terminal's stderr, a line now and then elsewhere; it is told of rounds that are done."""
-    from rich.console import Console
-    from rich.live import Live
-    from rich.logging import RichHandler
-
-    from decomfl_lab.progress import LINE_SECONDS, words
-
-    console, began = Console(stderr=True), time.monotonic()
-    spoken = 0.0
-    last: list[Progress] = []
-
-    def show(at: Progress) -> None:
-        nonlocal spoken
-        last[:] = [at]
-        if not console.is_terminal and (time.monotonic() - spoken > LINE_SECONDS or at.round == at.rounds):
-            spoken = time.monotonic()
-            there = f"{len(server.connected)} of {run.config.clients} clients"
-            print(f"{name}: {at.round}/{at.rounds}, {there}, {words(at)}", file=sys.stderr, flush=True)
-
-    if not console.is_terminal:
-        yield show
-        return
-    root = logging.getLogger()
-    handlers = root.handlers
-    root.handlers = [RichHandler(console=console, show_time=False, show_level=False, show_path=False)]
-    try:
-        with Live(console=console, transient=True, get_renderable=lambda: _picture(name, began, last, server, remote)):
-            yield show
-    finally:
-        root.handlers = handlers
-
-
-def _picture(
-    name: str, began: float, last: list[Progress], server: StreamServer, remote: RemoteFederation
-) -> RenderableType:
-    """A line on the run, and one for each client: where it is, and how far behind."""
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    from decomfl_lab.progress import words
-
-    r, M, session = remote.round, remote.server.M, remote.coordinator
-    chosen, replies, there = set(session.asked), dict(session.replies), dict(server.connected)
-    done = f"{name}: round {r}" + (f" of {last[0].rounds}, {words(last[0])}" if last else "")
-    sent = f"{1e-3 * remote.ledger.bytes / M:,.1f} kB a client, {time.monotonic() - began:,.0f} s"
-    states = f"{len(there)} of {M} clients are here, {len(replies)} of {len(chosen)} have answered"
-    table = Table("client", "", "this round", "rounds behind", box=None)
-    for i in range(min(M, SHOWN)):
-        asked = "answered" if i in replies else "asked" if i in chosen else ""
-        behind = str(r - remote.server.held[i]) if remote.server.held else ""
-        state = Text(session.refused.get(i, asked))  # a client's words, which are no markup
-        table.add_row(str(i), "here" if i in there else "away", state, behind)
-    return Group(done, f"{states}; {sent}", table, *(["..."] if M > SHOWN else []))
 
 
 serve = TrainGroup(
