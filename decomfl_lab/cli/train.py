@@ -21,7 +21,6 @@ from decomfl_lab.errors import DivergedError, require, require_choice
 from decomfl_lab.federations.carrier import FEDERATIONS
 from decomfl_lab.json_values import print_json
 from decomfl_lab.methods.decomfl import DeComFL
-from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.registry import METHODS, find_method
 from decomfl_lab.options import MOST_THREADS, TRUST_CODE, option
 from decomfl_lab.plugins import code_in, require_trusted
@@ -64,7 +63,16 @@ class TrainGroup(Screened, click.Group):
         first: Mapping[str, str] = FIRST,
         **attributes: Any,
     ) -> None:
-        """A group of these methods, with ``own`` options beside those of a run; see ``command_of`` and ``FIRST``."""
+        """A group of these methods.
+
+        Args:
+            name: The group's name.
+            own: Its options beside those of a run.
+            run: What a command does, ``run(method, options, flags)`` with the flags of a run that were given.
+            methods: The methods.
+            first: See ``FIRST``.
+            attributes: Those of a ``click.Group``.
+        """
         super().__init__(name, **attributes)
         self._own, self._run, self._methods, self.first = own, run, methods, first
 
@@ -103,8 +111,31 @@ class TrainGroup(Screened, click.Group):
         return list(self._methods)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:  # noqa: ARG002
-        """The command of a method, also of a ``module:Class``."""
-        return command_of(cmd_name, find_method(cmd_name), self._own, self._run)
+        """The command of a method, also of a ``module:Class``, with the flags of a run."""
+        method = find_method(cmd_name)
+        options = run_options() | method.options()
+        if method.alone:
+            options = {key: each for key, each in options.items() if key not in ("clients", "sampled", "joined")}
+        common = [name for name, each in method.options().items() if not each.rare]
+        usual = {*USUAL, *(name for name in common if name not in DeComFL.options())}
+        grouped = {key: each.group or GROUPS[0] for key, each in options.items()}
+        ordered = sorted(options, key=lambda key: [*GROUPS, grouped[key]].index(grouped[key]))
+        listed = [(key, replace(options[key], group="" if key in usual else grouped[key])) for key in ordered]
+        # A flag is None where it is not given, so that a file's value stands; what can be searched may be auto.
+        params = flags(listed, unset=True)
+        for param in params if method.tunable else ():
+            if param.name in CHOSEN:
+                param.type = _OrAuto(options[param.name].kind)
+        summary, _, more = inspect.cleandoc(method.__doc__ or "").partition("\n\n")
+        formula, source, reference = more.partition("Source:")
+        paragraphs = [summary, formula.rstrip(), USAGE, source and "Source: " + reference.strip()]
+        return MethodCommand(
+            cmd_name,
+            params=[*params, *flags_of(self._own)],
+            callback=beside(partial(self._run, cmd_name), self._own),
+            help="\n\n".join(filter(None, paragraphs)),
+            short_help=summary.rstrip("."),
+        )
 
 
 class MethodCommand(Screened):
@@ -134,36 +165,6 @@ USUAL = (
     *("server_optimizer", "server_lr"),
 )
 """The options that --help has; besides these it has those that a method does not share with DeComFL, but rare ones."""
-
-
-def command_of(
-    name: str, method: type[Method], own: type[Any], run: Callable[[str, Any, dict[str, Any]], None]
-) -> click.Command:
-    """The command of one method: ``run(name, options, flags)`` with ``own`` options, and the flags of a run."""
-    options = run_options() | method.options()
-    if method.alone:
-        options = {key: each for key, each in options.items() if key not in ("clients", "sampled", "joined")}
-    common = [name for name, each in method.options().items() if not each.rare]
-    usual = {*USUAL, *(name for name in common if name not in DeComFL.options())}
-    grouped = {key: each.group or GROUPS[0] for key, each in options.items()}
-    ordered = sorted(options, key=lambda key: [*GROUPS, grouped[key]].index(grouped[key]))
-    listed = [(key, replace(options[key], group="" if key in usual else grouped[key])) for key in ordered]
-    # A flag is None where it is not given, so that a file's value stands; a number that can be searched may be auto.
-    params = flags(listed, unset=True)
-    for param in params if method.tunable else ():
-        if param.name in CHOSEN:
-            param.type = _OrAuto(options[param.name].kind)
-    doc = inspect.cleandoc(method.__doc__ or "")
-    summary, _, more = doc.partition("\n\n")
-    formula, source, reference = more.partition("Source:")
-    paragraphs = [summary, formula.rstrip(), USAGE, source and "Source: " + reference.strip()]
-    return MethodCommand(
-        name,
-        params=[*params, *flags_of(own)],
-        callback=beside(partial(run, name), own),
-        help="\n\n".join(filter(None, paragraphs)),
-        short_help=summary.rstrip("."),
-    )
 
 
 class _OrAuto(click.ParamType[Any]):

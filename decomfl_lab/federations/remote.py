@@ -239,11 +239,8 @@ class CarriedFederation(RemoteFederation):
         """See ``Federation``."""
         return DeComFLFederation.save(self)
 
-    def _client_rounds(self) -> list[int]:
-        return self.server.held
-
-    def _client_steps(self) -> list[int]:
-        return self.coordinator.steps
+    def _held_and_taken(self) -> tuple[list[int], list[int]]:
+        return self.server.held, self.coordinator.steps
 
     def load(self, saved: Saved) -> None:
         """See ``Federation``; InputError if the first records, which a client made at x_0 needs, are gone."""

@@ -256,14 +256,15 @@ class DeComFLFederation:
         for i, replica in self._drifting():
             tensors[f"client.{i}.x"] = replica.x.clone()
             taken[str(i)] = [(step.seed, step.scalars.tolist(), step.eta, step.distribution) for step in replica.taken]
+        rounds, steps = self._held_and_taken()
         return tensors, SavedFederation(
             base=base.round,
             first=start,
             round=self.round,
             held=self.server.held,
             examples=sorted(self.server.weights.examples.items()),
-            client_rounds=self._client_rounds(),
-            steps_taken=self._client_steps(),
+            client_rounds=rounds,
+            steps_taken=steps,
             told=[i in self.delivery.told for i in range(self.server.M)],
             taken=taken,
             drift=self.drift,
@@ -272,11 +273,9 @@ class DeComFLFederation:
             curvature=None if self.curvature is None else [(a, b, c) for a, b, c in self.curvature.steps],
         )
 
-    def _client_rounds(self) -> list[int]:
-        return [client.replica.round for client in self.clients]
-
-    def _client_steps(self) -> list[int]:
-        return [client.steps_taken for client in self.clients]
+    def _held_and_taken(self) -> tuple[list[int], list[int]]:
+        """The round that each client holds, and the local steps that it has taken."""
+        return [client.replica.round for client in self.clients], [client.steps_taken for client in self.clients]
 
     def load(self, saved: Saved) -> None:
         """See ``Federation``: one replica rolls from the base to the present and leaves copies on its way."""
