@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from decomfl_lab.errors import is_number, require, require_choice, require_int
+from decomfl_lab.errors import is_number, require, require_int
 from decomfl_lab.noise import derive_seed, direction
 from decomfl_lab.noise.draws import STREAM, draws_of
 from decomfl_lab.protocol.aggregation import Krum
@@ -136,7 +136,6 @@ class Attack:
     scale: float = 0.0  # c, in the unit of a scalar for gaussian and constant; 0 for that of the table
 
     def __post_init__(self) -> None:
-        require_choice("attack", self.kind, ATTACKS)
         require_int("attackers f", self.f, 1)
         sound = is_number(self.scale) and self.scale >= 0
         require(sound, "attack_scale c", "be a finite number of at least 0", self.scale)

@@ -48,9 +48,7 @@ class Delivery:
         ledger: Ledger | None = None,
         decode: Codec = decode,
     ) -> None:
-        """A delivery; InputError for a policy where the server keeps no model."""
-        if policy is not None and server.replica is None:
-            raise InputError("pull must be never where the server keeps no model (server_model), got a policy")
+        """A delivery; with a policy the server keeps a model."""
         # it plans and aggregates; another with the same history may take its place between two rounds
         self.server = server
         # it has the server send its model where that is there sooner than the records; None for never
