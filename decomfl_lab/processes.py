@@ -16,7 +16,7 @@ from decomfl_lab.children import safely
 from decomfl_lab.errors import InputError
 from decomfl_lab.interrupts import Interrupted
 
-POLL_SECONDS: Final = 0.5  # how often this process takes what the others tell, and looks around
+POLL_SECONDS: Final = 0.5  # how often the others tell something; this process takes it, and looks around, at once
 Call = tuple[Any, Callable[..., Any], tuple[Any, ...]]
 """A name, a function of a module, and its arguments."""
 
@@ -96,7 +96,7 @@ class Processes:
                 while len(names) < self.count * (2 if ahead else 1) and (call := calls()) is not None:
                     name, function, given = call
                     names[self._pool.submit(function, *given)] = name
-                done = wait(names, POLL_SECONDS, FIRST_COMPLETED).done
+                done = wait(names, POLL_SECONDS / 10, FIRST_COMPLETED).done
                 while not self._told.empty():
                     heard(self._told.get())
                 for each in done:

@@ -1,7 +1,6 @@
 """Clients that are away: nobody plans for them, ledgers have what was sent, and a quorum of answers is enough."""
 
 import contextlib
-import math
 from typing import Any, cast
 
 import pytest
@@ -9,51 +8,8 @@ import pytest
 from decomfl_lab.errors import InputError
 from decomfl_lab.federations.remote import RemoteFederation
 from decomfl_lab.protocol.aggregation import Aggregation, Krum, Mean, TrimmedMean
-from decomfl_lab.protocol.log import RunLog
-from decomfl_lab.protocol.server import Tracking
-from decomfl_lab.records.seeds import Seeding
-from decomfl_lab.replicas.pool_sums import PooledSgd
 from decomfl_lab.replicas.replica import Replica
-from tests.decomfl_lab.federations.direct import CASE, LAB, RUN, Direct, but, counted, host, remote, simulated
-
-CASES = {
-    "plain": CASE,
-    "clients track": but(tracking=Tracking.CLIENTS),
-    "seeds per run": but(seeding=Seeding.PER_RUN),
-    "one record kept": but(keep=1),
-    "pool": but(rule=PooledSgd(5, -24), seeding=Seeding.POOL),
-}
-
-
-class Returns(Direct):
-    """A client that was away comes back once the others have answered."""
-
-    def exchange(self, frames, take, deadline):
-        super().exchange(frames, take, deadline)
-        for i in sorted(self.away):
-            self.come(i, take)
-
-
-@pytest.mark.parametrize("lost", [False, True])
-@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_who_comes_back_in_the_middle_of_a_round_takes_part_in_it(case, lost, tmp_path):
-    with RunLog.create(tmp_path / "run.dcl", {"run_seed": LAB.server(case).run_seed}) as log:
-        carrier = Returns({i: host(case, i) for i in range(4)})
-        elsewhere, here = remote(case, 4, carrier, quorum=2, deadline=1e-3), simulated(case, 4)
-        elsewhere.log_to(log)
-        for r in range(6):
-            carrier.away = {r % 4}
-            if lost:
-                carrier.hosts[r % 4] = host(case, r % 4)
-            elsewhere.advance(), here.advance()
-        assert elsewhere.observer.digest() == here.observer.digest()
-        assert counted(elsewhere) == carrier.bytes
-        if case.tracking is Tracking.SERVER:
-            assert elsewhere.ledger == here.ledger
-        again = remote(case, 4)
-        again.log_to(log)
-        assert all(math.isnan(again.advance()) for _ in range(6))
-        assert again.ledger == elsewhere.ledger
+from tests.decomfl_lab.federations.direct import CASE, LAB, RUN, Direct, but, counted, remote
 
 
 def test_a_quorum_is_of_the_sampled_clients_and_who_is_away_lacks():
