@@ -20,7 +20,6 @@ import torch
 from torch import Tensor
 
 from decomfl_lab.errors import InputError, require, require_int
-from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.log import LogEntry
@@ -30,7 +29,7 @@ from decomfl_lab.protocol.server import Server, Tracking
 from decomfl_lab.protocol.wire import Codec, decode, read, record_bytes, vector_of
 from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord
-from decomfl_lab.records.seeds import StepSeed, pooled
+from decomfl_lab.records.seeds import pooled
 from decomfl_lab.replicas.replica import Replica, Snapshot
 
 
@@ -256,7 +255,8 @@ def receive(client: Client, messages: Iterable[bytes], decode: Codec = decode) -
     if vectors:
         take_model(client, plan.round, vectors)
     if sums is not None:
-        take_sums(client.replica, plan.round, sums, plan.seeds, plan.distribution)
+        require(sums.round == plan.round, "round of a pool's sums", f"be {plan.round}", sums.round)
+        client.replica.take(sums, pooled(plan.seeds).pool, plan.distribution)
     client.run_seed = run_seed
     return plan
 
@@ -282,13 +282,3 @@ def take_model(client: Client, r: int, vectors: Sequence[Dense]) -> None:
     state = state or [torch.full_like(x, client.replica.rule.start(slot)) for slot in own.state]
     slots = dict(zip(own.state, state, strict=True))
     client.replica.restore(Snapshot(r, x, slots))
-
-
-def take_sums(replica: Replica, r: int, sums: PoolSums, seeds: Sequence[StepSeed], distribution: Distribution) -> None:
-    """Be at round r by the sums of a pool that came instead of records; ``seeds`` are those of any round.
-
-    Raises:
-        InputError: If they are of another round, or older than the replica, or it has no sums, or others.
-    """
-    require(sums.round == r, "round of a pool's sums", f"be {r}", sums.round)
-    replica.take(sums, pooled(seeds).pool, distribution)

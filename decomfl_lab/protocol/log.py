@@ -111,8 +111,10 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
             header = json.loads(text, parse_constant=lambda word: require(False, "header", "be JSON", word))
         except (ValueError, RecursionError):
             header = None
+        start = header.get("start") if isinstance(header, dict) and version > 1 else None
+        count = start.get("bytes", 0) if isinstance(start, dict) else 0
         # the bytes of x_0, compressed, where the header's ``start`` says how many there are; else none
-        self.start = file.read(min(_attached(header, version), size))
+        self.start = file.read(min(count, size) if isinstance(count, int) and count >= 0 else 0)
         # the chain value after the last entry, which stands for the header and all entries
         self.chain = file.read(_CHAIN)
         if _chained(b"", begin + text + self.start) != self.chain:
@@ -405,13 +407,6 @@ def _beginning(version: int, header: Mapping[str, Any], start: bytes) -> bytes:
     text = json.dumps(dict(header), sort_keys=True).encode()
     whole = _FILE.pack(MAGIC, version, len(text)) + text + start
     return whole + _chained(b"", whole)
-
-
-def _attached(header: Any, version: int) -> int:
-    """The bytes of x_0 that stand after a header; 0 for none."""
-    start = header.get("start") if isinstance(header, Mapping) and version > 1 else None
-    count = start.get("bytes", 0) if isinstance(start, Mapping) else 0
-    return count if isinstance(count, int) and count >= 0 else 0
 
 
 class ArchivedHistory(History):

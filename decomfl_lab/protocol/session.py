@@ -27,7 +27,7 @@ from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.errors import DivergedError, InputError, quoted, require, require_int
 from decomfl_lab.outside import SavedHost, read_as
 from decomfl_lab.protocol.client import Client, handle_all
-from decomfl_lab.protocol.delivery import Delivery, take_model, take_sums
+from decomfl_lab.protocol.delivery import Delivery, take_model
 from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.log import LogEntry
 from decomfl_lab.protocol.messages import (
@@ -46,6 +46,7 @@ from decomfl_lab.protocol.terms import Terms
 from decomfl_lab.protocol.wire import decode, encode, split_frame
 from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord, unsound
+from decomfl_lab.records.seeds import pooled
 from decomfl_lab.replicas.replica import Replica, Snapshot
 
 logger = logging.getLogger(__name__)
@@ -228,7 +229,8 @@ class Host:
             if anew:
                 there.restore(self._start)
             r = sums.round if plan is None else plan.round
-            take_sums(there, r, sums, self._terms.seeds(r), self._terms.distribution)
+            require(sums.round == r, "round of a pool's sums", f"be {r}", sums.round)
+            there.take(sums, pooled(self._terms.seeds(r)).pool, self._terms.distribution)
             self.replica.restore(there.snapshot())
         elif anew:
             self.replica.restore(self._start)
