@@ -84,11 +84,6 @@ class DeComFLFederation:
         """See ``Federation``."""
         return self
 
-    @property
-    def movable(self) -> bool:
-        """Whether clients can be in other processes: they keep their model, and only scalars travel."""
-        return self.delivery.lags
-
     def watch(self, resolution: Resolution) -> None:
         """See ``Federation``."""
         for client in self.clients:

@@ -36,7 +36,8 @@ from decomfl_lab.replicas.replica import Replica, Snapshot
 class Delivery:
     """The server's side of a federation: what goes to whom, and what becomes of what comes back."""
 
-    # whether clients keep their model between rounds, and are sent the records that they missed
+    # whether clients keep their model between rounds, and are sent the records that they missed; such clients can be
+    # in other processes, as only scalars travel
     lags: ClassVar[bool] = True
 
     def __init__(

@@ -40,6 +40,7 @@ from decomfl_lab.carriers.stream.connection import (
     require_address,
 )
 from decomfl_lab.errors import InputError, require, shown
+from decomfl_lab.federations.carrier import Take
 from decomfl_lab.interrupts import idle
 from decomfl_lab.protocol.seals import Seal
 from decomfl_lab.protocol.session import Farewell, Frames
@@ -56,8 +57,6 @@ MOST_UNANSWERED = 8
 """A client that lets more frames wait for an answer is cut."""
 GRACE_SECONDS = 2.0
 """How long the end of a connection may take when the server stops."""
-
-Take = Callable[[int, bytes, float], bytes | None]
 
 
 class StreamServer:
