@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
 from contextlib import ExitStack
 from threading import Event, Thread
-from types import TracebackType
 from typing import Any, Final, Self
 
 import joblib
@@ -48,9 +47,7 @@ class Processes:
             self._pool = ProcessPoolExecutor(self.count, context, _begin, (self._told, self._stop))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.count > 1:
             for process in list((self._pool._processes or {}).values()):
                 process.kill()  # it is idle, or what it has saved is whole
