@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from decomfl_lab.cli.lazy import ARGUMENTS
+from decomfl_lab.cli.screen import ARGUMENTS
 
 _BEGIN = "benchmarks.begin"
 

@@ -1,20 +1,25 @@
-"""Processes that work while this one shows how far they are, tells them to stop, and takes what they bring."""
+"""Processes that work while this one shows how far they are, tells them to stop, and takes what they bring.
+
+What lies in the current folder is no library of a Python that is started from here. ``python -m`` and ``python -c``
+have that folder first on their path, so that a file ``re.py`` there is run in place of Python's own. A user's modules
+are found there all the same, after all others (``plugins.named``).
+"""
 
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from threading import Event, Thread
 from typing import Any, Final, Self
 
 import joblib
 
-from decomfl_lab.children import safely
 from decomfl_lab.errors import InputError
 from decomfl_lab.interrupts import Interrupted
 
+_SAFE: Final = "PYTHONSAFEPATH"
 POLL_SECONDS: Final = 0.5  # how often the others tell something; this process takes it, and looks around, at once
 Call = tuple[Any, Callable[..., Any], tuple[Any, ...]]
 """A name, a function of a module, and its arguments."""
@@ -25,6 +30,25 @@ _tell: Callable[[Any], None] = print  # what ``tell`` does in this process
 def tell(what: Any) -> None:
     """Tell the process that asked for this work something; Interrupted where the work is to stop."""
     _tell(what)
+
+
+def environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment of a process that is started here: that of this one, with changes."""
+    return {**os.environ, _SAFE: "1", **(changes or {})}
+
+
+@contextmanager
+def safely() -> Iterator[None]:
+    """Let libraries that start processes by themselves start them in ``environment()``."""
+    before = os.environ.get(_SAFE)
+    os.environ[_SAFE] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_SAFE]
+        else:
+            os.environ[_SAFE] = before
 
 
 class Processes:

@@ -17,7 +17,7 @@ import click
 from click.shell_completion import get_completion_class, shell_complete
 
 from decomfl_lab import __version__
-from decomfl_lab.cli.lazy import ARGUMENTS, COMMANDS, LazyGroup
+from decomfl_lab.cli.screen import ARGUMENTS, COMMANDS, LazyGroup
 from decomfl_lab.errors import InputError, LabWarning, brief, require, shown
 from decomfl_lab.interrupts import Interrupted, interrupt
 from decomfl_lab.tables import table_beside

@@ -12,13 +12,12 @@ import numpy as np
 
 from decomfl_lab.errors import DivergedError, require
 from decomfl_lab.estimators.second_differences import CurvatureLog
-from decomfl_lab.federations.newcomers import padded
 from decomfl_lab.federations.server_optimizers import ServerOptimizer
 from decomfl_lab.outside import SavedFederation
+from decomfl_lab.protocol.aggregation import Weighting, Weights
 from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.messages import Dense, Examples
 from decomfl_lab.protocol.server import sample_clients
-from decomfl_lab.protocol.weights import Weighting, Weights
 from decomfl_lab.protocol.wire import read, vector_of
 from decomfl_lab.records.schedules import Schedule
 
@@ -148,7 +147,7 @@ class FedAvgFederation:
         """See ``Federation``; InputError where what a client or the server keeps is not there, or cannot be that."""
         import torch
 
-        tensors, values = padded(saved, len(self.clients))
+        tensors, values = saved[0], saved[1].padded(len(self.clients))
         self.x.copy_(tensors["x"])
         for slot in self._moments:
             name = f"server.{slot}"

@@ -12,15 +12,14 @@ from decomfl_lab.errors import DivergedError, InputError, require, require_finit
 from decomfl_lab.estimators.differences import ScalarEstimate
 from decomfl_lab.estimators.resolution import Resolution
 from decomfl_lab.federations.carrier import Carrier
-from decomfl_lab.federations.newcomers import padded
 from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.outside import Saved, SavedFederation
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.delivery import Delivery
 from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.log import ArchivedHistory, LogEntry, RunLog
+from decomfl_lab.protocol.server import Terms
 from decomfl_lab.protocol.session import Coordinator, Frames, Host
-from decomfl_lab.protocol.terms import Terms
 from decomfl_lab.protocol.wire import read
 from decomfl_lab.records.record import History
 from decomfl_lab.replicas.replica import Replica, Snapshot
@@ -208,7 +207,7 @@ class RemoteFederation(DeComFLFederation):
 
     def load(self, saved: Saved) -> None:
         """See ``Federation``; the records come from the run's log."""
-        tensors, values = padded(saved, self.server.M)
+        tensors, values = saved[0], saved[1].padded(self.server.M)
         elsewhere = values.told is not None and values.base is None
         require(elsewhere, "saved run", "have had its clients elsewhere", "another")
         state = {slot: tensors[f"state.{slot}"] for slot in self.observer.state}

@@ -30,7 +30,7 @@ from decomfl_lab.laws.recursion import WrittenOut
 from decomfl_lab.laws.register import LawBrokenError, bits, law, same
 from decomfl_lab.methods.hiso import Whitened
 from decomfl_lab.protocol.messages import Plan, Reply
-from decomfl_lab.protocol.policy import PullPolicy
+from decomfl_lab.protocol.server import PullPolicy
 from decomfl_lab.records.record import RoundRecord, ScalarArray
 from decomfl_lab.records.seeds import Seeding, draw_seeds
 

@@ -6,8 +6,7 @@ from typing import Any
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.options import Codec, Option, option
-from decomfl_lab.protocol.aggregation import Aggregation, ClippedMean, Krum, Mean, Median, TrimmedMean
-from decomfl_lab.protocol.weights import Weighting
+from decomfl_lab.protocol.aggregation import Aggregation, ClippedMean, Krum, Mean, Median, TrimmedMean, Weighting
 
 
 def weighting_option() -> Any:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from decomfl_lab.errors import require_int
+from decomfl_lab.protocol.aggregation import Weighting
 from decomfl_lab.protocol.messages import Kind
-from decomfl_lab.protocol.weights import Weighting
 
 if TYPE_CHECKING:
     from decomfl_lab.federations.federation import Federation

@@ -24,8 +24,7 @@ from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.log import LogEntry
 from decomfl_lab.protocol.messages import Dense, Examples, Held, Kind, Plan, Reply, RunSeed
-from decomfl_lab.protocol.policy import PullPolicy
-from decomfl_lab.protocol.server import Server, Tracking
+from decomfl_lab.protocol.server import PullPolicy, Server, Tracking
 from decomfl_lab.protocol.wire import Codec, decode, read, record_bytes, vector_of
 from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord

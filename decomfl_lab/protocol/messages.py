@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from decomfl_lab.errors import require
 from decomfl_lab.noise import STREAM_VERSION, Distribution
 from decomfl_lab.noise.spec import LOW_RANK_CODE, NO_LOW_RANK
-from decomfl_lab.protocol.weights import MOST_EXAMPLES
+from decomfl_lab.protocol.aggregation import MOST_EXAMPLES
 from decomfl_lab.records.pool import FINEST, PoolSums
 from decomfl_lab.records.record import RoundRecord, ScalarArray
 from decomfl_lab.records.seeds import LARGEST_POOL, Seeding, StepSeed, seeding_of

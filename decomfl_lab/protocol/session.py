@@ -42,7 +42,7 @@ from decomfl_lab.protocol.messages import (
     RunSeed,
     Welcome,
 )
-from decomfl_lab.protocol.terms import Terms
+from decomfl_lab.protocol.server import Terms
 from decomfl_lab.protocol.wire import decode, encode, split_frame
 from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord, unsound

@@ -19,11 +19,11 @@ from torch.optim import lr_scheduler
 
 import decomfl_lab as lab
 from decomfl_lab import InputError, optim
-from decomfl_lab.children import environment
 from decomfl_lab.cli.replay import replay as replay_command
 from decomfl_lab.methods.memory import ENVIRONMENT, status_bytes
 from decomfl_lab.noise import derive_seed, direction
 from decomfl_lab.optim import MeZO
+from decomfl_lab.processes import environment
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.tables import text_beside
 from tests.decomfl_lab.language.tiny import tiny, transformers

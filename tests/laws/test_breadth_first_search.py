@@ -17,8 +17,7 @@ from decomfl_lab.laws.world import SmallFederation
 from decomfl_lab.protocol.aggregation import Mean
 from decomfl_lab.protocol.delivery import Delivery, receive
 from decomfl_lab.protocol.messages import Reply
-from decomfl_lab.protocol.policy import PullPolicy
-from decomfl_lab.protocol.server import Server, Tracking
+from decomfl_lab.protocol.server import PullPolicy, Server, Tracking
 from decomfl_lab.records.seeds import Seeding
 from tests.thorough import sampled
 

@@ -139,7 +139,7 @@ def with_extra() -> None:
 def _keys(folder: Path, identity: bytes, M: int) -> Callable[[int], bytes]:
     """{client: key}, from a key of the server's own; all are in the folder, made if they are not those of this run."""
     from decomfl_lab.carriers.stream.certificates import client_name
-    from decomfl_lab.protocol.seals import KEY_BYTES, client_key
+    from decomfl_lab.carriers.stream.connection import KEY_BYTES, client_key
 
     own = folder / "server.key"
     folder.mkdir(exist_ok=True)

@@ -19,10 +19,10 @@ from decomfl_lab.carriers.stream.connection import (
     OFFER_BYTES,
     OPTIONS,
     Link,
+    Seal,
     require_address,
 )
 from decomfl_lab.errors import InputError, quoted, require, shown
-from decomfl_lab.protocol.seals import Seal
 
 logger = logging.getLogger(__name__)
 

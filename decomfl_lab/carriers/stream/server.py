@@ -37,12 +37,12 @@ from decomfl_lab.carriers.stream.connection import (
     OPTIONS,
     SERVICE,
     Link,
+    Seal,
     require_address,
 )
 from decomfl_lab.errors import InputError, require, shown
 from decomfl_lab.federations.carrier import Take
 from decomfl_lab.interrupts import idle
-from decomfl_lab.protocol.seals import Seal
 from decomfl_lab.protocol.session import Farewell, Frames
 
 logger = logging.getLogger(__name__)

@@ -24,12 +24,11 @@ from decomfl_lab import InputError
 from decomfl_lab.carriers.stream import server as server_module
 from decomfl_lab.carriers.stream.certificates import client_name, make_certificates, read_identity
 from decomfl_lab.carriers.stream.client import StreamClient
-from decomfl_lab.carriers.stream.connection import HALF_NONCE, METHOD, MOST_DEFLATED, Link
+from decomfl_lab.carriers.stream.connection import HALF_NONCE, METHOD, MOST_DEFLATED, Link, Seal
 from decomfl_lab.carriers.stream.server import MOST_UNANSWERED, MOST_UNHEARD, StreamServer
 from decomfl_lab.federations.remote import RemoteFederation
 from decomfl_lab.protocol.delivery import Delivery
 from decomfl_lab.protocol.messages import Reply
-from decomfl_lab.protocol.seals import Seal
 from decomfl_lab.protocol.server import Server
 from decomfl_lab.protocol.session import Coordinator, Farewell, Frames
 from decomfl_lab.protocol.wire import encode

@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 import pytest
 
-from decomfl_lab.children import environment
 from decomfl_lab.cli.main import application
+from decomfl_lab.processes import environment
 from decomfl_lab.runs.configuration import TrainConfig
 from tests.decomfl_lab.carriers.killed import over_stream
 from tests.decomfl_lab.cli.test_json import DECOMFL, LINES, ROOT, TINY

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.group import bench
-from decomfl_lab.cli.lazy import Contribution
 from decomfl_lab.cli.main import application
+from decomfl_lab.cli.screen import Contribution
 
 HEAVY = ("hypothesis", "matplotlib", "numba", "pandas", "scipy", "sympy", "torch", "transformers")
 COMMAND = "from decomfl_lab.cli.main import main; assert main({}) == 0"

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from decomfl_lab.cli.lazy import Contribution
 from decomfl_lab.cli.main import JOBS, application, main
-from decomfl_lab.cli.screen import LINES, lines_of
+from decomfl_lab.cli.screen import LINES, Contribution, lines_of
 from decomfl_lab.cli.train import FIRST, train
 from tests.tables import rows_of
 

@@ -9,9 +9,7 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.protocol.aggregation import Krum
 from decomfl_lab.protocol.delivery import Delivery
 from decomfl_lab.protocol.messages import Held, Plan
-from decomfl_lab.protocol.policy import PullPolicy
-from decomfl_lab.protocol.server import Server, Tracking
-from decomfl_lab.protocol.terms import Terms
+from decomfl_lab.protocol.server import PullPolicy, Server, Terms, Tracking
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import LowPrecision, Momentum, Sgd, UpdateRule

@@ -2,8 +2,8 @@
 
 import pytest
 
+from decomfl_lab.carriers.stream.connection import Seal, client_key
 from decomfl_lab.errors import InputError
-from decomfl_lab.protocol.seals import Seal, client_key
 
 KEY, RUN, NONCE = bytes(32), bytes(16), bytes(16)
 
