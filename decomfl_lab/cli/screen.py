@@ -10,7 +10,7 @@ import click
 
 from decomfl_lab.datasets import DATA_NAMES
 from decomfl_lab.models import MODEL_NAMES
-from decomfl_lab.words import WORDS
+from decomfl_lab.options import WORDS
 
 LINES = 60
 """The most lines of a --help, at 80 columns."""

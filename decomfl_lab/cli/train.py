@@ -22,12 +22,11 @@ from decomfl_lab.federations.carrier import FEDERATIONS
 from decomfl_lab.json_values import print_json
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.registry import METHODS, find_method
-from decomfl_lab.options import MOST_THREADS, TRUST_CODE, option
+from decomfl_lab.options import MOST_THREADS, TRUST_CODE, WORDS, option
 from decomfl_lab.plugins import code_in, require_trusted
 from decomfl_lab.runs.configuration import FLAGS, config_from_mapping, parse_schedule, read_config, run_options
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, further
 from decomfl_lab.runs.tuning import AUTO, CHOSEN, tuned, without_auto
-from decomfl_lab.words import WORDS
 
 if TYPE_CHECKING:
     from decomfl_lab.federations.carrier import Elsewhere

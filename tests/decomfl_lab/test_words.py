@@ -4,8 +4,8 @@ import pytest
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.methods.registry import METHODS
+from decomfl_lab.options import WORDS, require_option
 from decomfl_lab.runs.configuration import run_options
-from decomfl_lab.words import WORDS, require_option
 from tests.tables import rows_of
 
 KNOWN = [*run_options(), *(name for method in METHODS.values() for name in method.options()), "device", "out"]
