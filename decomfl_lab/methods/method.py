@@ -19,7 +19,7 @@ from decomfl_lab.options import Option, option, require_option, require_options
 from decomfl_lab.records.schedules import Schedule
 
 if TYPE_CHECKING:
-    from decomfl_lab.federations.federation import Federation
+    from decomfl_lab.federations.setting import Federation
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.fedzo import FedZOClient, WalkingByDifferences
 from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic
 from decomfl_lab.outside import SavedFederation
-from decomfl_lab.protocol.ledger import Ledger
+from decomfl_lab.protocol.wire import Ledger
 from decomfl_lab.records.schedules import Schedule
 
 if TYPE_CHECKING:

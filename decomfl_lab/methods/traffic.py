@@ -15,7 +15,7 @@ from decomfl_lab.protocol.aggregation import Weighting
 from decomfl_lab.protocol.messages import Kind
 
 if TYPE_CHECKING:
-    from decomfl_lab.federations.federation import Federation
+    from decomfl_lab.federations.setting import Federation
 
 
 @dataclass(frozen=True)

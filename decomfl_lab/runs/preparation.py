@@ -28,9 +28,8 @@ from decomfl_lab.engines.probation import Tried
 from decomfl_lab.engines.registry import make_engine
 from decomfl_lab.errors import InputError, LabWarning, require
 from decomfl_lab.federations.carrier import Elsewhere
-from decomfl_lab.federations.federation import Federation
 from decomfl_lab.federations.remote import CarriedFederation, host_of
-from decomfl_lab.federations.setting import TrainingSetting
+from decomfl_lab.federations.setting import Federation, TrainingSetting
 from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.language.encoding import by_length
 from decomfl_lab.language.finetuning import FineTuning

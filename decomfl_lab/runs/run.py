@@ -21,7 +21,7 @@ from decomfl_lab.devices import describe
 from decomfl_lab.errors import DivergedError, HookError, InputError, require, require_int
 from decomfl_lab.estimators.resolution import Resolution
 from decomfl_lab.federations.carrier import Elsewhere
-from decomfl_lab.federations.federation import Federation
+from decomfl_lab.federations.setting import Federation
 from decomfl_lab.files import as_path, held, save_picture
 from decomfl_lab.interrupts import Interrupted, postponed, telling
 from decomfl_lab.layout import MODULE
