@@ -41,7 +41,7 @@ from decomfl_lab.protocol.messages import (
 )
 from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord, ScalarArray, require_sound
-from decomfl_lab.records.seeds import DerivedSeeds, PooledSeeds, Seeding, StepSeed, draw_seeds, seeding_of
+from decomfl_lab.records.seeds import DerivedSeeds, PooledSeeds, Seeding, StepSeed, draw_seeds
 
 Content = TypeVar("Content")
 Codec = Callable[[bytes, int | None], Message]
@@ -152,25 +152,25 @@ def _sent_scalars(scalars: ScalarArray) -> bytes:
     return np.packbits(scalars.reshape(-1) > 0, bitorder="little").tobytes()
 
 
-def _round_head(
-    r: int, eta: float, P: int, distribution: Distribution, seeds: Sequence[StepSeed], signs: int = 0
-) -> bytes:
-    K, seeding = len(seeds), seeding_of(seeds, P)
-    places = _DISTRIBUTIONS.index(distribution), STREAM_VERSION, _SEEDINGS.index(seeding) | signs
+def _round_head(head: Plan | RoundRecord) -> bytes:
+    """What a plan and every record begin with, and their seeds."""
+    signs = SIGNS if isinstance(head, RoundRecord) and head.scalars.dtype == np.int8 else 0
+    places = _DISTRIBUTIONS.index(head.distribution), STREAM_VERSION, _SEEDINGS.index(head.seeding) | signs
     # The seeds, or the places in the pool, as they travel, in the order of (k, p).
     sent: list[Any]
     kind = "Q"
-    match seeds:
+    match head.seeds:
         case DerivedSeeds(root, _, derived):
             sent = [root] if derived is Seeding.PER_ROUND else []
         case PooledSeeds(_, _, pooled):
             sent, kind = [place for step in pooled for place in step], "H"
         case _:
-            each: Any = seeds
+            each: Any = head.seeds
             sent = [own for seed in each for own in ((seed,) if isinstance(seed, int) else seed)]
-    ROUND.check(r, "the message")
-    _form(eta, K, P, *places)
-    return ROUND_HEAD.pack_sound(r, eta, K, P, *places) + struct.pack(f"<{len(sent)}{kind}", *sent)
+    form = head.eta, head.K, head.P, *places
+    ROUND.check(head.round, "the message")
+    _form(*form)
+    return ROUND_HEAD.pack_sound(head.round, *form) + struct.pack(f"<{len(sent)}{kind}", *sent)
 
 
 @lru_cache(64)
@@ -211,9 +211,7 @@ def _read_round_head(reader: _Reader, run_seed: int | None) -> _Head:
 def _records_body(records: tuple[RoundRecord, ...]) -> bytes:
     parts = [_COUNT.pack(len(records))]
     for record in records:
-        signs = SIGNS if record.scalars.dtype == np.int8 else 0
-        parts.append(_round_head(record.round, record.eta, record.P, record.distribution, record.seeds, signs))
-        parts.append(_sent_scalars(record.scalars))
+        parts += [_round_head(record), _sent_scalars(record.scalars)]
     return b"".join(parts)
 
 
@@ -248,8 +246,8 @@ def encode(message: Message) -> bytes:
     """
     kind = KINDS[type(message)]
     match message:
-        case Plan(r, eta, P, distribution, seeds, records):
-            return _message(kind, rest=_round_head(r, eta, P, distribution, seeds) + _records_body(records))
+        case Plan():
+            return _message(kind, rest=_round_head(message) + _records_body(message.records))
         case Reply(client, r, scalars):
             kind = Kind.SIGNS if scalars.dtype == np.int8 else Kind.REPLY
             return _message(kind, client, r, *scalars.shape, rest=_sent_scalars(scalars))

@@ -69,7 +69,6 @@ class StreamClient:
             InputError: If the address is none, or is not of loopback without certificates.
         """
         require_address("address", address, secured=identity is not None)
-        require((identity is None) != (key is None), "identity and key", "be one of the two", "both or none")
         self.address, self.i, self.patience = address, i, patience
         self._identity, self._key = identity, key
         self._random = random.Random()  # when it comes back is all that depends on it

@@ -86,7 +86,6 @@ class StreamServer:
             InputError: If the address is not one to listen on, is taken, or is not of loopback without certificates.
         """
         require_address("bind", bind, secured=identity is not None)
-        require((identity is None) != (keys is None), "identity and keys", "be one of the two", "both or none")
         self.connected: dict[int, _Connection] = {}  # the clients that have said hello and are there
         self.waiting: set[int] = set()  # the clients that the exchange under way still waits for
         self.cut = 0  # how many connections were refused or cut
