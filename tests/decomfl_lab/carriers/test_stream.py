@@ -35,7 +35,7 @@ from decomfl_lab.protocol.wire import encode
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding
 from tests.decomfl_lab.federations.direct import CASE, LAB, RUN, counted, host, simulated
-from tests.decomfl_lab.protocol.test_refusals import TEXTS, is_one_short_line
+from tests.decomfl_lab.protocol.test_session import TEXTS, is_one_short_line
 
 pytestmark = pytest.mark.engine
 OFFER = {"run": RUN.hex()}
