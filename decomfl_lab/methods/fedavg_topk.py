@@ -9,8 +9,7 @@ from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.fedavg import FedAvg
 from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, models_both_ways
 from decomfl_lab.options import option
-from decomfl_lab.protocol.compression import MAGNITUDE, VALUE, top_k
-from decomfl_lab.protocol.messages import Kind, Sparse
+from decomfl_lab.protocol.messages import MAGNITUDE, VALUE, Kind, Sparse, top_k
 from decomfl_lab.protocol.wire import Ledger, read, vector_of
 
 

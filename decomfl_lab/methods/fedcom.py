@@ -8,8 +8,7 @@ from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.fedavg import FedAvg
 from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, models_both_ways
 from decomfl_lab.options import option
-from decomfl_lab.protocol.compression import quantize
-from decomfl_lab.protocol.messages import Kind, Quantized
+from decomfl_lab.protocol.messages import Kind, Quantized, quantize
 from decomfl_lab.protocol.wire import Ledger, read, vector_of
 
 _ROUNDING = 8

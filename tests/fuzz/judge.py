@@ -20,7 +20,6 @@ from decomfl_lab import InputError, Majority, Mean, Momentum, checkpoint
 from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol import delivery, wire
 from decomfl_lab.protocol.aggregation import Aggregation
-from decomfl_lab.protocol.compression import quantize
 from decomfl_lab.protocol.messages import (
     HEADER_BYTES,
     Ask,
@@ -37,6 +36,7 @@ from decomfl_lab.protocol.messages import (
     RunSeed,
     Sparse,
     Welcome,
+    quantize,
 )
 from decomfl_lab.protocol.server import Server, Tracking
 from decomfl_lab.records.pool import PoolSums

@@ -21,8 +21,7 @@ from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.layout import Layout
 from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.noise import Distribution, derive_seed
-from decomfl_lab.protocol.compression import quantize, top_k
-from decomfl_lab.protocol.messages import Kind, Quantized, Sparse
+from decomfl_lab.protocol.messages import Kind, Quantized, Sparse, quantize, top_k
 from decomfl_lab.protocol.server import PullPolicy, sample_clients
 from decomfl_lab.protocol.wire import encode, read
 from decomfl_lab.records.record import RoundRecord
