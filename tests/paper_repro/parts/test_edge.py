@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from paper_repro.parts import edge
 
+from paper_repro.parts import edge
 from paper_repro.parts.edge_runs import USUAL, at_point, points
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.scales import SCALES
