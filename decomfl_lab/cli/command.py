@@ -40,18 +40,6 @@ class Whole(click.ParamType[int]):
 WHOLE = Whole()
 
 
-class Argument(click.Argument):
-    """A positional argument that the help tells of."""
-
-    def __init__(self, declarations: list[str], help_: str = "", **attributes: Any) -> None:
-        super().__init__(declarations, **attributes)
-        self.help = help_
-
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:  # type: ignore[override]
-        """Its name and its help."""
-        return (self.make_metavar(ctx), self.help) if self.help else None
-
-
 class OptionsCommand(Screened):
     """A command of one dataclass of options."""
 
@@ -105,7 +93,9 @@ def flags(options: Iterable[tuple[str, Option]], *, unset: bool = False) -> list
         if option.default is not REQUIRED or unset:
             attributes["default"] = None if unset else option.default
         if option.argument:
-            params.append(Argument([name], option.help, **attributes, nargs=-1 if many else 1))
+            argument: Any = click.Argument([name], **attributes, nargs=-1 if many else 1)
+            argument.help = option.help
+            params.append(argument)
             continue
         dashed = f"--{name.replace('_', '-')}"
         if type_ is bool:

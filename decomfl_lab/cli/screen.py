@@ -64,6 +64,8 @@ class Screened(click.Command):
         groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for param in self.get_params(ctx):
             name, record = getattr(param, "group", ""), param.get_help_record(ctx)
+            if isinstance(param, click.Argument):  # of which click tells nothing
+                record = param.make_metavar(ctx), getattr(param, "help", "")
             if record is None or not record[1] or (usual and name not in ("", first)) or param is _HELP_ALL:
                 continue
             group = name or ("Options" if isinstance(param, click.Option) else "Arguments")
