@@ -13,11 +13,9 @@ Whoever carries the messages (a simulator, the laws, a network) calls these five
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.protocol.client import Client
@@ -34,10 +32,6 @@ from decomfl_lab.replicas.replica import Replica, Snapshot
 class Delivery:
     """The server's side of a federation: what goes to whom, and what becomes of what comes back."""
 
-    # whether clients keep their model between rounds, and are sent the records that they missed; such clients can be
-    # in other processes, as only scalars travel
-    lags: ClassVar[bool] = True
-
     def __init__(
         self,
         server: Server,
@@ -45,21 +39,26 @@ class Delivery:
         policy: PullPolicy | None = None,
         ledger: Ledger | None = None,
         decode: Codec = decode,
+        models: bool = False,
     ) -> None:
-        """A delivery; with a policy the server keeps a model."""
+        """A delivery; with a policy, or for ``models``, the server keeps a model."""
         # it plans and aggregates; another with the same history may take its place between two rounds
         self.server = server
         # it has the server send its model where that is there sooner than the records; None for never
         self.policy = policy
         self.ledger = Ledger(server.M) if ledger is None else ledger  # it encodes what is sent, and counts it
         self.decode = decode  # it reads what arrives
+        # whether every participant reads the model of the round, without the optimizer's state, and a plan without
+        # records; else clients keep theirs between rounds, are sent the records that they missed, and can be in other
+        # processes, as only scalars travel
+        self.models = models
         self.told: set[int] = set()  # the clients that know the run's seed, for they have answered a plan
         self.pulls = 0  # how often the model was sent instead of records
 
     @property
     def wants_reports(self) -> bool:
         """Whether participants must say what they hold before a round is opened."""
-        return self.server.tracking is Tracking.CLIENTS
+        return self.server.tracking is Tracking.CLIENTS and not self.models
 
     def sample(self) -> tuple[int, ...]:
         """C_r: who takes part in the round."""
@@ -76,6 +75,10 @@ class Delivery:
             InputError: See ``Server.plan_round``.
         """
         server = self.server
+        if self.models:
+            for i, plan in server.plan_round(chosen, [Held(i, server.round) for i in chosen]).items():
+                yield i, [*self.model(i, self.ledger), *self._planned(i, plan)]
+            return
         # What each participant holds: as it reports, or as the server has it tracked.
         held = [read(Held, report, decode=self.decode) for report in reports] if self.wants_reports else None
         pulling = set()  # whose records are gone: they get the model, and are planned as holding this round
@@ -168,12 +171,10 @@ class Delivery:
         if (sums := _sums_of(self.server.replica)) is not None:
             yield ledger.sent(i, sums, upwards=False)
             return
-        for vector in self._sent(self.server.dense_model()):
+        dense = self.server.dense_model()
+        for vector in (*(() if self.models else dense.state.values()), dense.x):
             wide = vector if vector.dtype == torch.float64 else vector.float()
             yield ledger.sent(i, Dense(self.server.round, wide.cpu().numpy()), upwards=False)
-
-    def _sent(self, dense: Snapshot) -> Iterator[Tensor]:
-        yield from (*dense.state.values(), dense.x)
 
     def close(self, replies: Iterable[bytes]) -> RoundRecord:
         """The round's record, from the replies that arrived; InputError as ``Server.aggregate`` has it."""
@@ -205,22 +206,6 @@ class Delivery:
 def _sums_of(replica: Replica | None) -> PoolSums | None:
     """What stands for all records, where a replica follows them as sums of a pool; None elsewhere."""
     return getattr(replica, "sums", None)  # which a replica of another implementation need not have
-
-
-class ModelsDown(Delivery):
-    """Every participant reads the model of the round, without the optimizer's state, and a plan without records."""
-
-    lags = False
-    wants_reports = False
-
-    def open(self, chosen: Sequence[int], reports: Iterable[bytes] = ()) -> Iterator[tuple[int, list[bytes]]]:  # noqa: ARG002
-        """See ``Delivery.open``."""
-        everybody_is_there = [Held(i, self.server.round) for i in chosen]
-        for i, plan in self.server.plan_round(chosen, everybody_is_there).items():
-            yield i, [*self.model(i, self.ledger), *self._planned(i, plan)]
-
-    def _sent(self, dense: Snapshot) -> Iterator[Tensor]:
-        yield dense.x
 
 
 def receive(client: Client, messages: Iterable[bytes], decode: Codec = decode) -> Plan:

@@ -419,7 +419,7 @@ def build_host(
 def movable(federation: Federation, method: Method) -> DeComFLFederation:
     """The federation; InputError unless its clients can be in other processes, as only scalars travel."""
     found = federation.by_records
-    if found is None or not found.delivery.lags:
+    if found is None or found.delivery.models:
         rule = f"be one of {', '.join(LAGGING)} where clients are in other processes, as only scalars travel"
         raise InputError(f"method must {rule}, got {method.name}")
     kind = None if found.attack is None else found.attack.kind
