@@ -17,7 +17,7 @@ here sizes and shares are settled together, as ``split`` says.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -173,27 +173,16 @@ def _round_cycles(U: NDArray[np.int64], drawn: Draws) -> NDArray[np.int64]:
 
 def _cycle(start: int, in_row: list[dict[int, None]], in_column: list[dict[int, None]]) -> list[tuple[int, int]]:
     """Cells of a closed walk among fractions; neighbours share a row and a column in turn."""
-    i, last = start, -1
+    of_column, node, last = False, start, -1
     cells: list[tuple[int, int]] = []
-    rows_seen: dict[int, int] = {start: 0}
-    columns_seen: dict[int, int] = {}
-    # node -> how many cells the walk had when it came to the node
+    seen = {(False, start): 0}  # (whether it is a column, its number) -> how many cells there were when it was come to
     while True:
-        c = _other(in_row[i], last)
-        cells.append((i, c))
-        if c in columns_seen:
-            return cells[columns_seen[c] :]
-        columns_seen[c] = len(cells)
-        i, last = _other(in_column[c], i), c
-        cells.append((i, c))
-        if i in rows_seen:
-            return cells[rows_seen[i] :]
-        rows_seen[i] = len(cells)
-
-
-def _other(keys: dict[int, Any], excluded: int) -> int:
-    """The first key that is not ``excluded``."""
-    return next(key for key in keys if key != excluded)
+        following = next(key for key in (in_column if of_column else in_row)[node] if key != last)
+        cells.append((following, node) if of_column else (node, following))
+        of_column, node, last = not of_column, following, node
+        if (of_column, node) in seen:
+            return cells[seen[of_column, node] :]
+        seen[of_column, node] = len(cells)
 
 
 def fixed_choice(n: int, count: int, purpose: int) -> Tensor:

@@ -152,7 +152,7 @@ def _raced_to_the_target(folder: Path, report: Report, size: Sizes, job: Job) ->
     # The test loss at x_0, which is the same for every method, up to the seed's own initial weights.
     start = evaluate(
         Run(config, dataset=dataset).model,
-        BatchLoss.of(Materials.of(config).loss_function()),
+        BatchLoss.of(Materials(config).loss_function()),
         *held_out(dataset, config.test_examples),
         config.batch_size,
     )["test_loss"]

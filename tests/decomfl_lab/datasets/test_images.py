@@ -9,6 +9,7 @@ import tarfile
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decomfl_lab.datasets import images as data
-from decomfl_lab.datasets.images import download, load_dataset, parse_idx
+from decomfl_lab.datasets.images import download, load_dataset
 from decomfl_lab.datasets.splits import split
 from decomfl_lab.errors import InputError
 from decomfl_lab.models.registry import build_model, num_parameters
@@ -95,22 +96,11 @@ def test_a_complete_cache_is_used_without_being_asked(small_mnist: Path, monkeyp
 
 @contextlib.contextmanager
 def _served(folder: Path) -> Iterator[str]:
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def __init__(self, *args: object, **kwargs: object) -> None:
-            super().__init__(*args, directory=str(folder), **kwargs)  # type: ignore[arg-type]
-
-        def log_message(self, *args: object) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Quiet)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
+    handler = partial(http.server.SimpleHTTPRequestHandler, directory=folder)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
         yield f"http://127.0.0.1:{server.server_port}/"
-    finally:
         server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def test_download_checks_sums_and_leaves_nothing_half_written(small_mnist: Path, tmp_path: Path) -> None:
@@ -127,13 +117,6 @@ def test_download_checks_sums_and_leaves_nothing_half_written(small_mnist: Path,
             with pytest.raises(InputError, match="must be downloadable from one of"):
                 download(tmp_path / "b", files, (wrong_address,))
     assert list((tmp_path / "b").iterdir()) == []
-
-
-@given(st.integers(0, 60))
-def test_a_truncated_file_is_refused_by_name(cut: int) -> None:
-    whole = _idx(np.arange(40).reshape(10, 4, 1) % 7)
-    with pytest.raises(InputError, match="data file x"):
-        parse_idx(whole[: min(cut, len(whole) - 1)], "x")
 
 
 def test_a_model_that_is_none_or_not_for_the_images_is_refused() -> None:
@@ -183,10 +166,6 @@ def test_cifar_comes_from_the_archive_or_the_subset_and_says_which(
     assert whole.source == "CIFAR-10: 50,000 train / 10,000 test images, from DECOMFL_DATA"
     assert whole.train_labels[10_000].item() == 1
     assert whole.test_images[0, 2, 0, 0].item() == pytest.approx((5 / 255 - 0.4465) / 0.2616, rel=1e-5)
-    archive.write_bytes(archive.read_bytes()[:-100])
-    give("cifar10", archive)
-    with pytest.raises(InputError, match=r"data file cifar-10-binary.tar.gz must be a whole archive"):
-        load_dataset("cifar10")
     data._load.cache_clear()
 
 

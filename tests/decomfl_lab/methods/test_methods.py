@@ -294,7 +294,7 @@ def test_mezo_is_one_walk_over_all_the_data() -> None:
     federation, _, _ = _federation("mezo", local_steps=2, perturbations=1)
     start = federation.x.clone()
     seeds = [derive_seed(3, 7, 0, step) for step in range(2)]
-    wanted = _zo_by_hand(federation.agent.objective, start, seeds, 0.01, 1, 1e-3)
+    wanted = _zo_by_hand(federation.clients[0].objective, start, seeds, 0.01, 1, 1e-3)
     federation.advance()
     moved = float((wanted - start).abs().max())
     assert torch.allclose(federation.x.double(), wanted, rtol=0, atol=2e-3 * moved)
