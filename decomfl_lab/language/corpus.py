@@ -18,6 +18,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -145,18 +146,6 @@ BATCH = 64
 EVALUATED = 1000  # lines that a step draws, and lines of held-out reviews, evenly chosen, that the accuracy is of
 
 
-class _Tokens:
-    """A ``tokenizers.Tokenizer``, as ``encode`` wants one."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-        self.pad: int = tokenizer.token_to_id(SPECIAL[1])
-
-    def encode(self, text: str) -> list[int]:
-        ids: list[int] = self._tokenizer.encode(text).ids
-        return ids
-
-
 class Verdicts:
     """The lines of a corpus's film reviews, for a model to tell their sentiment."""
 
@@ -172,7 +161,9 @@ class Verdicts:
             InputError: If the corpus has no film reviews.
         """
         require(len(corpus.held_out_reviews) > 0, "verdicts", "be 0 for a text without film reviews", corpus.source)
-        self._tokens = _Tokens(tokenizer)
+        self._tokens: Any = SimpleNamespace(
+            pad=tokenizer.token_to_id(SPECIAL[1]), encode=lambda text: tokenizer.encode(text).ids
+        )
         answers = tuple(self._tokens.encode(word)[-1] for word in ANSWERS)
         self._answers = Verbalized(model, answers, self._tokens.pad)
         self._longest = min(MAX_LENGTH, int(model.config.max_position_embeddings))

@@ -13,7 +13,6 @@ around, and goes through the same code; the gradient by its weights is a product
 # mypy: disable-error-code="no-untyped-call,misc,untyped-decorator,no-any-return,no-untyped-def"
 import math
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -62,20 +61,8 @@ _DEPTH = 512
 """Features of a linear layer taken at once, so that the weights of 3 outputs stay in the first-level cache."""
 
 
-class _Kind(IntEnum):
-    CONV = 0
-    POOL = 1
-    FLATTEN = 2
-    LINEAR = 3
-    ROUTE = 4
-    MASK = 5
-    WEIGHTS = 6
-    SCATTER = 7
-    VALUES = 8
-    VALUES_BACK = 9
-
-
-_CONV, _POOL, _FLATTEN, _LINEAR, _ROUTE, _MASK, _WEIGHTS, _SCATTER, _VALUES, _VALUES_BACK = (int(k) for k in _Kind)
+# The kinds of stages.
+_CONV, _POOL, _FLATTEN, _LINEAR, _ROUTE, _MASK, _WEIGHTS, _SCATTER, _VALUES, _VALUES_BACK = range(10)
 _COLUMNS = 17
 """Numbers of a stage: its kind, then places, steps and counts, then zeros."""
 _ANY = np.float32(-np.inf)
