@@ -130,7 +130,7 @@ class Method:
             require_choice(f"option of {self.name}", name, [*self.options(), *({name} & objects)])
         changes = {}
         for own in dataclasses.fields(self):
-            codec = own.metadata.get("codec")
+            codec: Any = own.metadata.get("codec")
             given = {name: values[name] for name in (codec.options if codec else ()) if name in values}
             if own.name in values and (not codec or not isinstance(values[own.name], str)):
                 changes[own.name] = values[own.name]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
@@ -135,8 +135,7 @@ class Scalars(Perturbing):
     def averaged(self) -> Self:
         """See ``Method.averaged``; nobody lies then."""
         honest = replace(self, attack=NOBODY, attackers=0, attack_scale=0.0)
-        is_option = any(own.name == "aggregation" for own in fields(self))
-        return replace(honest, aggregation=Mean()) if is_option else honest
+        return replace(honest, aggregation=Mean()) if "aggregation" in self.options() else honest
 
     def bare(self) -> Self:
         """The same method without what changes only how clients get to x, or what the server keeps for them."""
@@ -281,9 +280,8 @@ class LoggingDifferences(Differences, Scalars):
 
         Where a simulation needs no more than that, M clients have one model.
         """
-        known = {own.name for own in fields(self)}
         rule = f"be a number for {self.name}, whose scalars show no curvature"
-        require("log_kappa" in known, "lr", rule, "auto")
+        require("log_kappa" in self.options(), "lr", rule, "auto")
         for name in ("lr_schedule", "perturbation_schedule"):
             require(not getattr(self, name), name, "be empty with lr auto", getattr(self, name))
         require_int("perturbations P with lr auto", P, 3)

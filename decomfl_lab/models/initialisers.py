@@ -57,28 +57,26 @@ def starts_of(module: nn.Module) -> tuple[Start, ...]:
     Raises:
         InputError: If a parameter is of a layer that says nothing, and whose default is not known here.
     """
-    named = [name for name, p in module.named_parameters() if p.requires_grad]
-    return tuple(_start(module, name) for name in named)
-
-
-def _start(module: nn.Module, path: str) -> Start:
-    prefix, _, name = path.rpartition(".")
-    owner = module.get_submodule(prefix)
-    said: dict[str, Start] = owner.__dict__.get(_STARTS, {})
-    if name in said:
-        return said[name]
-    match owner:
-        # torch's default for weight and bias, Kaiming's with the gain 1/√3. Sizes are asked of the layer, since the
+    found: list[Start] = []
+    for path in [path for path, p in module.named_parameters() if p.requires_grad]:
+        prefix, _, name = path.rpartition(".")
+        owner = module.get_submodule(prefix)
+        said: dict[str, Start] = owner.__dict__.get(_STARTS, {})
+        # torch's default for weight and bias is Kaiming's with the gain 1/√3. Sizes are asked of the layer, since the
         # weight of a run's module may be empty between two uses.
-        case nn.Linear():
-            return kaiming_uniform(owner.in_features, 1 / math.sqrt(3))
-        case nn.Conv2d():
-            return kaiming_uniform(owner.in_channels // owner.groups * math.prod(owner.kernel_size), 1 / math.sqrt(3))
-        case nn.BatchNorm2d() | nn.LayerNorm():
-            return constant(1.0 if name == "weight" else 0.0)
-    raise InputError(
-        f"start of parameter {path} must be said (models.initialisers.begin_), got a {type(owner).__name__}"
-    )
+        if name in said:
+            found.append(said[name])
+        elif isinstance(owner, nn.Linear):
+            found.append(kaiming_uniform(owner.in_features, 1 / math.sqrt(3)))
+        elif isinstance(owner, nn.Conv2d):
+            fan = owner.in_channels // owner.groups * math.prod(owner.kernel_size)
+            found.append(kaiming_uniform(fan, 1 / math.sqrt(3)))
+        elif isinstance(owner, nn.BatchNorm2d | nn.LayerNorm):
+            found.append(constant(1.0 if name == "weight" else 0.0))
+        else:
+            rule = "be said (models.initialisers.begin_)"
+            raise InputError(f"start of parameter {path} must {rule}, got a {type(owner).__name__}")
+    return tuple(found)
 
 
 @torch.no_grad()

@@ -60,8 +60,15 @@ def resnet(
     stages: list[nn.Module] = []
     for before, width in pairwise((widths[0], *widths)):
         for channels in (before, *[width] * (blocks - 1)):
-            branch = _normed_branch(channels, width) if batch_norm else _fixup_branch(channels, width, 3 * blocks)
-            stages.append(_Block(branch, channels, width))
+            stride = width // channels
+            if batch_norm:
+                first, last = _conv(channels, width, stride=stride), _conv(width, width)
+                parts = [first, nn.BatchNorm2d(width), nn.ReLU(), last, nn.BatchNorm2d(width)]
+            else:
+                first = _conv(channels, width, stride=stride, gain=(3 * blocks) ** -0.5)
+                last = _conv(width, width, gain=0.0)
+                parts = [_Shift(), first, _Shift(), nn.ReLU(), _Shift(), last, _Gain(), _Shift()]
+            stages.append(_Block(nn.Sequential(*parts), channels, width))
     classifier = nn.Linear(widths[-1], classes)
     head: list[nn.Module] = [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
     if not batch_norm:
@@ -81,30 +88,6 @@ def _conv(channels: int, width: int, *, stride: int = 1, gain: float = 1.0) -> n
     fan_out = fans(conv.weight.shape)[1]
     begin_(conv, weight=kaiming_normal(fan_out, math.sqrt(2.0) * gain) if gain else constant(0.0))
     return conv
-
-
-def _normed_branch(channels: int, width: int) -> nn.Module:
-    stride = width // channels
-    return nn.Sequential(
-        _conv(channels, width, stride=stride),
-        nn.BatchNorm2d(width),
-        nn.ReLU(),
-        _conv(width, width),
-        nn.BatchNorm2d(width),
-    )
-
-
-def _fixup_branch(channels: int, width: int, depth: int) -> nn.Module:
-    return nn.Sequential(
-        _Shift(),
-        _conv(channels, width, stride=width // channels, gain=depth**-0.5),
-        _Shift(),
-        nn.ReLU(),
-        _Shift(),
-        _conv(width, width, gain=0.0),
-        _Gain(),
-        _Shift(),
-    )
 
 
 class _Block(nn.Module):
