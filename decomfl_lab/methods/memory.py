@@ -294,17 +294,12 @@ _SMALLEST_PEAK = 16 << 20
 
 
 def status_bytes(field: str) -> int | None:
-    """Bytes of a field of /proc/self/status, as VmPeak; None where there is no such thing."""
+    """Bytes of a field of /proc/self/status, as VmPeak, or VmRSS for what is resident; None where there is no such."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
         return None
     return next((1024 * int(line.split()[1]) for line in lines if line.startswith(f"{field}:")), None)
-
-
-def resident_bytes() -> int | None:
-    """Resident memory of this process now; None where the system does not tell."""
-    return status_bytes("VmRSS")
 
 
 def peak_of(work: Callable[[], object], model_bytes: int, without_model: int | None) -> float | None:

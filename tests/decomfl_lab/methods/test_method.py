@@ -16,7 +16,10 @@ from decomfl_lab.methods.registry import METHODS, find_method, name_of
 from decomfl_lab.noise import Format
 from decomfl_lab.runs.configuration import config_from_mapping, run_options
 from decomfl_lab.runs.preparation import Prepared
+from tests.refusals import refuses
+from tests.tables import rows_of
 
+ROWS = rows_of(__file__)
 EACH = pytest.mark.parametrize("kind", [*METHODS.values(), FedSgd], ids=lambda kind: kind.name)
 
 
@@ -144,3 +147,27 @@ def test_the_template_is_a_method_and_sends_what_it_says() -> None:
 def test_a_method_that_is_none_is_refused() -> None:
     with pytest.raises(InputError, match="method must be a name or module:Class"):
         find_method("pathlib:Path")
+
+
+# --- directions of low rank, which version 0.1 had --------------------------------------------------------------------
+
+
+def test_the_identity_of_every_method_is_what_it_was_with_the_option() -> None:
+    assert {name: TrainConfig(name).identity("00").hex() for name in METHODS} == ROWS["identities"]
+
+
+@pytest.mark.parametrize("lenient", [True, False])
+@pytest.mark.parametrize("method", METHODS)
+def test_rank_one_is_read_and_dropped(method: str, lenient: bool) -> None:
+    values = {"method": method, "draws": "stream"}
+    found = config_from_mapping({**values, "rank": 1}, "config.toml", lenient=lenient)
+    assert found == config_from_mapping(values, "config.toml", lenient=lenient)
+    assert "rank" not in found.to_dict()
+
+
+@refuses(*ROWS["refused"])
+@pytest.mark.parametrize("lenient", [True, False])
+def test_directions_of_low_rank_are_refused_in_a_line_that_names_the_version(
+    values: dict[str, object], lenient: bool
+) -> None:
+    config_from_mapping(values, "config.toml", lenient=lenient)
