@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
 from decomfl_lab.errors import require, require_int
-from decomfl_lab.models.initialisers import begin_, constant, fans, kaiming_normal
+from decomfl_lab.models.initialisers import begin_, constant, normal
 
 _WIDTHS = (16, 32, 64)
 
@@ -85,8 +85,7 @@ def _conv(channels: int, width: int, *, stride: int = 1, gain: float = 1.0) -> n
     nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
     with torch.no_grad():
         conv.weight.mul_(gain)
-    fan_out = fans(conv.weight.shape)[1]
-    begin_(conv, weight=kaiming_normal(fan_out, math.sqrt(2.0) * gain) if gain else constant(0.0))
+    begin_(conv, weight=normal(math.sqrt(2.0) * gain / math.sqrt(9 * width)) if gain else constant(0.0))
     return conv
 
 
