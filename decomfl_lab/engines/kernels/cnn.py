@@ -715,18 +715,15 @@ class Network:
         border = max(max(k - 1 - pad, size - 1 + pad - (out - 1) * step) for k, step, size, out in sides)
         return self._slopes.map(to.height, to.width, to.channels, to.stride, max(border, 0), (sy, sx))
 
-    def workspace(self) -> Workspace:
-        """Memory for the losses, of one thread."""
-        return self._workspace(1)
-
-    def _workspace(self, images: int) -> Workspace:
+    def workspace(self, images: int = 1) -> Workspace:
+        """Memory for the losses, of one thread, with the maps of so many images at once."""
         sizes = (images * self._maps.size, self._features.size, self._orders[0].size, self._scratch)
         return Workspace(*_zeros(*sizes))
 
     def slopes_workspace(self) -> tuple[Workspace, Slopes]:
         """Memory for losses and gradients, of one thread."""
         order, turned = self._orders
-        return self._workspace(CHUNK), Slopes(*_zeros(self._slopes.size, self._features.size, turned.size, order.size))
+        return self.workspace(CHUNK), Slopes(*_zeros(self._slopes.size, self._features.size, turned.size, order.size))
 
     def losses(
         self,
