@@ -176,6 +176,23 @@ def _normalised(pixels: NDArray[Any], mean: _PerChannel, std: _PerChannel, full:
     return torch.from_numpy(np.ascontiguousarray((pixels.astype(np.float32) / np.float32(full) - shift) / scale))
 
 
+def _of_images(
+    name: str, parts: Sequence[NDArray[Any]], scale: tuple[_PerChannel, _PerChannel, float], source: str, digest: str
+) -> Dataset:
+    """The data set of images and labels to train, and to test."""
+    images, labels, test_images, test_labels = parts
+    return Dataset(
+        name=name,
+        train_images=_normalised(images, *scale),
+        train_labels=torch.from_numpy(labels.astype(np.int64)),
+        test_images=_normalised(test_images, *scale),
+        test_labels=torch.from_numpy(test_labels.astype(np.int64)),
+        classes=10,
+        source=source,
+        digest=digest,
+    )
+
+
 def _from_arrays(
     name: str,
     pixels: NDArray[Any],
@@ -191,19 +208,8 @@ def _from_arrays(
     for c in np.unique(labels):
         members = np.flatnonzero(labels == c)
         test[members[np.argsort(words.random_raw(len(members)))[:per_class]]] = True
-    images = _normalised(pixels, *scale)
-    targets = torch.from_numpy(labels)
-    train, held = torch.from_numpy(~test), torch.from_numpy(test)
-    return Dataset(
-        name=name,
-        train_images=images[train],
-        train_labels=targets[train],
-        test_images=images[held],
-        test_labels=targets[held],
-        classes=10,
-        source=f"{source}: {int((~test).sum()):,} train / {int(test.sum()):,} held out",
-        digest=digest,
-    )
+    told = f"{source}: {int((~test).sum()):,} train / {int(test.sum()):,} held out"
+    return _of_images(name, (pixels[~test], labels[~test], pixels[test], labels[test]), scale, told, digest)
 
 
 @lru_cache(maxsize=1)
@@ -250,18 +256,10 @@ def _of_files(name: str) -> Dataset:
     if subset.files != source.files and not any((folder / file).exists() for file in source.files):
         source = subset if all((folder / file).exists() for file in subset.files) else source
     contents = {file: read_checked(folder, file, expected) for file, expected in source.files.items()}
-    images, labels, test_images, test_labels = _parsed(contents)
-    counts = f"{len(images):,} train / {len(test_images):,} test {source.images}"
-    return Dataset(
-        name=name,
-        train_images=_normalised(images, source.mean, source.std, 255.0),
-        train_labels=torch.from_numpy(labels.astype(np.int64)),
-        test_images=_normalised(test_images, source.mean, source.std, 255.0),
-        test_labels=torch.from_numpy(test_labels.astype(np.int64)),
-        classes=10,
-        source=f"{source.title}: {counts}, {'from DECOMFL_DATA' if users else 'downloaded'}",
-        digest=hashlib.sha256("".join(source.files.values()).encode()).hexdigest()[:16],
-    )
+    parts, digest = _parsed(contents), hashlib.sha256("".join(source.files.values()).encode()).hexdigest()[:16]
+    counts = f"{len(parts[0]):,} train / {len(parts[2]):,} test {source.images}"
+    told = f"{source.title}: {counts}, {'from DECOMFL_DATA' if users else 'downloaded'}"
+    return _of_images(name, parts, (source.mean, source.std, 255.0), told, digest)
 
 
 def _parsed(contents: Mapping[str, bytes]) -> list[NDArray[Any]]:
