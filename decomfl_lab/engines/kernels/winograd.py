@@ -22,6 +22,7 @@ convolutional neural networks", 2016, section 4.
 import math
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
+from functools import reduce
 from typing import Any, Final
 
 import numpy as np
@@ -72,11 +73,7 @@ def matrices(kernel: int) -> tuple[Matrix, Matrix, Matrix]:
 
 def _product(roots: Sequence[Fraction]) -> list[Fraction]:
     """The coefficients of Π (x − root), the constant first."""
-    found = [Fraction(1)]
-    for root in roots:
-        # Times (x − root): x shifts the coefficients up by one, and −root keeps their places.
-        found = [up - root * own for up, own in zip([Fraction(0), *found], [*found, Fraction(0)], strict=True)]
-    return found
+    return list(reduce(np.convolve, ([-root, Fraction(1)] for root in roots)))
 
 
 def tile_size(kernel: tuple[int, ...], stride: tuple[int, ...], height: int, width: int) -> int:
