@@ -31,7 +31,7 @@ WALK = {
     "findings": "--write .",
     "paper": "--only fig2 --scale smoke --jobs 2 --out out",
     "plot": "run --y loss",
-    **dict.fromkeys(("board", "join", "schema", "serve", "tightness"), "--help"),  # hours, or see below
+    **dict.fromkeys(("join", "schema", "serve", "tightness"), "--help"),  # hours, or see below
 }
 QUICK = ("bench", "train", "pool")
 POOL = """
@@ -42,7 +42,7 @@ if __name__ == "__main__":
     with Processes(2) as processes:
         assert sorted(processes.results(lambda: next(calls, None))) == [(n, n) for n in range(4)]
 """
-"""What `decomfl paper` and `decomfl board` have their runs computed by."""
+"""What `decomfl paper` has its runs computed by."""
 
 
 @pytest.fixture(scope="module")
