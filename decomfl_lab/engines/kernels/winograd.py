@@ -73,7 +73,8 @@ def matrices(kernel: int) -> tuple[Matrix, Matrix, Matrix]:
 
 def _product(roots: Sequence[Fraction]) -> list[Fraction]:
     """The coefficients of Π (x − root), the constant first."""
-    return list(reduce(np.convolve, ([-root, Fraction(1)] for root in roots)))
+    factors: list[Any] = [[-root, Fraction(1)] for root in roots]
+    return list(reduce(np.convolve, factors))
 
 
 def tile_size(kernel: tuple[int, ...], stride: tuple[int, ...], height: int, width: int) -> int:
