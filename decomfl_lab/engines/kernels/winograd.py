@@ -22,7 +22,6 @@ convolutional neural networks", 2016, section 4.
 import math
 from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
-from functools import reduce
 from typing import Any, Final
 
 import numpy as np
@@ -73,8 +72,10 @@ def matrices(kernel: int) -> tuple[Matrix, Matrix, Matrix]:
 
 def _product(roots: Sequence[Fraction]) -> list[Fraction]:
     """The coefficients of Π (x − root), the constant first."""
-    factors: list[Any] = [[-root, Fraction(1)] for root in roots]
-    return list(reduce(np.convolve, factors))
+    found: Any = [Fraction(1)]
+    for root in roots:
+        found = np.convolve(found, [-root, Fraction(1)])
+    return list(found)
 
 
 def tile_size(kernel: tuple[int, ...], stride: tuple[int, ...], height: int, width: int) -> int:
