@@ -40,8 +40,6 @@ def test_without_a_folder_the_text_is_pythons_own_and_says_so(monkeypatch: pytes
 
 def test_a_corpus_must_be_the_one_it_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DECOMFL_DATA", str(tmp_path))
-    with pytest.raises(InputError, match=r"data file .*tinyshakespeare\.txt must be readable"):
-        load_dataset("text")
     (tmp_path / "corpus").mkdir()
     text = b"First Citizen: " * 20
     (tmp_path / "corpus" / "tinyshakespeare.txt").write_bytes(text)

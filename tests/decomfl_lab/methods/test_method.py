@@ -79,28 +79,28 @@ def test_every_rule_and_aggregation_is_written_and_read_back(given: dict[str, An
     assert config_from_mapping(TrainConfig(method).to_dict(), "the test") == TrainConfig(method)
 
 
-def test_a_rule_of_ones_own_trains_but_is_not_written() -> None:
-    class Mine(lab.Sgd):
-        pass
-
-    assert TrainConfig(lab.DeComFL(rule=Mine())).method.rule == Mine()  # type: ignore[attr-defined]
-    with pytest.raises(InputError, match="rule must be one of the lab's to be written to a file"):
-        TrainConfig(lab.DeComFL(rule=Mine())).to_dict()
+class OwnRule(lab.Sgd):
+    """A rule of one's own, which may do more."""
 
 
-def test_an_aggregation_of_ones_own_trains_but_is_not_written_and_a_name_or_a_class_is_none() -> None:
-    class Mine(lab.Median):
-        pass
+class OwnMedian(lab.Median):
+    """An aggregation likewise."""
 
-    own = TrainConfig(lab.DeComFL(aggregation=Mine()), data="digits", model="logistic", rounds=1)
-    run = lab.Run(own)
-    run.train()
-    assert len(run.metrics) == 1
-    with pytest.raises(InputError, match="aggregation must be one of the lab's to be written to a file"):
-        own.to_dict()
-    for wrong in ("median", lab.Median):
-        with pytest.raises(InputError, match=r"aggregation must be a rule, as lab.Median\(\) or"):
-            lab.DeComFL(aggregation=wrong)
+
+@pytest.mark.parametrize(("name", "own"), [("rule", OwnRule()), ("aggregation", OwnMedian())])
+def test_an_object_of_ones_own_trains_but_is_not_written(name: str, own: Any) -> None:
+    config = TrainConfig(lab.DeComFL(**{name: own}), data="digits", model="logistic", rounds=1)
+    assert len(lab.Run(config).train()) == 1
+    with pytest.raises(InputError, match=f"{name} must be one of the lab's to be written to a file"):
+        config.to_dict()
+
+
+@refuses(
+    ("median", r"aggregation must be a rule, as lab.Median\(\) or"),
+    (lab.Median, r"aggregation must be a rule, as lab.Median\(\) or"),
+)
+def test_the_name_of_an_aggregation_or_its_class_is_none(wrong: Any) -> None:
+    lab.DeComFL(aggregation=wrong)
 
 
 def test_another_method_keeps_what_both_have() -> None:
