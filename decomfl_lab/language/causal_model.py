@@ -72,7 +72,6 @@ class CausalLM:
     module: nn.Module  # ids (N, T) int64 to logits over the whole vocabulary; of the transformers library
     tokenizer: HubTokens  # the tokenizer, from text to ids
     context: int  # the longest sequence that the model takes, in tokens
-    name: str  # the name that results call it by
     source: str  # A line that says which weights these are, with a digest
 
 
@@ -224,7 +223,6 @@ def _load(hub: Any, source: str, name: str, where: str, **options: Any) -> Causa
         module=module.eval().requires_grad_(),
         tokenizer=HubTokens(tokenizer, name),
         context=int(module.config.max_position_embeddings),
-        name=name,
         source=f"{name}: {facts}",
     )
 

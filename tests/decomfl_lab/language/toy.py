@@ -57,7 +57,7 @@ class ToyLM(nn.Module):
 
 def toy_causal(source: str = "toy", *, context: int = 64) -> SimpleNamespace:
     """What ``load_causal`` would give."""
-    return SimpleNamespace(module=ToyLM(), tokenizer=ToyTokens(), context=context, name=source, source=f"toy {source}")
+    return SimpleNamespace(module=ToyLM(), tokenizer=ToyTokens(), context=context, source=f"toy {source}")
 
 
 def write_sst2(folder: Path, *, copies: int = 20) -> Path:
