@@ -101,24 +101,20 @@ def split(name: str, labels: ArrayLike, M: int, seed: int, *, alpha: float = 1.0
     else:
         parameters = float(alpha) * counts[present] / N
     q = drawn.dirichlet(parameters, M)  # (M, classes present)
-    A = _equal_tables(q, counts[present], N // M, drawn)
-    dealt = [np.split(drawn.permutation(np.flatnonzero(y == c)), np.cumsum(A[:, j]))[:M] for j, c in enumerate(present)]
-    return [drawn.permutation(np.concatenate(pieces)) for pieces in zip(*dealt, strict=True)]
-
-
-def _equal_tables(q: NDArray[np.float64], counts: NDArray[np.int64], n: int, drawn: Draws) -> NDArray[np.int64]:
-    """Integer counts (M, C) near n q whose rows sum to n and whose columns to at most ``counts``."""
-    M, dropped = len(q), int(counts.sum()) - len(q) * n
+    # A table near n q whose rows sum to n and whose columns to at most the classes' counts; one row more is dropped.
+    columns, n, dropped = counts[present], N // M, N % M
     rows = np.full(M, n, dtype=np.int64)
     if dropped:
-        rows, q = np.append(rows, dropped), np.vstack([q, counts / counts.sum()])
-    U = np.floor(_fit(q, rows, counts, drawn.dot) * _UNIT).astype(np.int64)
+        rows, q = np.append(rows, dropped), np.vstack([q, columns / columns.sum()])
+    U = np.floor(_fit(q, rows, columns, drawn.dot) * _UNIT).astype(np.int64)
     # Its margins are at most those asked for: what is missing is added cell by cell, from the top left. What rows and
     # columns miss, each laid end to end along one line, share of it what is added where they cross.
-    by_row, by_column = (np.cumsum([0, *short]) for short in (rows * _UNIT - U.sum(1), counts * _UNIT - U.sum(0)))
+    by_row, by_column = (np.cumsum([0, *short]) for short in (rows * _UNIT - U.sum(1), columns * _UNIT - U.sum(0)))
     ends, starts = np.minimum.outer(by_row[1:], by_column[1:]), np.maximum.outer(by_row[:-1], by_column[:-1])
     U += np.maximum(ends - starts, 0)
-    return _round_cycles(U, drawn)[:M]
+    A = _round_cycles(U, drawn)[:M]
+    dealt = [np.split(drawn.permutation(np.flatnonzero(y == c)), np.cumsum(A[:, j]))[:M] for j, c in enumerate(present)]
+    return [drawn.permutation(np.concatenate(pieces)) for pieces in zip(*dealt, strict=True)]
 
 
 def _fit(
