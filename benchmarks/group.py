@@ -2,7 +2,7 @@
 
 from importlib.metadata import EntryPoint
 
-from benchmarks.circumstances import begin
+from benchmarks.mould import begin
 from decomfl_lab.cli.lazy import LazyGroup
 
 _WHERE = {

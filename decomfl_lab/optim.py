@@ -43,9 +43,9 @@ from decomfl_lab.estimators.resolution import Resolution, span
 from decomfl_lab.files import as_path, held_file
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.noise import STREAM_VERSION, Distribution, Format, Program, cpu_backend, derive_seed
-from decomfl_lab.objectives.aliasing import require_apart
 from decomfl_lab.objectives.function import back, enabled
 from decomfl_lab.objectives.lines import LINES, Line, continuous
+from decomfl_lab.objectives.modules import require_apart
 from decomfl_lab.objectives.needs import Needs
 from decomfl_lab.objectives.perturbation import moved, stamp_of
 from decomfl_lab.objectives.trial import ROUNDING, STILL, refuse, unlike

@@ -283,14 +283,23 @@ class SavedHost(Struct, frozen=True):
 # What a run says of itself in provenance.json, beside what people read there.
 
 
-class Provenance(Struct, frozen=True):
-    """Versions of the code and devices that had a hand in a run, and the digest of its table."""
+class Provenance(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a result was computed with; older files have less of it."""
 
     code: str
-    codes: list[str] = []
+    codes: list[str] = []  # all versions of the code that worked on it, and all devices, where there are several
     devices: list[str] = []
-    tunings: list[str] = []
-    metrics_sha256: str | None = None
+    tunings: list[str] = []  # how the learning rate was chosen, where it was
+    data: str = ""
+    data_digest: str = ""
+    python: str = ""
+    torch: str = ""
+    numpy: str = ""
+    transformers: str | None = None  # of a task's run
+    noise_backend: str = ""
+    stream_version: Count = 0
+    device: str = ""
+    metrics_sha256: str | None = None  # of a run's table, where there is one
 
 
 # What an estimate of κ goes on from (``hessian.resumption``).

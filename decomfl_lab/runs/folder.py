@@ -642,7 +642,9 @@ def _identity(run: Run, federation: DeComFLFederation) -> tuple[dict[str, Any], 
         "code": code_version(),
         "start": start,
     }
-    return header | _frame(run, federation), packed
+    header |= _frame(run, federation)
+    read_as(Header, header, "header of the log")  # nothing is written that could not be read
+    return header, packed
 
 
 def _frame(run: Run, federation: DeComFLFederation) -> dict[str, Any]:
