@@ -25,11 +25,13 @@ import hashlib
 import importlib.metadata
 import io
 import os
+import platform
 import tarfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
+from pydoc_data.topics import topics
 from typing import IO, Any, Self, cast
 
 import numpy as np
@@ -38,8 +40,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from decomfl_lab.datasets.text import documentation, next_bytes
-from decomfl_lab.errors import InputError, require, require_choice
+from decomfl_lab.errors import InputError, require, require_choice, require_int
 from decomfl_lab.objectives.trees import mapped, row_count, tensors
 from decomfl_lab.tables import table_beside
 
@@ -63,6 +64,8 @@ WRITTEN = table_beside(__name__, "sources.toml")
 SOURCES: dict[str, Source] = {name: Source(**own) for name, own in WRITTEN["images"].items()}
 TEXT: dict[str, str] = WRITTEN["text"]["files"]
 """File name: sha256."""
+LENGTH = 128
+"""Bytes of a sequence of text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,6 +294,35 @@ def _digits() -> Dataset:
     bunch = load_digits()
     source = "scikit-learn's 8×8 digits"
     return _from_arrays("digits", bunch.images[:, None], bunch.target.astype(np.int64), 40, source, (0.3, 0.38, 16.0))
+
+
+def documentation() -> tuple[bytes, str]:
+    """The reference manual that ships with every CPython (``help("topics")``), and what it is: English, 0.5 MB."""
+    return "\n".join(topics[name] for name in sorted(topics)).encode(), (
+        f"embedded: the language reference that ships with Python {platform.python_version()}"
+    )
+
+
+def next_bytes(text: bytes, length: int = LENGTH) -> tuple[Tensor, Tensor, bytes]:
+    """Cut ``text`` into sequences of ``length`` that follow each other; what is left over at the end is dropped.
+
+        inputs[n, t] = v(text[n·length + t]),    targets[n, t] = v(text[n·length + t + 1])
+
+    with v the place of a byte in the vocabulary.
+
+    Returns:
+        inputs and targets, each (N, length) int64, and the vocabulary: the bytes that occur, in order.
+
+    Raises:
+        InputError: If the text is too short for one sequence.
+    """
+    require_int("length", length, 1)
+    require(len(text) > length, "text", f"be longer than {length} bytes", len(text))
+    vocabulary, places = np.unique(np.frombuffer(text, dtype=np.uint8), return_inverse=True)
+    tokens = torch.from_numpy(places.astype(np.int64))
+    n = (len(tokens) - 1) // length
+    inputs, targets = (tokens[a : a + n * length].view(n, length) for a in (0, 1))
+    return inputs.contiguous(), targets.contiguous(), vocabulary.tobytes()
 
 
 def _text() -> Dataset:

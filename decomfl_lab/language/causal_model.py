@@ -46,7 +46,7 @@ REACHED_SECONDS = 5.0
 
 
 class HubTokens:
-    """A tokenizer of transformers, as ``decomfl_lab.language.encoding`` wants one."""
+    """A tokenizer of transformers, as ``decomfl_lab.language.finetuning`` wants one."""
 
     def __init__(self, tokenizer: Any, model: str) -> None:
         self._tokenizer = tokenizer

@@ -26,12 +26,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from decomfl_lab.datasets.images import TEXT, WRITTEN, read_checked
-from decomfl_lab.datasets.text import documentation
+from decomfl_lab.datasets.images import TEXT, WRITTEN, documentation, read_checked
 from decomfl_lab.errors import require, require_int
 from decomfl_lab.language.causal_model import Verbalized
-from decomfl_lab.language.encoding import encode
 from decomfl_lab.language.extra import llm_library
+from decomfl_lab.language.finetuning import encode
 from decomfl_lab.language.opt import SPECIAL
 
 CORPUS: dict[str, str] = WRITTEN["corpus"]["files"] | TEXT

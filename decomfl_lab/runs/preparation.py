@@ -32,8 +32,7 @@ from decomfl_lab.federations.federation import Federation
 from decomfl_lab.federations.remote import CarriedFederation, host_of
 from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.federations.simulation import DeComFLFederation
-from decomfl_lab.language.encoding import by_length
-from decomfl_lab.language.finetuning import task_dataset, task_module
+from decomfl_lab.language.finetuning import by_length, task_dataset, task_module
 from decomfl_lab.layout import MODULE, Layout
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.method import Method

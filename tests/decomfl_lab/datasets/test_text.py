@@ -9,8 +9,7 @@ from torch.nn.functional import cross_entropy
 
 from decomfl_lab import InputError, TrainConfig
 from decomfl_lab.datasets import images as data
-from decomfl_lab.datasets.images import load_dataset
-from decomfl_lab.datasets.text import documentation, next_bytes
+from decomfl_lab.datasets.images import documentation, load_dataset, next_bytes
 from decomfl_lab.models.registry import build_model, num_parameters
 from decomfl_lab.runs.run import Run
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from decomfl_lab.errors import InputError
-from decomfl_lab.language.encoding import encode
 from decomfl_lab.language.extra import llm_library
+from decomfl_lab.language.finetuning import encode
 from decomfl_lab.language.tasks import TASKS, load_task
 from tests.decomfl_lab.language.toy import FIRST, PAD, ToyTokens
 from tests.refusals import refuses
