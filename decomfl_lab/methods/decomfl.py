@@ -28,8 +28,9 @@ _PRIVATE_KEY = 11
 """Where the clients' key derives from the run's seed, so that runs repeat; in the field only clients know it."""
 
 
-_CARRIED = {"revert": "snapshot", "tracking": "server", "history": 0, "private_seeds": False}
-"""What clients must have who are in other processes: a model that is a replay of records which the server tracks."""
+_CARRIED = {"revert": "snapshot", "tracking": "server", "history": 0, "private_seeds": False, "log_kappa": False}
+"""What clients must have who are in other processes: a model that is a replay of records which the server tracks, and
+no second differences, which are not sent."""
 _BARE = {**_CARRIED, "rebuild": "copy", "server_model": False, "pull": "never"}
 """What a simulation needs least for: none of it changes the model's way, but for the rounding of revert sync."""
 

@@ -263,11 +263,6 @@ class LoggingDifferences(Differences, Scalars):
             for number in (self.perturbations, *self.perturbation_schedule.values()):
                 require_int("perturbations P for log_kappa", number, 3)
 
-    def require_carried(self, by: object) -> None:
-        """See ``Method.require_carried``: second differences are not sent."""
-        super().require_carried(by)
-        require(not self.log_kappa, "log_kappa", f"be False with federation {by}", self.log_kappa)
-
     def require_compute(self, compute: str) -> None:
         """See ``Method.require_compute``."""
         super().require_compute(compute)
