@@ -40,7 +40,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from decomfl_lab.errors import InputError, require, require_choice, require_int
+from decomfl_lab.errors import InputError, require, require_choice
 from decomfl_lab.objectives.trees import mapped, row_count, tensors
 from decomfl_lab.tables import table_beside
 
@@ -312,12 +312,7 @@ def next_bytes(text: bytes, length: int = LENGTH) -> tuple[Tensor, Tensor, bytes
 
     Returns:
         inputs and targets, each (N, length) int64, and the vocabulary: the bytes that occur, in order.
-
-    Raises:
-        InputError: If the text is too short for one sequence.
     """
-    require_int("length", length, 1)
-    require(len(text) > length, "text", f"be longer than {length} bytes", len(text))
     vocabulary, places = np.unique(np.frombuffer(text, dtype=np.uint8), return_inverse=True)
     tokens = torch.from_numpy(places.astype(np.int64))
     n = (len(tokens) - 1) // length

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from decomfl_lab.datasets.images import Dataset
-from decomfl_lab.errors import InputError, require, require_int
+from decomfl_lab.errors import InputError, require
 from decomfl_lab.language.adapters import lora_, norms_
 from decomfl_lab.language.causal_model import CausalLM, Verbalized, load_causal
 from decomfl_lab.language.tasks import TASKS, Task, load_task
@@ -42,20 +42,17 @@ def encode(prompts: Sequence[str], tokenizer: Tokens, *, max_length: int, trunca
     """The prompts' token numbers.
 
     Args:
-        prompts: The N prompts.
+        prompts: The N prompts, at least one.
         tokenizer: The model's tokenizer.
-        max_length: The most tokens that a prompt may have.
+        max_length: The most tokens that a prompt may have, at least 1.
         truncate: Keep the last ``max_length`` tokens of a longer prompt (so the first, special ones go) or refuse it.
 
     Returns:
         ids, (N, T) int64, T the length of the longest prompt.
 
     Raises:
-        InputError: If there are no prompts, one is empty or too long (with its index and length), or has the padding
-            token in it.
+        InputError: If a prompt is empty or too long (with its index and length), or has the padding token in it.
     """
-    require_int("max_length", max_length, 1)
-    require(len(prompts) > 0, "prompts", "be at least one", 0)
     rows = []
     for n, prompt in enumerate(prompts):
         row = tokenizer.encode(prompt)

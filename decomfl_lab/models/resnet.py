@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
-from decomfl_lab.errors import require, require_int
+from decomfl_lab.errors import require
 from decomfl_lab.models.initialisers import begin_, constant, normal
 
 _WIDTHS = (16, 32, 64)
@@ -48,14 +48,13 @@ def resnet(
         widths: Channels of the three stages, each twice those before; the sizes above are of the default.
 
     Raises:
-        InputError: If the images are too small or no images, or n is below 1.
+        InputError: If the images are too small or no images.
 
     Source: module; Zhang, Dauphin and Ma, "Fixup initialization: residual learning without normalization",
     ICLR 2019, section 3.
     """
     fits = len(in_shape) == 3 and min(in_shape[1:]) >= 4
     require(fits, "images for a resnet", "have shape (C, H, W) with H and W of at least 4", in_shape)
-    require_int("blocks", blocks, 1)
     after_first = nn.BatchNorm2d(widths[0]) if batch_norm else _Shift()
     stages: list[nn.Module] = []
     for before, width in pairwise((widths[0], *widths)):

@@ -233,8 +233,6 @@ def test_sequences_are_the_text_and_targets_the_bytes_that_follow() -> None:
     assert bytes(vocabulary[i] for i in inputs.flatten()) == text[:40]
     assert bytes(vocabulary[i] for i in targets.flatten()) == text[1:41]
     assert inputs.shape == targets.shape == (5, 8)
-    with pytest.raises(InputError, match="text must be longer than 8 bytes, got 8"):
-        next_bytes(b"to be, o", 8)
 
 
 def test_without_a_folder_the_text_is_pythons_own_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
