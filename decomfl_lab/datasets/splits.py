@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from decomfl_lab.errors import InputError, require, require_choice, require_finite_positive, require_int
+from decomfl_lab.errors import InputError, require
 from decomfl_lab.noise.draws import STREAM, Draws, draws_of
 
 if TYPE_CHECKING:
@@ -71,23 +71,19 @@ def split(name: str, labels: ArrayLike, M: int, seed: int, *, alpha: float = 1.0
         M int64 index arrays of n = floor(N / M) examples each, disjoint, in random order.
 
     Raises:
-        InputError: If the name is unknown, M is not in 1..N, α is not finite and positive, a class up to the largest
-            label has no examples ("dirichlet" gives each a positive share), or another argument is not as described.
+        InputError: If there are more clients than examples, labels are not as described, or a class up to the largest
+            label has no examples ("dirichlet" gives each a positive share).
     """
-    require_choice("split", name, SPLITS)
     y = np.asarray(labels)
     require(y.ndim == 1 and y.size > 0, "labels", "be one axis of at least one label", y.shape)
     require(y.dtype.kind in "iu", "labels", "be integers", str(y.dtype))
     require(int(y.min()) >= 0, "labels", "be of at least 0", int(y.min()))
     N = len(y)
-    require_int("clients M", M, 1)
     require(M <= N, "clients M", f"be at most the {N} training examples, one each", M)
-    require_int("seed", seed, 0, 2**64 - 1)
     drawn = draws_of(draws, seed, _SPLIT)
     if name == "iid":
         return list(drawn.permutation(N)[: N // M * M].reshape(M, -1))
 
-    require_finite_positive("alpha", alpha)
     counts = np.bincount(y)
     present = np.flatnonzero(counts)
     if name == "dirichlet":

@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from decomfl_lab.datasets.images import TEXT, WRITTEN, documentation, read_checked
-from decomfl_lab.errors import require, require_int
+from decomfl_lab.errors import require
 from decomfl_lab.language.causal_model import Verbalized
 from decomfl_lab.language.extra import llm_library
 from decomfl_lab.language.finetuning import encode
@@ -110,11 +110,10 @@ def train_vocabulary(corpus: Corpus, size: int) -> Any:
         A ``tokenizers.Tokenizer``, ids 0 to 3 the ``SPECIAL`` tokens.
 
     Raises:
-        InputError: If the size holds no bytes, the text has too few pairs to merge, or the extra llm is missing.
+        InputError: If the text has too few pairs to merge, or the extra llm is missing.
 
     Source: Radford et al., "Language models are unsupervised multitask learners", 2019, section 2.2.
     """
-    require_int("vocabulary", size, 256 + len(SPECIAL))
     library = llm_library("tokenizers", "a vocabulary")
     tokenizer = library.Tokenizer(library.models.BPE())
     tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -158,7 +158,6 @@ def pretrain(
             streams.append(torch.from_numpy(ids))
         stream, held_out = streams
         verdicts = Verdicts(corpus, tokenizer, model) if config.verdicts else None
-        require(len(stream) > T, "text", f"be longer than {T} tokens", len(stream))
         # A token of the held-out text stands for so many bytes.
         token_bytes = sum(len(piece.encode()) for piece in corpus.held_out) / len(held_out)
         state: dict[str, Any] = {"step": 0, "rows": [], "losses": [], "seconds": 0.0, "identity": identity}
