@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from decomfl_lab import noise
 from decomfl_lab.devices import on_host
 from decomfl_lab.laws.contract import Case, Implementation
 from decomfl_lab.laws.edge import ByInstruction
-from decomfl_lab.noise import Backend, Distribution, Op, Program, reference
+from decomfl_lab.noise import Distribution, Op, Program, reference
 from decomfl_lab.noise.program import Code
 from decomfl_lab.noise.spec import TILE
 from decomfl_lab.objectives.objective import Objective, Perturbable
@@ -34,7 +34,7 @@ from decomfl_lab.records.seeds import DerivedSeeds, PooledSeeds, pooled
 from decomfl_lab.replicas.pool_sums import PooledReplica
 from decomfl_lab.replicas.rebuild import rebuild_
 from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica
-from decomfl_lab.replicas.rules import GridSgd, Step
+from decomfl_lab.replicas.rules import GridSgd, Step, UpdateRule
 
 _F32 = NDArray[np.float32]
 _F64 = NDArray[np.float64]
@@ -95,21 +95,10 @@ def narrow(faults: Mapping[str, Planted]) -> dict[str, Planted]:
     return found
 
 
-class _FaultyBackend(Planted):
-    """The lab's implementation with one more backend, which is wrong."""
-
-    def backends(self) -> dict[str, Backend]:
-        return {self.name: self.wrong}
-
-
 Wrong = Callable[..., Any]
 """What is called instead of a method: with the right one, the part, and the arguments. Or a class with several."""
 Row = tuple[str, type, str, Wrong]
 """A fault: the law that is meant to catch it, a class of the lab's, a method of that class, and what is wrong."""
-
-_PARTS = frozenset(("replica", "client", "server", "weighing_server", "ledger"))
-"""The parts that may have a faulty class in them; of replicas that synchronise it is one alone."""
-_SYNC_PARTS = frozenset(("sync_client",))
 
 
 def plant(rows: Mapping[str, Row]) -> None:
@@ -118,10 +107,13 @@ def plant(rows: Mapping[str, Row]) -> None:
         kind: Any = wrong if isinstance(wrong, type) else type(name, (of,), {method: instead(of, method, wrong)})
         if of is Planted:
             kind(name, caught_by)
-        elif of is ByInstruction:
-            _FaultyBackend(name, caught_by, kind())
+        elif of is ByInstruction:  # one more backend, which is wrong
+            plant({name: (caught_by, Planted, "backends", lambda _, planted, own=kind: {planted.name: own()})})
         else:
-            Planted(name, caught_by, kind, _SYNC_PARTS if of is SyncReplica else _PARTS)
+            # Of replicas that synchronise one part alone may have the faulty class in it.
+            sync = frozenset(("sync_client",))
+            parts = frozenset(("replica", "client", "server", "weighing_server", "ledger"))
+            Planted(name, caught_by, kind, sync if of is SyncReplica else parts)
 
 
 def instead(of: type, method: str, wrong: Wrong) -> Any:
@@ -139,48 +131,41 @@ def instead(of: type, method: str, wrong: Wrong) -> Any:
 # Clients ---------------------------------------------------------------------------------------------------------
 
 
-def _stepped(client: Client, plan: Plan) -> tuple[Snapshot, Reply]:
-    """What was before the local steps, which are not taken back, and the answer."""
-    client.replica.catch_up(plan.records)
-    before = client.replica.snapshot()
-    return before, Reply(client.id, plan.round, *client.local_update(plan))
+def _undone(undo: Callable[[Replica, Snapshot, Sequence[Step]], object], only: type = UpdateRule) -> Wrong:
+    """What is done instead of the revert, of what was before the local steps, and of these, where the rule is such."""
 
-
-def x_alone(_: Any, client: Client, plan: Plan) -> Reply:
-    """Brings back x alone."""
-    before, reply = _stepped(client, plan)
-    client.replica.x.copy_(before.x)
-    return reply
-
-
-def by_arithmetic(_: Any, client: Client, plan: Plan) -> Reply:
-    """Undoes the local steps by adding back what they subtracted, as eq. (sync) does in real arithmetic."""
-    before, reply = _stepped(client, plan)
-    if client.replica.state:
-        client.replica.restore(before)
+    def handle(right: Any, client: Client, plan: Plan) -> Any:
+        if not isinstance(client.replica.rule, only):
+            return right(plan)
+        client.replica.catch_up(plan.records)
+        client._taken.clear()
+        before = client.replica.snapshot()
+        reply = Reply(client.id, plan.round, *client.local_update(plan))
+        undo(client.replica, before, client._taken[::-1])
         return reply
-    for k in reversed(range(plan.K - 1)):
-        client.replica.step_(Step(plan.seeds[k], -reply.scalars[k], plan.eta, plan.distribution))
-    return reply
+
+    return handle
 
 
-def all_but_the_maximum(_: Any, client: Client, plan: Plan) -> Reply:
+def by_arithmetic(replica: Replica, before: Snapshot, taken: Sequence[Step]) -> None:
+    """Undoes the local steps by adding back what they subtracted, as eq. (sync) does in real arithmetic."""
+    if replica.state:
+        replica.restore(before)
+        return
+    for step in taken:
+        replica.step_(replace(step, scalars=-on_host(step.scalars), last=True))
+
+
+def all_but_the_maximum(replica: Replica, before: Snapshot, _: Sequence[Step]) -> None:
     """Brings back x and every state vector but ZO-AdaMM's maximum."""
-    before, reply = _stepped(client, plan)
-    kept = {slot: client.replica.state[slot] for slot in before.state if slot == "maximum"}
-    client.replica.restore(replace(before, state={**before.state, **kept}))
-    return reply
+    kept = {slot: replica.state[slot] for slot in before.state if slot == "maximum"}
+    replica.restore(replace(before, state={**before.state, **kept}))
 
 
-def all_but_the_first(right: Any, client: Client, plan: Plan) -> Reply:
+def all_but_the_first(replica: Replica, _: Snapshot, taken: Sequence[Step]) -> None:
     """Takes back all steps on the grid but the first."""
-    if not isinstance(client.replica.rule, GridSgd):
-        return cast("Reply", right(plan))
-    client._taken.clear()
-    _, reply = _stepped(client, plan)
-    for step in reversed(client._taken[1:]):
-        client.replica.step_back_(step)
-    return reply
+    for step in taken[:-1]:
+        replica.step_back_(step)
 
 
 def own_scalars(right: Any, client: Client, plan: Plan) -> Reply:
@@ -232,11 +217,6 @@ def over_a_gap(_: Any, replica: Replica, records: Iterable[RoundRecord]) -> int:
         replica.round = record.round
         replica.apply(record)
     return len(missed)
-
-
-def not_its_own(_: Any, replica: Replica) -> None:
-    """Steps on in vectors that others hold too."""
-    replica._shared = False
 
 
 def each_from_0(_: Any, replica: Replica, program: Program) -> None:
@@ -306,39 +286,27 @@ def forgets_for_all(right: Any, server: Server, client: int) -> None:
     server.history.prune(server.round)
 
 
-def replanned(server: Server, plans: Mapping[int, Plan], wrong: Callable[[Plan], Plan]) -> dict[int, Plan]:
+def planned(wrong: Callable[[Server, Plan], Plan]) -> Wrong:
     """The plans of a round, of which each is another."""
-    server._planned = {i: wrong(plan) for i, plan in plans.items()}
-    return dict(server._planned)
+
+    def plan_round(right: Any, server: Server, *asked: Any) -> dict[int, Plan]:
+        server._planned = {i: wrong(server, plan) for i, plan in right(*asked).items()}
+        return dict(server._planned)
+
+    return plan_round
 
 
-def halved(right: Any, server: Server, replies: Iterable[Reply]) -> Any:
-    """Halves every scalar where it keeps no model."""
-    arrived = list(replies)
-    if server.replica is None and server.aggregation.dtype is np.float32:
-        half = np.float32(0.5)
-        arrived = [replace(reply, scalars=half * reply.scalars) for reply in arrived]
-    return right(arrived)
+def multiplied(factor: Callable[[Server, Sequence[Reply]], float]) -> Wrong:
+    """Scalars that are no signs are multiplied by a number before they are aggregated."""
 
+    def aggregate(right: Any, server: Server, replies: Iterable[Reply]) -> Any:
+        arrived = list(replies)
+        if arrived and arrived[0].scalars.dtype == np.float32:
+            number = np.float32(factor(server, arrived))
+            arrived = [replace(reply, scalars=number * reply.scalars) for reply in arrived]
+        return right(arrived)
 
-def without_the_round(right: Any, server: Server, *asked: Any) -> dict[int, Plan]:
-    """Step seeds derive from the run's seed alone where they are not sent."""
-
-    def wrong(plan: Plan) -> Plan:
-        derived = isinstance(plan.seeds, DerivedSeeds)
-        return replace(plan, seeds=DerivedSeeds(server.run_seed, plan.K, plan.seeding)) if derived else plan
-
-    return replanned(server, right(*asked), wrong)
-
-
-def one_seed(right: Any, server: Server, *asked: Any) -> dict[int, Plan]:
-    """The directions of a step have seeds of their own, all the same."""
-
-    def wrong(plan: Plan) -> Plan:
-        own = tuple((seed[0],) * plan.P for seed in plan.seeds if isinstance(seed, tuple))
-        return replace(plan, seeds=own or plan.seeds)
-
-    return replanned(server, right(*asked), wrong)
+    return aggregate
 
 
 def accepted(right: Any, server: Server, reply: Reply) -> None:
@@ -379,15 +347,6 @@ def any_number(right: Any, weights: Weights, client: int, n: int) -> None:
     """Takes whatever number a client says first."""
     if weights.examples.setdefault(client, n) != n:
         right(client, n)
-
-
-def by_the_number_of_clients(right: Any, server: Server, replies: Iterable[Reply]) -> Any:
-    """Divides the weighed sum by how many clients answered."""
-    arrived = list(replies)
-    if weights := server.weights.of(reply.client for reply in arrived):
-        much = np.float32(sum(weights) / len(weights))
-        arrived = [replace(reply, scalars=much * reply.scalars) for reply in arrived]
-    return right(arrived)
 
 
 # Ledgers ---------------------------------------------------------------------------------------------------------
@@ -511,14 +470,6 @@ def mean_norm(rule: ClippedMean, replies: Sequence[Any]) -> Any:
     return ClippedMean(float(np.mean([np.linalg.norm(reply.astype(np.float64)) for reply in replies])))(replies)
 
 
-def lost_key(right: Any, _: Planted, case: Case, i: int, key: int) -> Any:
-    """Client 0 never got the private key."""
-    client = right(case, i, key)
-    if i == 0:
-        client.replica.private_key = None
-    return client
-
-
 def the_other_way(right: Any, _: Planted, case: Case, i: int, objective: Perturbable) -> Any:
     """Lean clients that walk to x − μz."""
     other: Any = copy.copy(objective)
@@ -606,11 +557,12 @@ _CLIPPED = "clipped-means-keep-the-norm"
 
 plant({
     # Leaves the local steps in its replica.
-    "revert-forgotten": (_REVERT, Client, "handle", lambda _, client, plan: _stepped(client, plan)[1]),
-    "momentum-not-reverted": (_REVERT, Client, "handle", x_alone),
-    "revert-by-arithmetic": (_REVERT, Client, "handle", by_arithmetic),
-    "maximum-not-reverted": (_REVERT, Client, "handle", all_but_the_maximum),
-    "grid-undone-in-part": (_REVERT, Client, "handle", all_but_the_first),
+    "revert-forgotten": (_REVERT, Client, "handle", _undone(lambda *_: None)),
+    # Brings back x alone.
+    "momentum-not-reverted": (_REVERT, Client, "handle", _undone(lambda replica, before, _: replica.x.copy_(before.x))),
+    "revert-by-arithmetic": (_REVERT, Client, "handle", _undone(by_arithmetic)),
+    "maximum-not-reverted": (_REVERT, Client, "handle", _undone(all_but_the_maximum)),
+    "grid-undone-in-part": (_REVERT, Client, "handle", _undone(all_but_the_first, only=GridSgd)),
     "state-of-own-scalars": (_REVERT, Client, "handle", own_scalars),
     # Replays what it missed with the learning rate of the plan.
     "learning-rate-of-the-present": (_REBUILT, Client, "handle", lambda right, _, plan: right(
@@ -630,7 +582,10 @@ plant({
         right(step), last=True
     )),
     "gap-accepted": ("a-gap-is-refused", Replica, "catch_up", over_a_gap),
-    "writes-to-shared-vectors": ("clients-may-share-what-is-equal", Replica, "own", not_its_own),
+    # Steps on in vectors that others hold too.
+    "writes-to-shared-vectors": ("clients-may-share-what-is-equal", Replica, "own", (
+        lambda _, replica: setattr(replica, "_shared", False)
+    )),
     "tensors-restart-the-stream": ("whole-vector-equals-per-tensor", Replica, "_run", each_from_0),
     "sums-in-single": (_RECURSION, PooledReplica, "_apply_all", sums_in_single),
     "place-off-by-one": (_RECURSION, PooledReplica, "_apply_all", the_sum_beside),
@@ -639,12 +594,24 @@ plant({
     "pull-without-state": ("dense-pull-equals-replay", Server, "dense_model", without_state),
     "pull-prunes-for-all": ("any-order-of-events-keeps-the-bits", Server, "note_dense_pull", forgets_for_all),
     # Plans a round with the learning rate of the one before.
-    "rate-of-the-round-before": (_RECURSION, Server, "plan_round", lambda right, server, *asked: replanned(
-        server, right(*asked), lambda plan: replace(plan, eta=server.eta(max(server.round - 1, 0)))
+    "rate-of-the-round-before": (_RECURSION, Server, "plan_round", planned(
+        lambda server, plan: replace(plan, eta=server.eta(max(server.round - 1, 0)))
     )),
-    "model-decides": ("the-server-needs-no-model", Server, "aggregate", halved),
-    "round-forgotten-in-seeds": ("fewer-seeds-give-the-same-models", Server, "plan_round", without_the_round),
-    "one-seed-for-all-directions": ("each-direction-can-have-its-seed", Server, "plan_round", one_seed),
+    # Halves every scalar where it keeps no model.
+    "model-decides": ("the-server-needs-no-model", Server, "aggregate", multiplied(
+        lambda server, _: 0.5 if server.replica is None else 1.0
+    )),
+    # Step seeds derive from the run's seed alone where they are not sent.
+    "round-forgotten-in-seeds": ("fewer-seeds-give-the-same-models", Server, "plan_round", planned(
+        lambda server, plan: replace(plan, seeds=DerivedSeeds(server.run_seed, plan.K, plan.seeding))
+        if isinstance(plan.seeds, DerivedSeeds) else plan
+    )),
+    # The directions of a step have seeds of their own, all the same.
+    "one-seed-for-all-directions": ("each-direction-can-have-its-seed", Server, "plan_round", planned(
+        lambda _, plan: replace(
+            plan, seeds=tuple(seed[:1] * plan.P for seed in plan.seeds if isinstance(seed, tuple)) or plan.seeds
+        )
+    )),
     # Sends everybody everything from the start.
     "report-ignored": ("clients-can-track-their-round", Server, "_held", lambda right, server, *asked: dict.fromkeys(
         right(*asked), server.history.start
@@ -669,7 +636,10 @@ plant({
     )),
     "numbers-may-change": (_WEIGHED, Weights, "note", said_again),
     "any-number-of-examples": (_WEIGHED, Weights, "note", any_number),
-    "divided-by-the-number-of-clients": (_WEIGHED, Server, "aggregate", by_the_number_of_clients),
+    # Divides the weighed sum by how many clients answered.
+    "divided-by-the-number-of-clients": (_WEIGHED, Server, "aggregate", multiplied(
+        lambda server, arrived: float(np.mean(server.weights.of(reply.client for reply in arrived) or (1,)))
+    )),
     # Counts no element of a model that is sent.
     "pull-not-counted": ("pulling-or-replaying-is-a-matter-of-cost", Ledger, "sent", _uncounted(
         Dense, "down", lambda counts, model: replace(counts, scalars=counts.scalars - model.x.size)
@@ -728,7 +698,10 @@ plant({
     "directions-repeat": ("streams-are-functions-of-their-counters", Planted, "direction", (
         lambda right, _, seed, p, d, distribution: right(seed, p // 2, d, distribution)
     )),
-    "private-key-lost": ("private-keys-hide-the-directions", Planted, "keyed_client", lost_key),
+    # Client 0 never got the private key.
+    "private-key-lost": ("private-keys-hide-the-directions", Planted, "keyed_client", (
+        lambda right, _, case, i, key: right(case, i, key if i else None)
+    )),
     "lean-the-other-way": ("lean-clients-are-like-others", Planted, "lean_client", the_other_way),
     # Applies the record on top of its own local steps.
     "own-steps-not-corrected": (_SYNC, SyncReplica, "diverge", lambda _, __, taken: None),  # noqa: ARG005

@@ -11,7 +11,7 @@ from torch import Tensor
 from decomfl_lab.engines.base import Line, SampleLoss
 from decomfl_lab.estimators.differences import ESTIMATORS
 from decomfl_lab.laws.contract import Case, Wavy
-from decomfl_lab.laws.faults import Planted, Wrong, plant, replanned
+from decomfl_lab.laws.faults import Planted, Wrong, multiplied, planned, plant
 from decomfl_lab.noise import derive_seed
 from decomfl_lab.objectives.objective import Objective, Perturbable
 from decomfl_lab.protocol.client import Client
@@ -49,13 +49,6 @@ def without_the_key(right: Any, _: Planted, case: Case, i: int, key: int) -> Any
 
 
 # Where -----------------------------------------------------------------------------------------------------------
-
-
-def at_the_rounds_start(right: Any, client: Client, seed: StepSeed, plan: Plan) -> Any:
-    """Measures every local step at the x that the round began with."""
-    if not client._taken:
-        vars(client)["start"] = client.replica.clone()
-    return replace(right(seed, plan), replica=vars(client)["start"])
 
 
 def after_the_step(right: Any, client: Client, seed: StepSeed, plan: Plan) -> Line:
@@ -170,15 +163,6 @@ def along_the_first(right: Any, _: Planted, case: Case, i: int, objective: Pertu
 # Records ---------------------------------------------------------------------------------------------------------
 
 
-def by_all_that_were_sampled(right: Any, server: Server, replies: Iterable[Reply]) -> Any:
-    """Divides by the number of clients that were asked, not of those that answered."""
-    arrived = list(replies)
-    if arrived and arrived[0].scalars.dtype != np.int8:
-        share = np.float32(len({reply.client for reply in arrived}) / max(len(server.planned), 1))
-        arrived = [replace(reply, scalars=reply.scalars * share) for reply in arrived]
-    return right(arrived)
-
-
 def one_for_all(right: Any, _: Server, replies: Iterable[Reply]) -> Any:
     """Takes the scalars of the client with the smallest number for the mean."""
     arrived = sorted(replies, key=lambda reply: reply.client)
@@ -220,7 +204,10 @@ plant({
     "measured-at-x-0": (_MEASURED, Client, "_line", lambda right, client, *at: replace(
         right(*at), replica=vars(client).setdefault("first", client.replica.clone())
     )),
-    "measured-at-the-rounds-start": (_MEASURED, Client, "_line", at_the_rounds_start),
+    # Measures every local step at the x that the round began with.
+    "measured-at-the-rounds-start": (_MEASURED, Client, "_line", lambda right, client, seed, plan: replace(
+        right(seed, plan), replica=client.__dict__.setdefault(f"start {plan.round}", client.replica.clone())
+    )),
     "measured-after-the-step": (_MEASURED, Client, "_line", after_the_step),
     "measured-at-the-reverts-remains": (_MEASURED, Client, "_line", at_remains),
     # Never counts its local steps on.
@@ -269,13 +256,14 @@ plant({
     "synchronised-on-one-batch": (
         "synchronised-clients-drift-within-their-roundings", Planted, "sync_client", on_one_batch
     ),
-    "divided-by-all-that-were-sampled": (_RECORDS, Server, "aggregate", by_all_that_were_sampled),
+    # Divides by the number of clients that were asked, not of those that answered.
+    "divided-by-all-that-were-sampled": (_RECORDS, Server, "aggregate", multiplied(
+        lambda server, arrived: len({reply.client for reply in arrived}) / max(len(server.planned), 1)
+    )),
     "first-reply-for-all": (_RECORDS, Server, "aggregate", one_for_all),
     # Plans every round with the seeds of round 0.
-    "seeds-of-the-first-round": (_RECORDS, Server, "plan_round", lambda right, server, *asked: replanned(
-        server, right(*asked), lambda plan: replace(plan, seeds=draw_seeds(
-            server.seeding, server.run_seed, 0, server.K, server.P(server.round), server.pool
-        ))
-    )),
+    "seeds-of-the-first-round": (_RECORDS, Server, "plan_round", planned(lambda server, plan: replace(
+        plan, seeds=draw_seeds(server.seeding, server.run_seed, 0, server.K, server.P(server.round), server.pool)
+    ))),
     "one-clients-seeds-are-anothers": (_RECORDS, Server, "plan_round", of_another_run),
 })  # fmt: skip
