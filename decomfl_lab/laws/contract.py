@@ -548,30 +548,6 @@ class RoundWatch:
         """The round has this record."""
 
 
-class Heard(RoundWatch):
-    """Keeps what goes to and comes from every client, by the number of the round, from ``first`` on, and of the client.
-
-    Rounds are counted here, whatever number plans say.
-    """
-
-    def __init__(self, first: int = 0) -> None:
-        self._round = first
-        self.plans: dict[tuple[int, int], Plan] = {}
-        self.replies: dict[tuple[int, int], Reply] = {}
-
-    def planned(self, client: AnyClient, plan: Plan) -> None:
-        """See ``RoundWatch``."""
-        self.plans[self._round, client.id] = plan
-
-    def replied(self, client: AnyClient, plan: Plan, reply: Reply) -> None:  # noqa: ARG002
-        """See ``RoundWatch``."""
-        self.replies[self._round, client.id] = replace(reply, scalars=reply.scalars.copy())
-
-    def closed(self, record: RoundRecord) -> None:  # noqa: ARG002
-        """See ``RoundWatch``."""
-        self._round += 1
-
-
 @dataclass
 class Played:
     """A federation after its history."""
@@ -581,7 +557,9 @@ class Played:
     records: list[RoundRecord] = field(default_factory=list)  # the records of the rounds so far
     # The bytes that went down to and up from each client: [down, up].
     carried: dict[int, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
-    watch: RoundWatch | None = None  # who looks on, or nobody
+    # What went to and came from each client, by the number of the round, as counted here, and of the client.
+    heard: dict[tuple[int, int], tuple[Plan, Reply]] = field(default_factory=dict)
+    watch: RoundWatch = field(default_factory=RoundWatch)  # who looks on
 
     @property
     def server(self) -> AnyServer:
@@ -628,18 +606,16 @@ class Played:
         """One round through the wire; ``backwards`` lets the replies arrive in reverse order."""
         arrived: list[bytes] = []
         for client, plan in self.plans(at.clients):
-            if self.watch:
-                self.watch.planned(client, plan)
+            self.watch.planned(client, plan)
             answer = client.handle(plan)
-            if self.watch:
-                self.watch.replied(client, plan, answer)
+            self.watch.replied(client, plan, answer)
+            self.heard[len(self.records), client.id] = plan, replace(answer, scalars=answer.scalars.copy())
             reply = self.ledger.sent(answer.client, answer, upwards=True)
             self.carried[client.id][1] += len(reply)
             if client.id not in at.lost:
                 arrived.append(reply)
         self.records.append(self.delivery.close(reversed(arrived) if backwards else arrived))
-        if self.watch:
-            self.watch.closed(self.records[-1])
+        self.watch.closed(self.records[-1])
 
 
 def play(
@@ -655,7 +631,8 @@ def play(
 ) -> Played:
     """Play the rounds of ``case`` (or the given ones) with its clients (or the given ones)."""
     own = (implementation.client(case, i) for i in range(case.M)) if clients is None else clients
-    played = Played(implementation.delivery(case, policy, with_model=with_model), list(own), watch=watch)
+    delivery = implementation.delivery(case, policy, with_model=with_model)
+    played = Played(delivery, list(own), watch=watch or RoundWatch())
     for at in case.rounds if rounds is None else rounds:
         played.play_round(at, backwards=backwards)
     return played

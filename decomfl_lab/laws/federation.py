@@ -13,7 +13,6 @@ from decomfl_lab.laws import strategies as draw_from
 from decomfl_lab.laws.contract import (
     AnyClient,
     Case,
-    Heard,
     Implementation,
     Participation,
     Played,
@@ -329,8 +328,7 @@ def who_joins_equals_who_was_never_sampled(implementation: Implementation, case:
     more = variant(implementation, case, M=case.M + 1)
     earlier = case.rounds[:joins]
     later = [Participation((*at.clients, case.M), at.lost) for at in case.rounds[joins:]]
-    told, heard = Heard(len(earlier)), Heard()
-    there = play(implementation, more, (*earlier, *later), watch=heard)
+    there = play(implementation, more, (*earlier, *later))
     played = play(implementation, case, earlier)
     same(f"records of the {len(earlier)} rounds before client {case.M} joined", played.records, there.records[:joins])
     server: Any = implementation.server(more)  # with the model, all records, and what it remembers of the others
@@ -341,14 +339,14 @@ def who_joins_equals_who_was_never_sampled(implementation: Implementation, case:
     delivery = Delivery(server, ledger=ledger, decode=implementation.decode)
     delivery.told = played.delivery.told
     clients = [*played.clients, implementation.client(more, case.M)]
-    grown = Played(delivery, clients, records=played.records, watch=told)
+    grown = Played(delivery, clients, records=played.records)
     for at in later:
         grown.play_round(at)
-    for (r, i), plan in told.plans.items():
-        wanted = heard.plans[r, i]
+    for (r, i), (plan, reply) in grown.heard.items():
+        wanted, answer = there.heard[r, i]
         same(f"records sent to client {i} in round {r}", plan.records, wanted.records)
         same(f"plan of client {i} in round {r}", plan, wanted)
-        same(f"scalars of client {i} in round {r}", bits(told.replies[r, i].scalars), bits(heard.replies[r, i].scalars))
+        same(f"scalars of client {i} in round {r}", bits(reply.scalars), bits(answer.scalars))
     same(f"bytes down to and up from client {case.M}", grown.carried[case.M], there.carried[case.M])
     same("records", grown.records, there.records)
     same("model of the server", grown.server_model, there.server_model)

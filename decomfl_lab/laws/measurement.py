@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from decomfl_lab.estimators.differences import ESTIMATORS, Estimator, Point
 from decomfl_lab.laws import strategies as draw_from
-from decomfl_lab.laws.contract import AnyClient, Case, Heard, Implementation, RoundWatch, Wavy, play
+from decomfl_lab.laws.contract import AnyClient, Case, Implementation, RoundWatch, Wavy, play
 from decomfl_lab.laws.recursion import WrittenOut
 from decomfl_lab.laws.register import LawBrokenError, bits, law, same
 from decomfl_lab.methods.hiso import Whitened
@@ -287,17 +287,16 @@ def records_are_of_their_rounds_replies(implementation: Implementation, case: Ca
     """a round's plans and its record have the rate, the number of directions and the seeds of that round, and the
     record's scalars are those of the replies that arrived.
     """
-    seen = Heard()
-    played = play(implementation, case, watch=seen)
+    played = play(implementation, case)
     for r, (at, record) in enumerate(zip(case.rounds, played.records, strict=True)):
         seeds = draw_seeds(case.seeding, played.server.run_seed, r, case.K, case.P(r), case.pool)
-        each: dict[str, Plan | RoundRecord] = {f"client {i}'s plan of": seen.plans[r, i] for i in at.clients}
+        each: dict[str, Plan | RoundRecord] = {f"client {i}'s plan of": played.heard[r, i][0] for i in at.clients}
         for what, found in {**each, "the record of": record}.items():
             same(f"seeds in {what} round {r}", list(found.seeds), list(seeds))
             wanted = r, case.eta(r), case.P(r), case.distribution
             says = found.round, found.eta, found.P, found.distribution
             same(f"round, rate, P and distribution in {what} round {r}", says, wanted)
-        arrived = [seen.replies[r, i].scalars for i in at.clients if i not in at.lost]
+        arrived = [played.heard[r, i][1].scalars for i in at.clients if i not in at.lost]
         columns = np.stack(arrived).reshape(len(arrived), -1).T
         # The mean of each scalar, of an exact sum, rounded once; of signs the majority's, 1 where as many have either.
         if arrived[0].dtype == np.int8:
