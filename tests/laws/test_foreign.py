@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from decomfl_lab import laws
-from tests.laws.foreign import Client, Foreign, Server, WeighingServer
+from tests.laws.foreign import Client, Foreign
 
 test_foreign = laws.pytest_suite(Foreign(), cases=8)
-LACKED = {"keyed_client", "lean_client", "sync_client", "backends", "direction", "aggregate"}
-LACKED |= {"weighing_server"}
+LACKED = {"keyed_client", "lean_client", "sync_client", "backends", "direction", "aggregate", "weighing_server"}
 
 
 def test_it_is_tried_on_all_laws_but_those_of_parts_and_rules_that_it_lacks() -> None:
@@ -19,27 +18,6 @@ def test_it_is_tried_on_all_laws_but_those_of_parts_and_rules_that_it_lacks() ->
     others = [name for name, law in laws.LAWS.items() if LACKED & set(law.parts)]
     assert [outcome.law for outcome in outcomes if outcome.status == "not yours"] == others
     assert outcomes.broken == []
-
-
-class _Weighing(Foreign):
-    def weighing_server(self, case: laws.Case) -> Any:
-        return WeighingServer(case)
-
-
-class _Unweighing(Foreign):
-    def weighing_server(self, case: laws.Case) -> Any:
-        server = WeighingServer(case)
-        server.mean = super(WeighingServer, server).mean  # type: ignore[method-assign]
-        return server
-
-
-@pytest.mark.thorough
-def test_a_server_of_its_own_that_weighs_clients_is_put_to_the_laws_of_weights_and_one_that_does_not_is_caught() -> (
-    None
-):
-    weights = [name for name, law in laws.LAWS.items() if "weighing_server" in law.parts]
-    assert [outcome.status for outcome in laws.verify(_Weighing(), cases=30, laws=weights)] == ["holds", "holds"]
-    assert laws.verify(_Unweighing(), cases=30, laws=weights).broken == weights
 
 
 class _NeverBack(Client):
@@ -73,26 +51,19 @@ REBUILT, BACK = "rebuilt-client-equals-server", "revert-leaves-every-bit"
     ],
 )
 def test_a_faulty_client_is_caught_by_a_case_that_tells(client: Any, law: str, says: str) -> None:
-    class Faulty(Foreign):
-        def client(self, case: Any, i: int, objective: Any = None) -> Any:
-            return client(case, i, super().client(case, i, objective).loss)
-
-    outcomes = laws.verify(Faulty(), cases=60, laws=[law])
+    outcomes = laws.verify(Foreign(client), cases=60, laws=[law])
     assert outcomes.broken == [law]
     assert re.search(says, outcomes[0].counterexample), outcomes[0].counterexample
 
 
-class _Unbounded(Server):
-    def _forget(self) -> None:
-        self.history.prune(min(self.held, default=0))
-
-
 def test_a_faulty_server_is_caught() -> None:
-    class Faulty(Foreign):
+    class Unbounded(Foreign):
         def server(self, case: Any, *, with_model: bool = True) -> Any:
-            return _Unbounded(case, with_model=with_model)
+            made = super().server(case, with_model=with_model)
+            made.keep = 0
+            return made
 
-    assert laws.verify(Faulty(), cases=40, laws=["a-bounded-history-is-enough"]).broken
+    assert laws.verify(Unbounded(), cases=40, laws=["a-bounded-history-is-enough"]).broken
 
 
 class _Unfinished(Client):
@@ -101,11 +72,7 @@ class _Unfinished(Client):
 
 
 def test_what_a_client_does_not_offer_while_it_runs_is_skipped_with_the_place() -> None:
-    class Lacks(Foreign):
-        def client(self, case: Any, i: int, objective: Any = None) -> Any:
-            return _Unfinished(case, i, objective)
-
-    (outcome,) = laws.verify(Lacks(), cases=5, laws=["replies-are-measurements"])
+    (outcome,) = laws.verify(Foreign(_Unfinished), cases=5, laws=["replies-are-measurements"])
     assert outcome.status == "skipped"
     assert re.fullmatch(r"NotImplementedError \(test_foreign.py line \d+\)", outcome.counterexample)
 
