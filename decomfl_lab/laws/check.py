@@ -49,11 +49,7 @@ _FEW = 25
 
 
 class _Untried(BaseException):
-    """A law is given up: status and reason. No Exception, of which hypothesis would look for a smaller one."""
-
-
-class _NothingMade(BaseException):
-    """A part of an implementation returned None; no Exception, as no case makes that smaller."""
+    """A law is given up: status, None for a bad part, and reason. No Exception, which hypothesis would make smaller."""
 
 
 class _Watch:
@@ -78,7 +74,7 @@ class _Watch:
                 self.check()
             return PARTS[part](self.of, *of, **named)
         if made is None:
-            raise _NothingMade(f"{part} of {self.own.name} must return what the laws are to use, got None")
+            raise _Untried(None, f"{part} of {self.own.name} must return what the laws are to use, got None")
         self.used.add(part)
         return made
 
@@ -124,7 +120,7 @@ def check_law(law: Law, implementation: Implementation, *, cases: int, seed: int
             watch.check()
         except UnsatisfiedAssumption:
             raise
-        except (NotImplementedError, _Untried, _NothingMade) as error:
+        except (NotImplementedError, _Untried) as error:
             if failing is not None:  # a case with which hypothesis would make the failure smaller: it is none
                 reject()
             if not isinstance(error, NotImplementedError):
@@ -157,10 +153,10 @@ def check_law(law: Law, implementation: Implementation, *, cases: int, seed: int
             run()
     except Unsatisfiable:
         pass
-    except _NothingMade as nothing:
-        raise InputError(str(nothing)) from None
     except _Untried as untried:
         status, why = untried.args
+        if status is None:
+            raise InputError(why) from None
         return came_out(status, 0, why)
     except (Exception, SystemExit) as error:  # any exception of a foreign implementation breaks the law
         if failing is not None and shrink and not isinstance(error, Flaky):
@@ -188,7 +184,7 @@ def _simplified(
             changed = (*inputs[:n], case, *inputs[n + 1 :])
             try:
                 check(*changed)
-            except (Exception, SystemExit, _Untried, _NothingMade) as other:
+            except (Exception, SystemExit, _Untried) as other:
                 if type(other) is type(error):
                     inputs, error = changed, other
                     return True

@@ -19,7 +19,7 @@ from torch import Tensor
 from decomfl_lab.errors import InputError
 from decomfl_lab.laws.contract import Case, Implementation
 from decomfl_lab.laws.register import LawBrokenError
-from decomfl_lab.noise import Backend, Distribution, Op, reference
+from decomfl_lab.noise import Distribution, Op, reference
 from decomfl_lab.noise.program import DISTRIBUTIONS, Code
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.messages import Held, Plan, Reply
@@ -38,7 +38,8 @@ def fitted(implementation: Implementation) -> Implementation:
     outside: Any = copy.copy(implementation)
     for part, edge in _EDGES.items():
         setattr(outside, part, partial(_fit, edge, getattr(implementation, part)))
-    outside.backends = partial(_backends, implementation.backends)
+    make: Any = implementation.backends
+    outside.backends = lambda: {name: own if hasattr(own, "run") else _Slices(own) for name, own in make().items()}
     return cast("Implementation", outside)
 
 
@@ -269,7 +270,3 @@ class _Slices(ByInstruction):
 
     def tile_square_sums(self, *at: int) -> _F64:
         raise NotImplementedError("square sums of tiles are not offered")
-
-
-def _backends(make: Callable[[], dict[str, Any]]) -> dict[str, Backend]:
-    return {name: own if hasattr(own, "run") else _Slices(own) for name, own in make().items()}

@@ -55,7 +55,7 @@ class WrittenOut:
         """The K local steps of a round's record, at the learning rate ``eta``, or the record's."""
         eta = record.eta if eta is None else eta
         for k, (seed, g) in enumerate(zip(record.seeds, record.scalars, strict=True), 1):
-            self._take(self.case.rule, self.vectors, seed, g, eta, last=k == record.K)
+            self._take(self.case.rule, seed, g, eta, last=k == record.K)
 
     def after_local_step(self, seed: StepSeed, g: ScalarArray, eta: float) -> "WrittenOut":
         """Another model: this one after a local step that a client takes between two measurements."""
@@ -63,14 +63,12 @@ class WrittenOut:
         other.__dict__.update(self.__dict__)
         other.vectors = dict(self.vectors)
         rule = Sgd() if self.case.rule.pool else self.case.rule  # the sums of a pool are of whole rounds
-        self._take(rule, other.vectors, seed, g, eta, last=False)
+        other._take(rule, seed, g, eta, last=False)
         return other
 
-    def _take(
-        self, rule: UpdateRule, vectors: dict[str, _Vector], seed: StepSeed, g: ScalarArray, eta: float, *, last: bool
-    ) -> None:
+    def _take(self, rule: UpdateRule, seed: StepSeed, g: ScalarArray, eta: float, *, last: bool) -> None:
         step = Step(keyed(seed, self.key), g, eta, self.case.distribution, last)
-        _step(rule, vectors, g, list(self.directions(seed, len(g))), eta, step)
+        _step(rule, self.vectors, g, list(self.directions(seed, len(g))), eta, step)
 
 
 def _narrow(v: _Vector, kind: str) -> _Vector:
@@ -80,8 +78,7 @@ def _narrow(v: _Vector, kind: str) -> _Vector:
 
 def _step(rule: UpdateRule, v: dict[str, _Vector], g: _Vector, z: list[_Vector], eta: float, step: Step) -> None:
     """One step of ``rule`` on the named vectors v, in numpy: every line is one formula of the rule's docstring."""
-    number = v["x"].dtype.type
-    P = g.size
+    number, P = v["x"].dtype.type, g.size
 
     def plus(vector: _Vector, factor: float) -> _Vector:
         for g_p, z_p in zip(g, z, strict=True):

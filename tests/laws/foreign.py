@@ -1,4 +1,4 @@
-"""The algorithm of ``examples/decomfl.py``, which shares no part with the lab, with more rules, and clients to be bent."""
+"""The algorithm of ``examples/decomfl.py``, which shares no part with the lab, with clients that can be bent."""
 
 import hashlib
 import io
