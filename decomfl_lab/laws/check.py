@@ -27,7 +27,6 @@ from decomfl_lab.interrupts import Interrupted, postponed
 from decomfl_lab.laws import (  # noqa: F401
     aggregation,
     federation,
-    machine,
     measurement,
     measurement_faults,
     stream,

@@ -29,7 +29,7 @@ from decomfl_lab.protocol.messages import HEADER_BYTES, Dense, Kind, Message, Pl
 from decomfl_lab.protocol.server import Server
 from decomfl_lab.protocol.weights import Weights
 from decomfl_lab.records.pool import PoolSums
-from decomfl_lab.records.record import RoundRecord
+from decomfl_lab.records.record import RoundRecord, ScalarArray
 from decomfl_lab.records.seeds import DerivedSeeds, PooledSeeds, pooled
 from decomfl_lab.replicas.pool_sums import PooledReplica
 from decomfl_lab.replicas.rebuild import rebuild_
@@ -126,6 +126,17 @@ def instead(of: type, method: str, wrong: Wrong) -> Any:
         return wrong(partial(called, part), part, *given, **named)
 
     return property(method_of) if computed else method_of
+
+
+def then(act: Callable[[Any, Any], object]) -> Wrong:
+    """What is right, and then something is done to the part, or to what came of it."""
+
+    def wrong(right: Any, part: Any, *given: Any, **named: Any) -> Any:
+        found = right(*given, **named)
+        act(part, found)
+        return found
+
+    return wrong
 
 
 # Clients ---------------------------------------------------------------------------------------------------------
@@ -246,25 +257,6 @@ def the_sum_beside(right: Any, replica: PooledReplica, records: Sequence[RoundRe
 # Servers ---------------------------------------------------------------------------------------------------------
 
 
-def in_order_of_arrival(right: Any, _: Server, replies: Iterable[Reply]) -> Any:
-    """Adds the scalars in float32 in the order in which they arrive."""
-    arrived = list(replies)
-    if not arrived or arrived[0].scalars.dtype == np.int8:
-        return right(arrived)
-    total = np.zeros_like(arrived[0].scalars)
-    for reply in arrived:
-        total += reply.scalars
-    mean = (total / np.float32(len(arrived))).astype(np.float32)
-    return right([replace(reply, scalars=mean) for reply in arrived])
-
-
-def forgets_too_much(right: Any, server: Server, replies: Iterable[Reply]) -> Any:
-    """Forgets what only the client that is furthest on has."""
-    record = right(replies)
-    server.history.prune(max(server.held, default=server.round))
-    return record
-
-
 def forgets_nothing(right: Any, server: Server, replies: Iterable[Reply]) -> Any:
     """Keeps every record."""
     start = server.history.start
@@ -280,12 +272,6 @@ def without_state(right: Any, _: Server) -> Snapshot:
     return replace(found, state={slot: torch.zeros_like(v) for slot, v in found.state.items()})
 
 
-def forgets_for_all(right: Any, server: Server, client: int) -> None:
-    """Forgets all records when one client has pulled the model."""
-    right(client)
-    server.history.prune(server.round)
-
-
 def planned(wrong: Callable[[Server, Plan], Plan]) -> Wrong:
     """The plans of a round, of which each is another."""
 
@@ -296,14 +282,13 @@ def planned(wrong: Callable[[Server, Plan], Plan]) -> Wrong:
     return plan_round
 
 
-def multiplied(factor: Callable[[Server, Sequence[Reply]], float]) -> Wrong:
-    """Scalars that are no signs are multiplied by a number before they are aggregated."""
+def taken(other: Callable[[ScalarArray, Server, Sequence[Reply]], Any], *dtypes: type) -> Wrong:
+    """Other scalars are taken for those of each reply, which are of these types."""
 
     def aggregate(right: Any, server: Server, replies: Iterable[Reply]) -> Any:
         arrived = list(replies)
-        if arrived and arrived[0].scalars.dtype == np.float32:
-            number = np.float32(factor(server, arrived))
-            arrived = [replace(reply, scalars=number * reply.scalars) for reply in arrived]
+        if arrived and arrived[0].scalars.dtype in dtypes:
+            return right([replace(reply, scalars=other(reply.scalars, server, arrived)) for reply in arrived])
         return right(arrived)
 
     return aggregate
@@ -313,15 +298,6 @@ def accepted(right: Any, server: Server, reply: Reply) -> None:
     """Looks only at who answers."""
     if reply.client not in server._planned:
         right(reply)
-
-
-def summed_votes(right: Any, _: Server, replies: Iterable[Reply]) -> Any:
-    """Adds up what is sent instead of signs: who says 100 has a hundred votes."""
-    arrived = list(replies)
-    if arrived and arrived[0].scalars.dtype == np.int8:
-        said = np.where(np.sum([reply.scalars for reply in arrived], axis=0) >= 0, 1, -1).astype(np.int8)
-        arrived = [replace(reply, scalars=said) for reply in arrived]
-    return right(arrived)
 
 
 # Weights ---------------------------------------------------------------------------------------------------------
@@ -377,17 +353,6 @@ def earlier_sums(right: Any, ledger: Ledger, client: int, message: Any, *, upwar
 
 
 _CLOCK = itertools.count()
-
-
-def _seeded(seed: Callable[[], int]) -> Wrong:
-    """A server of another seed than the case's."""
-
-    def made(right: Any, _: Planted, case: Case, *, with_model: bool = True) -> Any:
-        server = right(case, with_model=with_model)
-        server.seed = seed()
-        return server
-
-    return made
 
 
 def shared_batches(right: Any, planted: Planted, case: Case, i: int, objective: Objective | None = None) -> Any:
@@ -569,7 +534,10 @@ plant({
         replace(plan, records=tuple(replace(record, eta=plan.eta) for record in plan.records))
     )),
     "lacking-records-not-missed": (_REBUILT, Client, "_catch_up", lacking),
-    "client-order-changed": ("reply-order-does-not-matter", Server, "aggregate", in_order_of_arrival),
+    # Adds the scalars in float32 in the order in which they arrive.
+    "client-order-changed": ("reply-order-does-not-matter", Server, "aggregate", taken(
+        lambda _, __, arrived: sum(reply.scalars for reply in arrived) / np.float32(len(arrived)), np.float32
+    )),
     "round-skipped": (_REBUILT, Replica, "catch_up", without_the_second),
     "rate-of-the-last-for-all": ("history-in-pieces-equals-in-one-go", Replica, "catch_up", last_rate),
     "decay-forgotten": (_RECURSION, Replica, "_program", without_decay),
@@ -589,17 +557,23 @@ plant({
     "tensors-restart-the-stream": ("whole-vector-equals-per-tensor", Replica, "_run", each_from_0),
     "sums-in-single": (_RECURSION, PooledReplica, "_apply_all", sums_in_single),
     "place-off-by-one": (_RECURSION, PooledReplica, "_apply_all", the_sum_beside),
-    "pruned-too-far": (_PRUNING, Server, "aggregate", forgets_too_much),
+    # Forgets what only the client that is furthest on has.
+    "pruned-too-far": (_PRUNING, Server, "aggregate", then(
+        lambda server, _: server.history.prune(max(server.held, default=server.round))
+    )),
     "never-pruned": (_PRUNING, Server, "aggregate", forgets_nothing),
     "pull-without-state": ("dense-pull-equals-replay", Server, "dense_model", without_state),
-    "pull-prunes-for-all": ("any-order-of-events-keeps-the-bits", Server, "note_dense_pull", forgets_for_all),
+    # Forgets all records when one client has pulled the model.
+    "pull-prunes-for-all": ("any-order-of-events-keeps-the-bits", Server, "note_dense_pull", then(
+        lambda server, _: server.history.prune(server.round)
+    )),
     # Plans a round with the learning rate of the one before.
     "rate-of-the-round-before": (_RECURSION, Server, "plan_round", planned(
         lambda server, plan: replace(plan, eta=server.eta(max(server.round - 1, 0)))
     )),
     # Halves every scalar where it keeps no model.
-    "model-decides": ("the-server-needs-no-model", Server, "aggregate", multiplied(
-        lambda server, _: 0.5 if server.replica is None else 1.0
+    "model-decides": ("the-server-needs-no-model", Server, "aggregate", taken(
+        lambda g, server, _: np.float32(0.5) * g if server.replica is None else g, np.float32
     )),
     # Step seeds derive from the run's seed alone where they are not sent.
     "round-forgotten-in-seeds": ("fewer-seeds-give-the-same-models", Server, "plan_round", planned(
@@ -621,7 +595,11 @@ plant({
         server.round - server.keep - 1 if server.keep else 0
     )),
     "any-reply-accepted": (_REFUSED, Server, "check", accepted),
-    "votes-have-weights": (_REFUSED, Server, "aggregate", summed_votes),
+    # Adds up what is sent instead of signs: who says 100 has a hundred votes.
+    "votes-have-weights": (_REFUSED, Server, "aggregate", taken(
+        lambda _, __, arrived: np.int8(2) * (np.sum([reply.scalars for reply in arrived], axis=0) >= 0) - np.int8(1),
+        np.int8,
+    )),
     # Gives every client the same weight, whatever it has said.
     "weights-ignored": (_WEIGHED, Weights, "of", _reweighed(lambda weights: (1,) * len(weights))),
     # Gives each client the weight of the one that stands after it among those that answered.
@@ -637,8 +615,9 @@ plant({
     "numbers-may-change": (_WEIGHED, Weights, "note", said_again),
     "any-number-of-examples": (_WEIGHED, Weights, "note", any_number),
     # Divides the weighed sum by how many clients answered.
-    "divided-by-the-number-of-clients": (_WEIGHED, Server, "aggregate", multiplied(
-        lambda server, arrived: float(np.mean(server.weights.of(reply.client for reply in arrived) or (1,)))
+    "divided-by-the-number-of-clients": (_WEIGHED, Server, "aggregate", taken(
+        lambda g, server, arrived: np.float32(np.mean(server.weights.of(own.client for own in arrived) or (1,))) * g,
+        np.float32,
     )),
     # Counts no element of a model that is sent.
     "pull-not-counted": ("pulling-or-replaying-is-a-matter-of-cost", Ledger, "sent", _uncounted(
@@ -653,8 +632,8 @@ plant({
         Reply, "up", lambda counts, _: replace(counts, bytes=counts.bytes - HEADER_BYTES)
     )),
     "sums-of-an-earlier-round": (_REBUILT, Ledger, "sent", earlier_sums),
-    "seed-of-the-clock": (_REPEATS, Planted, "server", _seeded(lambda: next(_CLOCK))),
-    "seed-ignored": (_REPEATS, Planted, "server", _seeded(lambda: 0)),
+    "seed-of-the-clock": (_REPEATS, Planted, "server", then(lambda _, server: setattr(server, "seed", next(_CLOCK)))),
+    "seed-ignored": (_REPEATS, Planted, "server", then(lambda _, server: setattr(server, "seed", 0))),
     # Draws other seeds where there is another number of clients.
     "seeds-of-so-many-clients": (_JOINS, Server, "run_seed", lambda _, server: noise.derive_seed(
         server.seed, server.M

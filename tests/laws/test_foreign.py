@@ -115,7 +115,7 @@ def test_a_record_that_is_none_is_no_refusal_but_a_broken_law() -> None:
 
 def test_a_refusal_keeps_its_name_and_place() -> None:
     (outcome,) = laws.verify(Foreign(_Refuses), cases=5, laws=["revert-leaves-every-bit"])
-    assert outcome.counterexample.startswith("raised   ValueError: not today (test_edge.py line ")
+    assert outcome.counterexample.startswith("raised   ValueError: not today (test_foreign.py line ")
 
 
 def test_what_a_part_refuses_is_not_tried_with_the_labs() -> None:

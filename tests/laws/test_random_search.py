@@ -14,7 +14,7 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
 from decomfl_lab.federations.remote import RemoteFederation
 from decomfl_lab.laws import Implementation, histories
-from decomfl_lab.laws.faults import Wrong, instead
+from decomfl_lab.laws.faults import Wrong, instead, then
 from decomfl_lab.laws.random_search import Decisions, Search
 from decomfl_lab.protocol import session
 from decomfl_lab.protocol.delivery import Delivery
@@ -85,24 +85,9 @@ def earlier_steps(right: Any, own: Any, i: int, r: int) -> Any:
         own.steps = steps
 
 
-def fewer(right: Any, server: Any, *args: Any, **options: Any) -> None:
-    right(*args, **options)
-    server.quorum = max(1, server.quorum - 1)
-
-
 def without_room(right: Any, _: Any, entry: Any) -> None:
     with contextlib.suppress(InputError):
         right(entry)
-
-
-def moves_first(right: Any, server: Any, entry: Any) -> None:
-    server.observer.catch_up([entry.record])
-    right(entry)
-
-
-def without_steps(right: Any, server: Any, saved: Any) -> None:
-    right(saved)
-    server.coordinator.steps = [0] * server.server.M
 
 
 def steps_of_logged_rounds(right: Any, server: Any) -> Any:
@@ -124,13 +109,7 @@ def measured_twice(_: Any, host: Any, i: int, plan: Any) -> bool:
     return False
 
 
-def without_answers(right: Any, host: Any, path: Any) -> None:
-    right(path)
-    host._answers = {}
-
-
-def without_places(right: Any, host: Any, path: Any) -> None:
-    right(path)
+def without_places(host: Any, _: Any) -> None:
     for client in host.clients.values():
         client.steps_taken = 0
 
@@ -184,23 +163,31 @@ FAULTS: dict[str, tuple[type, str, Wrong, str]] = {
     "who comes back is told a record too few": (Delivery, "bring_up", lambda right, own, i, r, ledger: (
         right(i, min(r + 1, own.server.round), ledger)
     ), END),
-    "a quorum is one reply fewer": (Remote, "__init__", fewer, "no quorum of"),
+    "a quorum is one reply fewer": (
+        Remote, "__init__", then(lambda own, _: vars(own).update(quorum=max(1, own.quorum - 1))), "no quorum of"
+    ),
     "refused clients count in the quorum": (Remote, "_exchange", lambda right, own, frames, count: (
         right(frames, lambda: count() + len(own.coordinator.refused))
     ), "no quorum of|replies of round . must number at least 1"),
     "a round goes on though the disk is full": (
         Remote, "_write", without_room, f"a client held a model of round .* but the log|{FULL}"
     ),
-    "x moves before the round is in the log": (Remote, "_write", moves_first, FULL),
+    "x moves before the round is in the log": (Remote, "_write", lambda right, server, entry: (
+        server.observer.catch_up([entry.record]), right(entry)
+    ), FULL),
     "digests are not looked at": (
         Coordinator, "_agrees", lambda _, own, hello: bool(hello.round <= own.round), f"{RECORD}|{END}"
     ),
-    "a checkpoint has no local steps": (Remote, "load", without_steps, RECORD),
+    "a checkpoint has no local steps": (
+        Remote, "load", then(lambda own, _: vars(own.coordinator).update(steps=[0] * own.server.M)), RECORD
+    ),
     "the local steps of logged rounds are not counted": (Remote, "advance", steps_of_logged_rounds, RECORD),
     "who measured in vain is not told": (Coordinator, "close", in_vain, RECORD),
     "a plan that comes twice is measured twice": (Host, "_is_known", measured_twice, RECORD),
-    "a host comes back without its answers": (Host, "load", without_answers, RECORD),
-    "a host comes back without its places in the data": (Host, "load", without_places, RECORD),
+    "a host comes back without its answers": (
+        Host, "load", then(lambda host, _: vars(host).update(_answers={})), RECORD
+    ),
+    "a host comes back without its places in the data": (Host, "load", then(without_places), RECORD),
     "a late welcome is believed": (Host, "_read", believed, RECORD),
     "answers are counted twice": (Coordinator, "_counted", lambda *_: 0, "the bytes that both ledgers count"),
     "a checkpoint does not have who knows the seed": (Remote, "save", without_seed, KNOWN),
