@@ -196,18 +196,16 @@ def _simplified(
 
 def _made(part: Any) -> bool:
     """Whether a part does anything but to say that it is not offered, as those of the template do."""
-    code = getattr(part, "__code__", None)
-    return code is None or code.co_names != ("NotImplementedError",)
+    return getattr(getattr(part, "__code__", None), "co_names", None) != ("NotImplementedError",)
 
 
 def _place(error: BaseException) -> str:
     """The last line of somebody else's that ran before the error, in brackets; nothing where all are the lab's."""
-    own = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith("<") and not _LIBRARIES.intersection(Path(frame.filename).parents)
-    ]
-    return f" ({Path(own[-1].filename).name} line {own[-1].lineno})" if own else ""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        if not frame.filename.startswith("<") and not _LIBRARIES.intersection(path.parents):
+            return f" ({path.name} line {frame.lineno})"
+    return ""
 
 
 _LIBRARIES = {Path(module.__file__ or "").parent for module in (decomfl_lab, hypothesis, np, torch, traceback)}
@@ -266,14 +264,13 @@ def verify(
     return outcomes
 
 
-def _require(implementation: Implementation, cases: int, seed: int) -> None:
-    wanted = "be an instance of laws.Implementation"
-    require(isinstance(implementation, Implementation), "implementation", wanted, implementation)
+def _require(own: Implementation, cases: int, seed: int) -> None:
+    require(isinstance(own, Implementation), "implementation", "be an instance of laws.Implementation", own)
     require_possible("cases", require_int("cases", cases, 1), operations=1e7 * cases)
     require_int("seed", seed, 0)
-    _require_reasons("skips", implementation.skips)
-    if implementation.own:  # else clients and server have two arithmetics
-        made = implementation.replaced
+    _require_reasons("skips", own.skips)
+    if own.own:  # else clients and server have two arithmetics
+        made = own.replaced
         whole = "client" in made and bool({"replica", "server"} & made)
         require(whole, "own", "be of who makes the client, and the replica or the server", sorted(made))
 

@@ -131,15 +131,13 @@ class Wavy:
         """φ_n(i, t), shape (3,); irrational multiples, so that no client's phases are another's some steps later."""
         return np.array([1.0, 2.0, 3.0]) * (math.sqrt(2) * self.client + math.sqrt(3) * step)
 
-    def values(self, points: NDArray[np.float64], step: int) -> NDArray[np.float64]:
+    def values(self, points: NDArray[np.float64], step: int) -> Any:
         """F at each of ``points`` (n, d), in float64; shape (n,)."""
-        found: NDArray[np.float64] = np.sin(points @ self.waves.T + self.phases(step)) @ (1 / (3 * self.scales))
-        return found
+        return np.sin(points @ self.waves.T + self.phases(step)) @ (1 / (3 * self.scales))
 
-    def gradient(self, x: NDArray[np.float64], step: int) -> NDArray[np.float64]:
+    def gradient(self, x: NDArray[np.float64], step: int) -> Any:
         """∇f(x) in float64; shape (d,)."""
-        found: NDArray[np.float64] = np.cos(self.waves @ x + self.phases(step)) / (3 * self.scales) @ self.waves
-        return found
+        return np.cos(self.waves @ x + self.phases(step)) / (3 * self.scales) @ self.waves
 
     def __call__(self, x: Tensor | NDArray[Any], step: int) -> float:
         """See ``Objective``; x may be an array, too."""
@@ -161,12 +159,11 @@ def _wide(x: Tensor | NDArray[Any]) -> NDArray[np.float64]:
 
 
 @lru_cache(maxsize=64)
-def _waves(d: int) -> NDArray[np.float64]:
+def _waves(d: int) -> Any:
     """The rows s_n a_n: cosines of incommensurable frequencies, so that no element is 0 and no two rows are alike."""
     a = np.cos(np.outer([1.0, math.sqrt(2), math.sqrt(5)], np.arange(d)))
     a += np.sign(a)  # no element is small
-    found: NDArray[np.float64] = Wavy.scales[:, None] * a / np.linalg.norm(a, axis=1, keepdims=True)
-    return found
+    return Wavy.scales[:, None] * a / np.linalg.norm(a, axis=1, keepdims=True)
 
 
 class AnyReplica(Protocol):
@@ -360,8 +357,7 @@ class Implementation:
 
     def aggregate(self, rule: Aggregation, replies: Sequence[ScalarArray]) -> ScalarArray:
         """A round's scalars of the clients', by one of the rules of ``protocol.aggregation``."""
-        found: ScalarArray = rule(replies)
-        return found
+        return cast("ScalarArray", rule(replies))
 
     def encode(self, message: Message) -> bytes:
         """Any message as bytes."""
@@ -381,8 +377,7 @@ class Implementation:
 
     def _replica(self, case: Case, *, per_tensor: bool = False) -> Any:
         """The lab's, of which the lab's client and server want more than a replica has by the contract."""
-        sizes = case.sizes if per_tensor else None
-        return self._kind(kind_of(case.rule))(case.initial(), case.rule, sizes=sizes)
+        return self._kind(kind_of(case.rule))(case.initial(), case.rule, sizes=case.sizes if per_tensor else None)
 
     def _kind(self, right: type) -> Any:
         """The class that is made in place of one of the lab's, which a planted fault exchanges."""
@@ -393,10 +388,9 @@ class Implementation:
 
         Of the lab's every second one applies updates tensor by tensor.
         """
-        objective = Wavy(case.d, i) if objective is None else objective
+        loss = Wavy(case.d, i) if objective is None else objective
         replica = self._replica(case, per_tensor=i % 2 == 1)
-        made: AnyClient = self._kind(Client)(i, replica, objective, self.measured_by(case), case.mu)
-        return made
+        return cast("AnyClient", self._kind(Client)(i, replica, loss, self.measured_by(case), case.mu))
 
     def keyed_client(self, case: Case, i: int, key: int) -> AnyClient:
         """Client i with the private key that clients share and the server does not know.
@@ -424,7 +418,7 @@ class Implementation:
         replica: Any = None
         if with_model:
             replica = self.replica(case) if self.own else self._replica(case)
-        if not with_model and case.rule.pool:
+        elif case.rule.pool:
             replica = make_replica(case.initial().to("meta"), case.rule)
         made: AnyServer = self._kind(Server)(
             M=case.M,
@@ -455,8 +449,7 @@ class Implementation:
 
     def ledger(self, case: Case) -> Ledger:
         """A ledger that encodes and counts."""
-        made: Ledger = self._kind(Ledger)(case.M, encode=self.encode)
-        return made
+        return cast("Ledger", self._kind(Ledger)(case.M, encode=self.encode))
 
     def delivery(self, case: Case, policy: PullPolicy | None = None, *, with_model: bool = True) -> Delivery:
         """The lab's delivery of a server at round 0, by this codec."""

@@ -171,10 +171,8 @@ def a_gap_is_refused(implementation: Implementation, case: Case) -> None:
     records = play(implementation, case).records
     replica = implementation.replica(case)
     for record in records[1:]:
-        before, otherwise = (
-            model_of(replica),
-            f"a replica at round {replica.round} took the record of round {record.round}",
-        )
+        before = model_of(replica)
+        otherwise = f"a replica at round {replica.round} took the record of round {record.round}"
         refused(otherwise, partial(replica.catch_up, [record]))
         same("model after a refused record", model_of(replica), before)
 
@@ -183,9 +181,7 @@ def a_gap_is_refused(implementation: Implementation, case: Case) -> None:
 def ledger_counts_what_is_sent(implementation: Implementation, case: Case) -> None:
     """the ledger counts K·P scalars a reply and a record sent, the seeds of its mode, and the bytes really encoded."""
     played = play(implementation, case)
-    track = case.tracking is Tracking.CLIENTS
-    held = [0] * case.M
-    told: set[int] = set()
+    held, told = [0] * case.M, set[int]()
     wanted = [{"scalars up": 0, "scalars down": 0, "seeds down": 0} for _ in held]
     for r, at in enumerate(case.rounds):
         for i in at.clients:
@@ -197,7 +193,8 @@ def ledger_counts_what_is_sent(implementation: Implementation, case: Case) -> No
             seeds += case.seeding.needs_run_seed and i not in told
             told |= {i} - at.lost  # until it answers nobody knows whether it was told
             row["seeds down"] += seeds
-            if track or i not in at.lost:  # a client knows what it holds, whatever became of its reply
+            # A client knows what it holds, whatever became of its reply.
+            if case.tracking is Tracking.CLIENTS or i not in at.lost:
                 held[i] = r
     for i, (up, down) in enumerate(zip(played.ledger.up, played.ledger.down, strict=True)):
         found = {"scalars up": up.scalars, "scalars down": down.scalars, "seeds down": down.seeds}

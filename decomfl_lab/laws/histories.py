@@ -10,7 +10,7 @@ import heapq
 import itertools
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ from decomfl_lab.protocol.session import Coordinator, Frames, Host
 from decomfl_lab.protocol.terms import Terms
 from decomfl_lab.protocol.weights import Weights
 from decomfl_lab.protocol.wire import decode, split_frame
-from decomfl_lab.records.record import RoundRecord, ScalarArray
+from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import Momentum
 
@@ -120,6 +120,7 @@ class Stand(Implementation):
     def __init__(self) -> None:
         self.decode = cache(super().decode)  # type: ignore[method-assign]
         self._encoded: dict[Any, bytes] = {}
+        self._first = _Chain(case_of(SIMPLEST).initial(), Momentum(0.5))  # the replica at x_0, which all settings share
 
     def encode(self, message: Message) -> bytes:
         """See ``Implementation``."""
@@ -127,11 +128,6 @@ class Stand(Implementation):
         if key not in self._encoded:
             self._encoded[key] = super().encode(message)
         return self._encoded[key]
-
-    @cached_property
-    def _first(self) -> _Chain:
-        """The replica at x_0, which all settings share."""
-        return _Chain(case_of(SIMPLEST).initial(), Momentum(0.5))
 
     def _replica(self, case: Case, *, per_tensor: bool = False) -> Any:  # noqa: ARG002
         return self._first.clone()
@@ -354,17 +350,14 @@ class Sessions(World):
                 digests.append(replica.digest())
         return digests, steps
 
-    def _measured(self, i: int, steps: int, replica: Any) -> ScalarArray:
+    def _measured(self, i: int, steps: int, replica: Any) -> Any:
         """What client i measures at this model in its local steps ``steps``, ``steps`` + 1, ..."""
         terms, r = Terms.of(self._delivery().server), replica.round
         assert terms.eta is not None
         client = self._client(i)
         client.replica.restore(replica.snapshot())
         client.steps_taken = steps
-        scalars: ScalarArray = client.handle(
-            Plan(r, terms.eta(r), terms.P(r), terms.distribution, terms.seeds(r))
-        ).scalars
-        return scalars
+        return client.handle(Plan(r, terms.eta(r), terms.P(r), terms.distribution, terms.seeds(r))).scalars
 
 
 # Deliveries -----------------------------------------------------------------------------------------------------------
@@ -506,13 +499,7 @@ class Deliveries(World):
             return ()
 
         self._exchange(self._due, takes)
-        self._closes(r)
-
-    def _exchange(self, frames: Mapping[int, Any], take: Any) -> None:
-        self.exchange(Frames(frames, {}, lambda i: frames[i]), take, WAITS)
-
-    def _closes(self, r: int) -> None:
-        """The round ends with the replies that came, if there are any; one that is late or doubled changes nothing."""
+        # The round ends with the replies that came, if there are any; one that is late or doubled changes nothing.
         right = {i: reply for i, reply in self._answers if reply.round == r and i in self._due}
         late = [reply for _, reply in self._answers if reply.round < r]
         record = None
@@ -537,9 +524,11 @@ class Deliveries(World):
         self._due = {}
         self._check()
 
-    def _record(self, replies: Sequence[Reply]) -> RoundRecord:
-        record: RoundRecord = self._delivery.close([self._own.implementation.encode(reply) for reply in replies])
-        return record
+    def _exchange(self, frames: Mapping[int, Any], take: Any) -> None:
+        self.exchange(Frames(frames, {}, lambda i: frames[i]), take, WAITS)
+
+    def _record(self, replies: Sequence[Reply]) -> Any:
+        return self._delivery.close([self._own.implementation.encode(reply) for reply in replies])
 
     def _check(self) -> None:
         """The server's model and records, and that it keeps what clients need."""

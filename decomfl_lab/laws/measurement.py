@@ -16,7 +16,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -360,27 +360,21 @@ class _Place:
         if self.estimator == "projection":
             g, tolerance = self._slopes(u)
         else:
-            error = self._error(self.mu, u)
-            above = self.loss.values(self.x + self.mu * u, self.step)
-            if self.estimator == "forward":
-                g = (above - self.loss.values(self.x[None], self.other_end)) / self.mu
-                tolerance = 2 * error / self.mu
-            else:
-                g = (above - self.loss.values(self.x - self.mu * u, self.other_end)) / (2 * self.mu)
-                tolerance = error / self.mu
+            apart = self.mu * (1 if self.estimator == "forward" else 2)  # of the two points
+            below = self.loss.values(self.x + (self.mu - apart) * u, self.other_end)
+            g = (self.loss.values(self.x + self.mu * u, self.step) - below) / apart
+            tolerance = 2 * self._error(self.mu, u) / apart
         return g, tolerance + 2.0**-23 * np.abs(g)
 
     @property
     def _bound(self) -> _Floats:
         """A_j, shape (d,)."""
-        found: _Floats = np.abs(self.loss.waves).T @ (1 / (3 * self.loss.scales))
-        return found
+        return cast("_Floats", np.abs(self.loss.waves).T @ (1 / (3 * self.loss.scales)))
 
     def _error(self, c: float, u: _Floats) -> _Floats:
         """By how much a right client's f at x + c u may differ, for each row of u."""
         size = np.abs(self.x) @ self._bound + abs(c) * np.abs(u) @ self._bound
-        found: _Floats = 3 * self.unit * size + (self.x.size + 64) * 2.0**-52 * (1 + size)
-        return found
+        return 3 * self.unit * size + (self.x.size + 64) * 2.0**-52 * (1 + size)
 
     def _slopes(self, u: _Floats) -> tuple[_Floats, _Floats]:
         """⟨∇f(x), u_p⟩ and by how much a right client's may differ, before they are rounded to float32."""
