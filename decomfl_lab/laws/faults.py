@@ -207,12 +207,6 @@ def without_the_second(_: Any, replica: Replica, records: Iterable[RoundRecord])
     return len(missed)
 
 
-def last_rate(right: Any, _: Replica, records: Iterable[RoundRecord]) -> Any:
-    """Replays a lag with the learning rate of its last round."""
-    records = list(records)
-    return right(replace(record, eta=records[-1].eta) for record in records)
-
-
 def without_decay(right: Any, replica: Replica) -> Any:
     """Leaves weight decay out, as all others do."""
     rule: Any = replica.rule
@@ -294,12 +288,6 @@ def taken(other: Callable[[ScalarArray, Server, Sequence[Reply]], Any], *dtypes:
     return aggregate
 
 
-def accepted(right: Any, server: Server, reply: Reply) -> None:
-    """Looks only at who answers."""
-    if reply.client not in server._planned:
-        right(reply)
-
-
 # Weights ---------------------------------------------------------------------------------------------------------
 
 
@@ -317,12 +305,6 @@ def said_again(right: Any, weights: Weights, client: int, n: int) -> None:
     """Lets a client say another number of examples later."""
     weights.examples.pop(client, None)
     right(client, n)
-
-
-def any_number(right: Any, weights: Weights, client: int, n: int) -> None:
-    """Takes whatever number a client says first."""
-    if weights.examples.setdefault(client, n) != n:
-        right(client, n)
 
 
 # Ledgers ---------------------------------------------------------------------------------------------------------
@@ -445,11 +427,6 @@ def the_other_way(right: Any, _: Planted, case: Case, i: int, objective: Perturb
 # Backends --------------------------------------------------------------------------------------------------------
 
 
-def fused(_: Any, __: ByInstruction, r: _Floats, c: np.float32, z: _F32) -> None:
-    """The product is not rounded before the sum."""
-    r[:] = (np.longdouble(c) * z.astype(np.longdouble) + r).astype(r.dtype)
-
-
 def swapped_words(right: Any, _: ByInstruction, key: int, direction: int, first: int, count: int, *of: Any) -> Any:
     """Words 2 and 3 of a tile change places."""
     tiles = -(-(first + count) // TILE) - first // TILE
@@ -539,7 +516,10 @@ plant({
         lambda _, __, arrived: sum(reply.scalars for reply in arrived) / np.float32(len(arrived)), np.float32
     )),
     "round-skipped": (_REBUILT, Replica, "catch_up", without_the_second),
-    "rate-of-the-last-for-all": ("history-in-pieces-equals-in-one-go", Replica, "catch_up", last_rate),
+    # Replays a lag with the learning rate of its last round.
+    "rate-of-the-last-for-all": ("history-in-pieces-equals-in-one-go", Replica, "catch_up", lambda right, _, records: (
+        right([replace(record, eta=records[-1].eta) for record in records])
+    )),
     "decay-forgotten": (_RECURSION, Replica, "_program", without_decay),
     # Adds the estimate of the gradient, as all others do.
     "steps-go-uphill": (_RECURSION, Replica, "_real", lambda right, _, step: replace(
@@ -594,7 +574,10 @@ plant({
     "queue-too-long": ("a-bounded-history-is-enough", Server, "_prune", lambda _, server: server.history.prune(
         server.round - server.keep - 1 if server.keep else 0
     )),
-    "any-reply-accepted": (_REFUSED, Server, "check", accepted),
+    # Looks only at who answers.
+    "any-reply-accepted": (_REFUSED, Server, "check", lambda right, server, reply: (
+        None if reply.client in server._planned else right(reply)
+    )),
     # Adds up what is sent instead of signs: who says 100 has a hundred votes.
     "votes-have-weights": (_REFUSED, Server, "aggregate", taken(
         lambda _, __, arrived: np.int8(2) * (np.sum([reply.scalars for reply in arrived], axis=0) >= 0) - np.int8(1),
@@ -613,7 +596,10 @@ plant({
         lambda weights: tuple(map(math.isqrt, weights))
     )),
     "numbers-may-change": (_WEIGHED, Weights, "note", said_again),
-    "any-number-of-examples": (_WEIGHED, Weights, "note", any_number),
+    # Takes whatever number a client says first.
+    "any-number-of-examples": (_WEIGHED, Weights, "note", lambda right, weights, client, n: (
+        None if weights.examples.setdefault(client, n) == n else right(client, n)
+    )),
     # Divides the weighed sum by how many clients answered.
     "divided-by-the-number-of-clients": (_WEIGHED, Server, "aggregate", taken(
         lambda g, server, arrived: np.float32(np.mean(server.weights.of(own.client for own in arrived) or (1,))) * g,
@@ -688,7 +674,10 @@ plant({
     "corrected-in-single": (_SYNC, SyncReplica, "_correct", lambda _, replica, program, own, step: (
         replica.rule.emit_correction(program, replica._real(own), step, wide=False)
     )),
-    "fused-multiply-add": (_PROGRAMS, ByInstruction, "add", fused),
+    # The product is not rounded before the sum.
+    "fused-multiply-add": (_PROGRAMS, ByInstruction, "add", lambda _, __, r, c, z: (
+        np.copyto(r, np.longdouble(c) * z.astype(np.longdouble) + r, casting="unsafe")
+    )),
     "words-swapped": ("known-answers-are-given", ByInstruction, "directions", swapped_words),
     # A slice that does not begin where a tile begins gets the next tile's numbers.
     "tile-off-by-one": ("slices-and-backends-agree", ByInstruction, "directions", (
