@@ -34,12 +34,11 @@ from decomfl_lab.laws import (  # noqa: F401
 )
 from decomfl_lab.laws.contract import PARTS, AcrossDevices, Case, Implementation, RefusedError
 from decomfl_lab.laws.edge import fitted
-from decomfl_lab.laws.faults import FAULTS, narrow
+from decomfl_lab.laws.faults import AROUND, FAULTS, around, narrow
 from decomfl_lab.laws.method import of_method
 from decomfl_lab.laws.outcomes import Outcome, Outcomes, Status, suite
 from decomfl_lab.laws.register import LAWS, Law, LawBrokenError
 from decomfl_lab.laws.strategies import Support
-from decomfl_lab.laws.wrapper_faults import AROUND, around
 from decomfl_lab.methods.method import Method
 from decomfl_lab.plugins import made
 
@@ -300,7 +299,7 @@ def planted(
 
     Some faults are rare, so the law that is meant to catch one is tried on up to 25 times as many cases. Every law is
     left at its first failure. A fault behind a narrow ``supports`` (``faults.narrow``), and one around somebody's own
-    parts (``wrapper_faults``), is put to that law alone.
+    parts (``faults.AROUND``), is put to that law alone.
 
     Args:
         implementation: Around whose own parts faults are put; None for the lab's, which has faults of its own.

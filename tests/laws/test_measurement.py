@@ -1,19 +1,186 @@
-"""What a client sends is measured: every way of being wrong is noticed and told, and no right way is taken for one."""
+"""What clients send is what they measure, or what a method says that they make of it: every other way is told."""
 
 import re
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 
+import decomfl_lab as lab
 from decomfl_lab import laws
-from decomfl_lab.laws import LAWS, Wavy
+from decomfl_lab.cli.main import main
+from decomfl_lab.laws import Wavy
 from decomfl_lab.laws.check import check_law
+from decomfl_lab.methods.registry import LAGGING, METHODS
+from decomfl_lab.noise import Format
+from decomfl_lab.protocol.client import Client as LabsClient
+from decomfl_lab.protocol.messages import Plan, Reply
+from decomfl_lab.records.schedules import Schedule
+from decomfl_lab.replicas.rules import LowPrecision, Step
 from tests.laws.foreign import Client, Foreign
+from tests.refusals import refuses
 from tests.thorough import sampled
 
-LAW = "replies-are-measurements"
+MEASURED = "replies-are-measurements"
+SOME = (MEASURED, "rebuilt-client-equals-server", "revert-leaves-every-bit", "records-are-of-their-rounds-replies")
+
+
+class _Changing:
+    """An estimator around another one, whose scalars go through a function."""
+
+    def __init__(self, inner: Any, change: Callable[[Any], Any]) -> None:
+        self.inner, self.change, self.wants_slopes, self.points = inner, change, inner.wants_slopes, inner.points
+
+    def combine(self, values: Any, slopes: Any, mu: float) -> Any:
+        found = self.inner.combine(values, slopes, mu)
+        return replace(found, g=self.change(found.g))
+
+
+class _SendsOtherwise(LabsClient):
+    """What it sends goes through a function; its local steps were taken by what did not."""
+
+    change: Any
+
+    def handle(self, plan: Plan) -> Reply:
+        reply = super().handle(plan)
+        return replace(reply, scalars=self.change(reply.scalars))
+
+
+class Changed(lab.DeComFL):
+    """It says that scalars go through one function, steps by what went through another, and sends a third's."""
+
+    said = stepped = sent = staticmethod(lambda g: g)
+
+    def measured_by(self) -> Any:
+        return _Changing(super().measured_by(), self.said)
+
+    def clients(self, setting: Any, start: Any, estimator: Any, mu: float = 1.0, **more: Any) -> Any:
+        found = super().clients(setting, start, _Changing(estimator.inner, self.stepped), mu, **more)
+        for client in found:
+            client.__class__ = _SendsOtherwise
+            client.change = self.sent
+        return found
+
+
+def _right(change: Callable[[Any], Any]) -> Any:
+    """A method that sends what the function makes of its scalars, steps by it, and says so."""
+    return type("Right", (Changed,), {"said": staticmethod(change), "stepped": staticmethod(change)})
+
+
+def _clipped(*where: str, c: float = 0.2) -> Any:
+    """A method that clips in these places."""
+    return type("Clipped", (Changed,), dict.fromkeys(where, staticmethod(lambda g: g.clip(-c, c))))
+
+
+ClipsWhatItSends = _clipped("said", "sent")
+
+
+class HalvesTheRate(lab.DeComFL):
+    """Its server sends half of η."""
+
+    def server(self, *of: Any, **named: Any) -> Any:
+        found = super().server(*of, **named)
+        found.eta = Schedule(found.eta.initial / 2)
+        return found
+
+
+@dataclass(frozen=True)
+class Doubling(lab.Sgd):
+    """A rule of somebody's own, which does more than what it derives from."""
+
+    def emit(self, program: Any, step: Step) -> None:
+        super().emit(program, replace(step, eta=2 * step.eta))
+
+
+class Doubled(lab.DeComFL):
+    """A method with a rule of its own."""
+
+    rule: ClassVar[Any] = Doubling()
+
+
+@pytest.mark.parametrize("name", LAGGING)
+def test_methods_of_the_lab_keep_the_laws(name: str) -> None:
+    outcomes = laws.verify(laws.of_method(METHODS[name]), cases=3, laws=SOME)
+    assert [outcome.status for outcome in outcomes] == ["holds"] * len(SOME), outcomes
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", [*(METHODS[name] for name in LAGGING), _clipped("said", "stepped", c=1.0)])
+def test_methods_keep_all_laws(kind: Any) -> None:
+    outcomes = laws.verify(laws.of_method(kind), cases=20)
+    assert outcomes.exit_code == 0, outcomes
+    assert outcomes.tried >= 23
+
+
+RIGHT = {
+    "clipped": _clipped("said", "stepped")(),
+    "clipped, nearly all of them": _clipped("said", "stepped", c=1e-6)(),
+    "multiples": _right(lambda g: (g / np.float32(0.01)).round() * np.float32(0.01))(),
+    "without their mean": _right(lambda g: g - g.mean())(),
+    "over the largest": _right(lambda g: g / np.abs(g).max())(),
+    "folded": _right(lambda g: abs(abs(g) - np.float32(0.2)))(),
+    "with second differences": lab.DeComFL(log_kappa=True),
+    "votes of forward differences": lab.FeedSign(estimator="forward"),
+    "with a key": lab.DeComFL(private_seeds=True),
+    "rule of its own": Doubled(),
+}
+
+
+@pytest.mark.parametrize("name", sampled(RIGHT, 5))
+def test_whatever_a_method_says_that_it_sends_is_no_fault(name: str) -> None:
+    outcome = check_law(laws.LAWS[MEASURED], laws.of_method(RIGHT[name]), cases=30)
+    assert (outcome.status, outcome.cases) == ("holds", 30), outcome
+
+
+WRONG = {
+    "steps by what it did not clip": (
+        ClipsWhatItSends(), "g of client 0 in round 0, local step [12] of .*; it agrees with what it sends if its "
+        "local steps are taken by what it measured, and not by what it sent"
+    ),
+    "clips, and does not say so": (_clipped("sent")(), r"local step 0 of .*: -?0\.2\d* is not -?[0-9.]+ within"),
+    "says that it clips, and does not": (_clipped("said")(), "what is measured, before that is made of it"),
+    "sends half of η": (HalvesTheRate(), "rate, P and distribution in client 0's plan of round 0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_method_that_does_otherwise_is_told_what_it_does(name: str) -> None:
+    method, says = WRONG[name]
+    law = "records-are-of-their-rounds-replies" if "η" in name else MEASURED
+    outcome = check_law(laws.LAWS[law], laws.of_method(method), cases=100)
+    assert outcome.status == "broken", outcome
+    assert re.search(says, " ".join(outcome.counterexample.split())), outcome.counterexample
+
+
+def test_a_counterexample_is_simplified_to_the_methods_rule_and_estimator() -> None:
+    own = LowPrecision(lab.Sgd(), Format("float16"), "nearest")
+    outcome = check_law(laws.LAWS[MEASURED], laws.of_method(ClipsWhatItSends(rule=own, estimator="forward")), cases=50)
+    case = " ".join(outcome.counterexample.split())
+    assert f"rule = {own}, estimator = forward, " in case
+    plain = check_law(laws.LAWS[MEASURED], laws.of_method(ClipsWhatItSends()), cases=50)
+    assert f"rule = {lab.DeComFL().rule}, estimator = central, " in " ".join(plain.counterexample.split())
+
+
+@refuses(
+    *((name, f"replay what they missed, got '{name}'$") for name in METHODS if name not in LAGGING),
+    ("nothing", "method must be a decomfl_lab.methods.method.Method, got None"),
+)
+def test_refused(name: str) -> None:
+    laws.of_method(METHODS.get(name))  # type: ignore[arg-type]
+
+
+def test_a_method_is_a_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("import decomfl_lab as lab\nclass Mine(lab.FZOO): pass\nmade = Mine(nu=1) if 0 else Mine()\n")
+    for name in ("Mine", "made"):
+        assert main(["verify", "--target", f"{path}:{name}", "--law", "a-gap-is-refused", "--cases", "2"]) == 0
+        assert "Mine: 1 of 1 laws hold" in capsys.readouterr().out
+    assert main(["verify", "--target", "decomfl_lab.methods.fedavg:FedAvg"]) == 2
+    assert "and replay what they missed, got 'fedavg'" in capsys.readouterr().err
 
 
 class Bent(Foreign):
@@ -102,7 +269,7 @@ BUGS = {
 
 @pytest.mark.parametrize("name", BUGS)
 def test_a_client_that_measures_something_else_is_told_where(name: str) -> None:
-    outcome = check_law(LAWS[LAW], Bent(BUGS[name]), cases=100, shrink=False)
+    outcome = check_law(laws.LAWS[MEASURED], Bent(BUGS[name]), cases=100, shrink=False)
     assert outcome.status == "broken", outcome
     place = r"g of client \d in round \d, local step \d of \d, direction \d of \d:\s+\S+ is\s+not"
     if name == "by-the-first-client":
@@ -122,16 +289,16 @@ def _walk(self: Client, x: Any, z: Any) -> float:
     return float((above - self.loss(x, step)) / mu)
 
 
-RIGHT = {
+WAYS = {
     "plain": Client,
     "points-in-float64": _bug(scalar=_scalar(lambda f, x, z, t, mu: (f(x.double() + mu * z, t) - f(x, t)) / mu)),
     "walks": _bug(scalar=_walk, x_of=lambda self, k: torch.from_numpy(self.replica.x.copy())),
 }
 
 
-@pytest.mark.parametrize("name", sampled(RIGHT, 1))
+@pytest.mark.parametrize("name", sampled(WAYS, 1))
 def test_no_right_way_to_measure_is_taken_for_a_wrong_one(name: str) -> None:
-    outcome = check_law(LAWS[LAW], Bent(RIGHT[name]), cases=100)
+    outcome = check_law(laws.LAWS[MEASURED], Bent(WAYS[name]), cases=100)
     assert outcome.status == "holds", outcome
     assert outcome.cases == 100
 
