@@ -276,14 +276,17 @@ def _steps(count: int) -> list[tuple[int, float, float]]:
 # Laws -----------------------------------------------------------------------------------------------------------------
 
 
+_Check = Callable[[_Kit], tuple[int, str]]
+"""What a target shows of a law: how many cases, and what was measured; _BrokenError if it breaks it."""
+
+
 @dataclass(frozen=True)
 class UpdateLaw:
     """A law."""
 
     says: str  # what holds, in a line
     why: str  # why it matters
-    # What a target shows of it: how many cases, and what was measured; _BrokenError if it breaks it.
-    check: Callable[[_Kit], tuple[int, str]]
+    check: _Check
 
 
 class _SkippedError(Exception):
@@ -325,8 +328,8 @@ UPDATE_LAWS: dict[str, UpdateLaw] = {
 """The laws by name."""
 
 
-def _law(says: str, why: str) -> Callable[[Callable[[_Kit], tuple[int, str]]], Callable[[_Kit], tuple[int, str]]]:
-    def register(check: Callable[[_Kit], tuple[int, str]]) -> Callable[[_Kit], tuple[int, str]]:
+def _law(says: str, why: str) -> Callable[[_Check], _Check]:
+    def register(check: _Check) -> _Check:
         UPDATE_LAWS[check.__name__.strip("_").replace("_", "-")] = UpdateLaw(says, why, check)
         return check
 
