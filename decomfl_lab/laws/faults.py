@@ -180,6 +180,16 @@ def all_but_the_first(replica: Replica, _: Snapshot, taken: Sequence[Step]) -> N
         replica.step_back_(step)
 
 
+def sent(change: Callable[[ScalarArray, Plan], Any]) -> Wrong:
+    """The reply with its scalars changed, which its local steps were taken by as they are."""
+
+    def handle(right: Any, _: Any, plan: Plan) -> Reply:
+        reply: Reply = right(plan)
+        return replace(reply, scalars=change(reply.scalars, plan).astype(reply.scalars.dtype))
+
+    return handle
+
+
 def own_scalars(right: Any, client: Client, plan: Plan) -> Reply:
     """Updates the scale of its directions by its own scalars, instead of the averaged ones that come later."""
     reply: Reply = right(plan)
@@ -734,11 +744,6 @@ def answered(right: Any, client: Any, plan: Plan) -> Any:
         return Reply(client.id, plan.round, np.zeros((plan.K, plan.P), np.float32))
 
 
-def by_chance(right: Any, _: Any, plan: Plan) -> Reply:
-    reply: Reply = right(plan)
-    return replace(reply, scalars=(reply.scalars * np.random.default_rng().uniform(0.5, 1.5)).astype(np.float32))
-
-
 def skipped_over(right: Any, replica: Any, records: Iterable[RoundRecord]) -> None:
     records = list(records)
     try:
@@ -757,11 +762,6 @@ def again(right: Any, replica: Any, records: Iterable[RoundRecord]) -> None:
         right(records[:1])
         replica.restore(replace(replica.snapshot(), round=there))
     right(records)
-
-
-def first_reply(right: Any, _: Any, replies: Iterable[Reply]) -> Any:
-    first, *others = replies
-    return right([first, *(replace(own, scalars=first.scalars) for own in others)])
 
 
 def forgotten(right: Any, server: Any, replies: Iterable[Reply]) -> Any:
@@ -785,7 +785,11 @@ AROUND = {
     "the-model-is-not-reverted": AroundFault("client", "revert-leaves-every-bit", "handle", not_reverted),
     "what-was-missed-is-skipped": AroundFault("client", _REBUILT, "handle", skipped),
     "a-plan-that-lacks-records-is-answered": AroundFault("client", _REBUILT, "handle", answered),
-    "scalars-depend-on-chance": AroundFault("client", "runs-repeat-from-one-seed", "handle", by_chance),
+    "scalars-depend-on-chance": AroundFault(
+        "client", "runs-repeat-from-one-seed", "handle", sent(
+            lambda g, _: g * np.random.default_rng().uniform(0.5, 1.5)
+        )
+    ),
     "a-gap-is-skipped-over": AroundFault("replica", "a-gap-is-refused", "catch_up", skipped_over),
     "a-record-that-is-known-is-applied-again": AroundFault(
         "replica", "history-in-pieces-equals-in-one-go", "catch_up", again
@@ -793,10 +797,12 @@ AROUND = {
     "another-model-is-handed-out": AroundFault(
         "server", "dense-pull-equals-replay", "dense_model", lambda right, _: _nudged(right())
     ),
-    "the-first-reply-is-taken": AroundFault("server", "reply-order-does-not-matter", "aggregate", first_reply),
+    "the-first-reply-is-taken": AroundFault("server", "reply-order-does-not-matter", "aggregate", taken(
+        lambda _, __, arrived: arrived[0].scalars, np.float32, np.int8
+    )),
     "records-are-forgotten-too-early": AroundFault("server", "pruning-keeps-what-is-needed", "aggregate", forgotten),
     "a-bad-reply-is-left-out-in-silence": AroundFault("server", "bad-replies-are-refused", "aggregate", left_out),
-}
+}  # fmt: skip
 """The faults by name."""
 
 

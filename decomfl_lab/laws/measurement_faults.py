@@ -1,6 +1,5 @@
 """Wrong implementations that follow every record, and measure something else than they should."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -11,13 +10,12 @@ from torch import Tensor
 from decomfl_lab.engines.base import Line, SampleLoss
 from decomfl_lab.estimators.differences import ESTIMATORS
 from decomfl_lab.laws.contract import Case, Wavy
-from decomfl_lab.laws.faults import Planted, Wrong, planned, plant, taken, then
+from decomfl_lab.laws.faults import Planted, planned, plant, sent, taken, then
 from decomfl_lab.noise import derive_seed
 from decomfl_lab.objectives.objective import Objective
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.messages import Plan, Reply
 from decomfl_lab.protocol.server import Server
-from decomfl_lab.records.record import ScalarArray
 from decomfl_lab.records.seeds import Picks, StepSeed, draw_seeds, stream_of
 from decomfl_lab.replicas.rules import Sgd, Step
 
@@ -97,16 +95,6 @@ class _OnOneBatch(Client):
 
 
 # What is made of it ----------------------------------------------------------------------------------------------
-
-
-def _sent(change: Callable[[ScalarArray, Plan], Any]) -> Wrong:
-    """The reply with its scalars changed, which its local steps were taken by as they are."""
-
-    def handle(right: Any, _: Client, plan: Plan) -> Reply:
-        reply: Reply = right(plan)
-        return replace(reply, scalars=change(reply.scalars, plan).astype(reply.scalars.dtype))
-
-    return handle
 
 
 def earlier(right: Any, client: Client, plan: Plan) -> Reply:
@@ -194,21 +182,21 @@ plant({
         Wavy(client.replica.d, 0), client.steps_taken
     )),
     # Sends −g.
-    "sign-turned": (_MEASURED, Client, "handle", _sent(lambda g, _: -g)),
+    "sign-turned": (_MEASURED, Client, "handle", sent(lambda g, _: -g)),
     # Sends −g of every local step but the first.
-    "sign-turned-from-the-second-step-on": (_MEASURED, Client, "handle", _sent(
+    "sign-turned-from-the-second-step-on": (_MEASURED, Client, "handle", sent(
         lambda g, _: np.concatenate([g[:1], -g[1:]])
     )),
     # Sends zeros, or signs that are all 1, for every local step but the first.
-    "nothing-from-the-second-step-on": (_MEASURED, Client, "handle", _sent(
+    "nothing-from-the-second-step-on": (_MEASURED, Client, "handle", sent(
         lambda g, _: np.concatenate([g[:1], np.full_like(g[1:], g.dtype == np.int8)])
     )),
     # Divides by P what the update divides by P.
-    "divided-by-P-twice": (_MEASURED, Client, "handle", _sent(
+    "divided-by-P-twice": (_MEASURED, Client, "handle", sent(
         lambda g, plan: g if g.dtype == np.int8 else g / plan.P
     )),
     # Sends a local step's scalars in another order than that of their directions.
-    "directions-in-reverse": (_MEASURED, Client, "handle", _sent(lambda g, _: g[:, ::-1])),
+    "directions-in-reverse": (_MEASURED, Client, "handle", sent(lambda g, _: g[:, ::-1])),
     "scalars-of-an-earlier-round": (_MEASURED, Client, "handle", earlier),
     "divided-by-half": (_MEASURED, Planted, "client", by_half),
     # Measures at x + 2μz, and divides by 2μ too: the slope of a straight loss is right.

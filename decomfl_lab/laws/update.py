@@ -51,24 +51,23 @@ FAR = 100_003
 # Modules --------------------------------------------------------------------------------------------------------------
 
 
-class _Tied(nn.Module):
+def _tied(tied: bool = True) -> nn.Module:
     """A head whose weights are those of the embedding."""
+    module = nn.Module()
+    module.embedding, module.middle = nn.Embedding(24, 16), nn.Linear(16, 16)
+    module.head = nn.Linear(16, 24, bias=False)
+    if tied:
+        module.head.weight = module.embedding.weight
+    return module
 
-    def __init__(self, tied: bool = True) -> None:
-        super().__init__()
-        self.embedding, self.middle, self.head = nn.Embedding(24, 16), nn.Linear(16, 16), nn.Linear(16, 24, bias=False)
-        if tied:
-            self.head.weight = self.embedding.weight
 
-
-class _Lora(nn.Module):
+def _lora() -> nn.Module:
     """A frozen matrix, and A and B of rank 2 beside it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.base = nn.Linear(16, 16).requires_grad_(False)
-        self.A = nn.Parameter(0.1 * torch.randn(2, 16))
-        self.B = nn.Parameter(0.1 * torch.randn(16, 2))
+    module = nn.Module()
+    module.base = nn.Linear(16, 16).requires_grad_(False)
+    module.A = nn.Parameter(0.1 * torch.randn(2, 16))
+    module.B = nn.Parameter(0.1 * torch.randn(16, 2))
+    return module
 
 
 def _mlp() -> nn.Module:
@@ -92,11 +91,11 @@ def _views() -> nn.Module:
 MODULES: dict[str, Callable[[], nn.Module]] = {
     "linear": lambda: nn.Linear(6, 4),
     "mlp": _mlp,
-    "tied weights": _Tied,
+    "tied weights": _tied,
     "frozen layer": _frozen,
     "BatchNorm": lambda: nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 4)),
     "views": _views,
-    "LoRA": _Lora,
+    "LoRA": _lora,
     "transformer of two layers": lambda: nn.Sequential(
         nn.Embedding(32, 16),
         nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2, enable_nested_tensor=False),
@@ -473,8 +472,8 @@ def _tensors_have_their_own_noise(kit: _Kit) -> tuple[int, str]:
     "what is moved under two names moves twice as far as the rest, or by the sum of two directions",
 )
 def _tied_weights_move_once(kit: _Kit) -> tuple[int, str]:
-    tied = _Place("tied weights", _Tied, torch.float32, kit.device)
-    apart = _Place("the same, not tied", lambda: _Tied(tied=False), torch.float32, kit.device)
+    tied = _Place("tied weights", _tied, torch.float32, kit.device)
+    apart = _Place("the same, not tied", lambda: _tied(tied=False), torch.float32, kit.device)
     name, other = "embedding.weight", "middle.weight"
     shares = []  # of noise, beside that of another tensor, whatever the scale of all
     for place in (tied, apart):
