@@ -1,5 +1,6 @@
 """Checking somebody else's implementation: what its template has, what it supports, and what is not offered."""
 
+import copy
 import json
 import re
 import runpy
@@ -157,11 +158,6 @@ class _Crashes(laws.Implementation):
         raise RuntimeError("boom")
 
 
-class _MakesNothing(laws.Implementation):
-    def client(self, *_: Any) -> Any:
-        return None
-
-
 def test_an_error_that_many_laws_end_with_is_told_once() -> None:
     told = str(laws.verify(_Crashes(), cases=1, laws=["replies-are-measurements", "rebuilt-client-equals-server"]))
     assert told.count("boom") == 1
@@ -169,8 +165,9 @@ def test_an_error_that_many_laws_end_with_is_told_once() -> None:
 
 
 def test_a_part_that_makes_nothing_is_refused_by_its_name() -> None:
-    with pytest.raises(InputError, match="^client of _MakesNothing must return what the laws are to use, got None$"):
-        laws.verify(_MakesNothing(), cases=1, laws=["replies-are-measurements"])
+    nothing = type("Nothing", (laws.Implementation,), {"client": lambda *_: None})
+    with pytest.raises(InputError, match="^client of Nothing must return what the laws are to use, got None$"):
+        laws.verify(nothing(), cases=1, laws=["replies-are-measurements"])
 
 
 MEASURED = "replies-are-measurements"
@@ -267,16 +264,9 @@ def test_a_failure_that_was_found_is_broken_whatever_happens_while_it_is_made_sm
 
 
 def test_a_counterexample_of_a_narrow_target_ends_at_the_simplest_that_it_supports() -> None:
-    class Narrow(type(FAULTS["sign-turned"])):  # type: ignore[misc]
-        def __init__(self) -> None:
-            vars(self).update(vars(FAULTS["sign-turned"]))
-
-        def supports(self, case: Case) -> bool:
-            return (
-                case.estimator == "central" and isinstance(case.rule, LowPrecision) and isinstance(case.rule.rule, Sgd)
-            )
-
-    outcome = check_law(laws.LAWS[MEASURED], Narrow(), cases=30)
+    narrow: Any = copy.copy(FAULTS["sign-turned"])
+    narrow.supports = lambda case: case.estimator == "central" and isinstance(getattr(case.rule, "rule", None), Sgd)
+    outcome = check_law(laws.LAWS[MEASURED], narrow, cases=30)
     assert outcome.status == "broken"
     simplest = LowPrecision(Sgd(), Format("bfloat16"), "stochastic")
     assert f"rule = {simplest}, estimator = central, " in " ".join(outcome.counterexample.split())

@@ -30,95 +30,72 @@ from tests.refusals import refuses
 from tests.tables import rows_of
 
 
-class LabMeZO:
+class LabMeZO(Functional):
     """``decomfl_lab.optim.MeZO``: what its closure sees, which is no loss, is where it measures."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self.named = [(name, w) for name, w in module.named_parameters() if w.requires_grad]
-        self.seed, self.s = 0, 0.0
-
-    def perturb(self, seed: int, s: float) -> None:
-        self.seed, self.s = seed, self.s + s
 
     def weights(self) -> dict[str, Tensor]:
         seen: list[dict[str, Tensor]] = []
 
         def closure() -> float:
-            seen.append({name: w.clone() for name, w in self.named})
+            seen.append({name: w.clone() for name, w in self.x.items()})
             return 0.0
 
         if not self.s:
-            return dict(self.named)
-        MeZO(self.named, lr=0.0, mu=abs(self.s), seed=self.seed, strict=False, trust=True).measure(closure)
+            return dict(self.x)
+        MeZO(self.x.items(), lr=0.0, mu=abs(self.s), seed=self.seed, strict=False, trust=True).measure(closure)
         return seen[self.s < 0]
 
     def update(self, seed: int, g: float, lr: float) -> None:
         losses = iter((g, -g))
-        MeZO(self.named, lr=lr, mu=1.0, seed=seed, strict=False, trust=True).step(lambda: next(losses))
+        MeZO(self.x.items(), lr=lr, mu=1.0, seed=seed, strict=False, trust=True).step(lambda: next(losses))
 
 
-class LabClient:
+class LabClient(Functional):
     """A client of the lab, by its engine: what its loss is given is where it measures."""
 
     def __init__(self, module: nn.Module) -> None:
-        named = [(name, w) for name, w in module.named_parameters() if w.requires_grad]
-        self.shapes = {name: w.shape for name, w in named}
-        x = torch.cat([w.detach().reshape(-1) for _, w in named])
+        super().__init__(module)
+        x = torch.cat([w.detach().reshape(-1) for w in self.x.values()])
         rule: UpdateRule = Sgd()
         if x.dtype.itemsize == 2:
             rule = LowPrecision(rule, Format(str(x.dtype).removeprefix("torch.")), "nearest")
-        self.seen: list[Tensor] = []
         self.replica = make_replica(x, rule)
-        self.seed, self.s = 0, 0.0
-
-    def __call__(self, x: Tensor, step: int) -> float:
-        self.seen.append(torch.as_tensor(x).clone())
-        return 0.0
-
-    def perturb(self, seed: int, s: float) -> None:
-        self.seed, self.s = seed, self.s + s
 
     def weights(self) -> dict[str, Tensor]:
-        x = self.replica.x
+        x, seen = self.replica.x, list[Tensor]()
+
+        def loss(x: Tensor, step: int) -> float:
+            seen.append(torch.as_tensor(x).clone())
+            return 0.0
+
         if self.s:
-            self.seen.clear()
-            client = Client(0, self.replica, self, central, abs(self.s))
+            client = Client(0, self.replica, loss, central, abs(self.s))
             client.handle(Plan(self.replica.round, 0.1, 1, Distribution.GAUSSIAN, (self.seed,)))
-            x = self.seen[self.s < 0]
-        parts = x.split([shape.numel() for shape in self.shapes.values()])
-        return {name: part.view(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
+            x = seen[self.s < 0]
+        parts = x.split([w.numel() for w in self.x.values()])
+        return {name: part.view(w.shape) for (name, w), part in zip(self.x.items(), parts, strict=True)}
 
     def update(self, seed: int, g: float, lr: float) -> None:
         scalars = np.array([[g]], np.float32)
         self.replica.apply(RoundRecord(self.replica.round, lr, Distribution.GAUSSIAN, (seed,), scalars))
 
 
-class InNumpy:
+class InNumpy(Functional):
     """Arrays of numpy, of another type than the module has, as those of an accelerator may be."""
 
-    settings = ({"weight_decay": 0.1},)
-    ranks = 2
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__(module)
+        self.x: dict[str, Any] = {name: w.detach().cpu().double().numpy().copy() for name, w in self.x.items()}
 
-    def __init__(self, module: nn.Module, weight_decay: float = 0.0, rank: int = 0) -> None:
-        named = [(name, w) for name, w in module.named_parameters() if w.requires_grad]
-        self.x = {name: w.detach().cpu().double().numpy().copy() for name, w in named}
-        self.at, self.decay = dict(self.x), weight_decay
-
-    def noise(self, seed: int) -> dict[str, Any]:
+    def moved(self, seed: int, c: float) -> dict[str, Any]:
         generator = np.random.default_rng([seed & 0xFFFFFFFF, seed >> 32])
-        return {name: generator.standard_normal(x.shape) for name, x in self.x.items()}
-
-    def perturb(self, seed: int, s: float) -> None:
-        self.s = getattr(self, "s", 0.0) + s
-        self.at = {name: self.x[name] + self.s * z for name, z in self.noise(seed).items()} if self.s else self.x
+        return {name: x + c * generator.standard_normal(x.shape) for name, x in self.x.items()}
 
     def weights(self) -> dict[str, Any]:
-        return self.at
+        return self.moved(self.seed, self.s) if self.s else self.x
 
     def update(self, seed: int, g: float, lr: float) -> None:
-        z = self.noise(seed)
-        self.x = {name: x - lr * (g * z[name] + self.decay * x) for name, x in self.x.items()}
-        self.at, self.s = self.x, 0.0
+        self.x = self.moved(seed, -lr * g)
 
 
 RIGHT: dict[str, Any] = {own.__name__: own for own in (Copied, Replayed, Functional, InNumpy, LabMeZO, LabClient)}
