@@ -531,11 +531,8 @@ def model_of(replica: AnyReplica | None) -> Model:
 class RoundWatch:
     """Who looks on while rounds are played; what is not overridden does nothing."""
 
-    def planned(self, client: AnyClient, plan: Plan) -> None:
-        """The client has received this plan, and has done nothing with it."""
-
     def replied(self, client: AnyClient, plan: Plan, reply: Reply) -> None:
-        """This is its answer, which may yet be lost."""
+        """This is the client's answer to the plan, which may yet be lost."""
 
     def closed(self, record: RoundRecord) -> None:
         """The round has this record."""
@@ -599,7 +596,6 @@ class Played:
         """One round through the wire; ``backwards`` lets the replies arrive in reverse order."""
         arrived: list[bytes] = []
         for client, plan in self.plans(at.clients):
-            self.watch.planned(client, plan)
             answer = client.handle(plan)
             self.watch.replied(client, plan, answer)
             self.heard[len(self.records), client.id] = plan, replace(answer, scalars=answer.scalars.copy())

@@ -259,7 +259,7 @@ def the_sum_beside(right: Any, replica: PooledReplica, records: Sequence[RoundRe
     right([replace(record, seeds=moved(pooled(record.seeds))) for record in records])
 
 
-# Servers ---------------------------------------------------------------------------------------------------------
+# Servers, weights and ledgers -------------------------------------------------------------------------------------
 
 
 def forgets_nothing(right: Any, server: Server, replies: Iterable[Reply]) -> Any:
@@ -299,9 +299,6 @@ def taken(other: Callable[[ScalarArray, Server, Sequence[Reply]], Any], *dtypes:
     return aggregate
 
 
-# Weights ---------------------------------------------------------------------------------------------------------
-
-
 def _reweighed(wrong: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Wrong:
     """What is made of right weights, where clients are weighed."""
 
@@ -316,9 +313,6 @@ def said_again(right: Any, weights: Weights, client: int, n: int) -> None:
     """Lets a client say another number of examples later."""
     weights.examples.pop(client, None)
     right(client, n)
-
-
-# Ledgers ---------------------------------------------------------------------------------------------------------
 
 
 def _uncounted(kind: type, way: str, forget: Callable[[Traffic, Any], Traffic]) -> Wrong:

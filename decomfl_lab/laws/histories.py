@@ -155,7 +155,7 @@ class Sessions(World):
     time may refuse to go on, in words, while there are faults; it opens the round again, or is started again.
     """
 
-    _server: RemoteFederation | None = None
+    _server: Any = None  # the process under way
     _saved: Saved | None = None
     _began: float | None = None  # when the round under way did
     _ends = 0
@@ -214,7 +214,23 @@ class Sessions(World):
             self._ends += 1
             self.now += LATE
             self._say("the server is started again")
-        self._check(federation)
+        # What the disk has is what the server has, what clients held, and what a follower of the log knows.
+        whole, setting = self._file.getvalue(), self.setting
+        key = setting.clients, setting.sampled, setting.quorum, whole
+        digests, steps = self._own.once(key, self._replayed, whole)
+        for r, digest in self._given.items():
+            if r >= len(digests):
+                raise LawBrokenError(f"a client held a model of round {r}, but the log has {len(digests) - 1} rounds")
+            same(f"the model of round {r} that clients held", digest, digests[r])
+        same("the last model", federation.observer.digest(), digests[-1])
+        same("the local steps that the server counts", federation.coordinator.steps, steps)
+        delivery = self._delivery()
+        follower = Coordinator(delivery, RUN)
+        with Log.open(File(whole)) as log:  # type: ignore[arg-type]
+            for entry in log.entries():
+                follower.repeat(entry.record, entry.sampled, entry.answered, entry.held, entry.examples)
+        known, knows = ((own.told, own.pulls, own.server.held, own.ledger) for own in (delivery, federation.delivery))
+        same("what a server knows that follows the log", knows, known)
 
     def close(self) -> None:
         """See ``Carrier``."""
@@ -224,7 +240,6 @@ class Sessions(World):
 
     def _takes(self, i: int, frame: bytes) -> None:  # noqa: ARG002
         """Nobody is told that its model is wrong, unless bits of one changed or somebody began from another x_0."""
-        assert self._server is not None
         if not self._has_rotten:
             same("how often a client is told that its model is wrong", self._server.coordinator.healed, 0)
 
@@ -232,7 +247,6 @@ class Sessions(World):
         """A server waits no longer than it may, where a round has one exchange."""
         if self._began is None or self.setting.tracking is Tracking.CLIENTS:
             return
-        assert self._server is not None
         limit, deadline = self._began + PATIENCE, self.setting.deadline
         if deadline is not None and len(self._server.coordinator.replies) >= self.setting.quorum:
             limit = max(self._began + deadline, self.now)
@@ -303,25 +317,6 @@ class Sessions(World):
             if digests == right:
                 return
         same("the digests of all clients at the end", digests, right)
-
-    def _check(self, federation: RemoteFederation) -> None:
-        """What the disk has is what the server has, what clients held, and what a follower of the log knows."""
-        whole, setting = self._file.getvalue(), self.setting
-        key = setting.clients, setting.sampled, setting.quorum, whole
-        digests, steps = self._own.once(key, self._replayed, whole)
-        for r, digest in self._given.items():
-            if r >= len(digests):
-                raise LawBrokenError(f"a client held a model of round {r}, but the log has {len(digests) - 1} rounds")
-            same(f"the model of round {r} that clients held", digest, digests[r])
-        same("the last model", federation.observer.digest(), digests[-1])
-        same("the local steps that the server counts", federation.coordinator.steps, steps)
-        delivery = self._delivery()
-        follower = Coordinator(delivery, RUN)
-        with Log.open(File(whole)) as log:  # type: ignore[arg-type]
-            for entry in log.entries():
-                follower.repeat(entry.record, entry.sampled, entry.answered, entry.held, entry.examples)
-        known, knows = ((own.told, own.pulls, own.server.held, own.ledger) for own in (delivery, federation.delivery))
-        same("what a server knows that follows the log", knows, known)
 
     def _replayed(self, whole: bytes) -> tuple[list[str], list[int]]:
         """The digests of all models of a log, and each client's local steps, if its records are what they have to be.

@@ -213,11 +213,10 @@ class MeasurementWatch(RoundWatch):
         self.P_before = 0
         self.losses = [Wavy(case.d, i) for i in range(case.M)]
 
-    def planned(self, client: AnyClient, plan: Plan) -> None:
-        """See ``RoundWatch``."""
-        if self.drifting:
-            client.replica.catch_up(plan.records)
-            self.model.vectors["x"] = client.replica.snapshot().x.cpu().numpy()
+    def asks(self, client: AnyClient, plan: Plan) -> None:
+        """Ask a client that drifts for its x, before it does anything with this plan."""
+        client.replica.catch_up(plan.records)
+        self.model.vectors["x"] = client.replica.snapshot().x.cpu().numpy()
 
     def replied(self, client: AnyClient, plan: Plan, reply: Reply) -> None:
         """See ``RoundWatch``; LawBrokenError at the first scalar that is another."""

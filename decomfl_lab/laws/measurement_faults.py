@@ -19,7 +19,7 @@ from decomfl_lab.protocol.server import Server
 from decomfl_lab.records.seeds import Picks, StepSeed, draw_seeds, stream_of
 from decomfl_lab.replicas.rules import Sgd, Step
 
-# Along what ------------------------------------------------------------------------------------------------------
+# Along what, and where --------------------------------------------------------------------------------------------
 
 
 def before(right: Any, client: Client, seed: StepSeed, plan: Plan) -> Any:
@@ -37,9 +37,6 @@ def not_scaled(right: Any, client: Client, seed: StepSeed, plan: Plan) -> Line:
         plain.rule = Sgd()
         line = replace(line, replica=plain)
     return line
-
-
-# Where -----------------------------------------------------------------------------------------------------------
 
 
 def after_the_step(right: Any, client: Client, seed: StepSeed, plan: Plan) -> Line:
@@ -94,7 +91,7 @@ class _OnOneBatch(Client):
         return self.objective, 0
 
 
-# What is made of it ----------------------------------------------------------------------------------------------
+# What is made of it, and of which round ---------------------------------------------------------------------------
 
 
 def earlier(right: Any, client: Client, plan: Plan) -> Reply:
@@ -113,9 +110,6 @@ def by_half(right: Any, _: Planted, case: Case, i: int, objective: Objective | N
         wrong = SimpleNamespace(points=own.points, combine=lambda f, slopes, mu: own.combine(f, slopes, mu / 2))
         client.estimator, wrong.wants_slopes = wrong, False
     return client
-
-
-# Records ---------------------------------------------------------------------------------------------------------
 
 
 def of_another_run(right: Any, server: Server, *asked: Any) -> Any:

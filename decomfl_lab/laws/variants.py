@@ -251,7 +251,7 @@ def synchronised_clients_drift_within_their_roundings(implementation: Implementa
     for at in case.rounds:
         replies: dict[int, Reply] = {}
         for client, plan in played.plans(at.clients):
-            measured.planned(client, plan)
+            measured.asks(client, plan)
             replies[client.id] = client.handle(plan)
             measured.replied(client, plan, replies[client.id])
         record = played.server.aggregate(reply for i, reply in replies.items() if i not in at.lost)
