@@ -323,26 +323,17 @@ class _Place:
     """Where a client measures: a model, its loss, its local step; and how."""
 
     def __init__(
-        self,
-        case: Case,
-        model: WrittenOut,
-        loss: Wavy,
-        step: int,
-        *,
-        other_end: int | None = None,
-        mu: float | None = None,
-        estimator: str | None = None,
-        scale: float | None = None,
-        said: Estimator | None = None,
+        self, case: Case, model: WrittenOut, loss: Wavy, step: int, said: Estimator | None = None, **other: Any
     ) -> None:
-        """Where it is measured; ``other_end`` is the local step of a difference's second value, if it is another."""
-        self.said = said
-        self.loss, self.step, self.other_end = loss, step, step if other_end is None else other_end
-        self.mu = case.mu if mu is None else mu
-        self.estimator = (estimator or case.estimator).removesuffix("-sign")
+        """Where it is measured; other than by the case and the model may be estimator, μ, s and ``other_end``.
+
+        That is the local step of a difference's second value.
+        """
+        self.loss, self.step, self.said = loss, step, said
         self.unit = 2.0**-53 if model.vectors["x"].dtype == np.float64 else 2.0**-24
+        self.estimator, self.mu, self.scale, self.other_end = case.estimator, case.mu, model.scale, step
+        vars(self).update(other)
         self.x = model.vectors["x"].astype(np.float64)
-        self.scale: Any = model.scale if scale is None else scale
 
     def scalars(self, z: NDArray[np.float32]) -> tuple[_Floats, _Floats]:
         """g_p along each row of z (P, d), and by how much a right client's may differ, both (P,).
@@ -359,7 +350,7 @@ class _Place:
         if self.estimator == "projection":
             g, tolerance = self._slopes(u)
         else:
-            apart = self.mu * (1 if self.estimator == "forward" else 2)  # of the two points
+            apart = self.mu * (1 if self.estimator.startswith("forward") else 2)  # of the two points
             below = self.loss.values(self.x + (self.mu - apart) * u, self.other_end)
             g = (self.loss.values(self.x + self.mu * u, self.step) - below) / apart
             tolerance = 2 * self._error(self.mu, u) / apart
