@@ -14,12 +14,12 @@ said by the class that has them.
 """
 
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, Literal, Protocol, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from msgspec import Meta, Struct, defstruct
 
@@ -157,16 +157,29 @@ class Option:
         return list[own] if get_args(self.kind) else own
 
 
-class Codec(Protocol):
-    """How a field that is an object is written as plain values, and read."""
+@dataclass(frozen=True)
+class Codec:
+    """How a field that is an object of one of a few classes is written as plain values, and read."""
 
+    title: str  # what errors call it
     options: Mapping[str, Option]
+    # of each class the values that tell it from those below, and the options that are its fields, in their order
+    kinds: Mapping[type, tuple[Mapping[str, Any], Sequence[str]]]
 
     def join(self, values: Mapping[str, Any]) -> Any:
         """The object of these values, one for each option."""
+        found = ((kind, names) for kind, (own, names) in self.kinds.items() if own.items() <= values.items())
+        kind, names = next(found)
+        return kind(*(values[name] for name in names))
 
     def split(self, value: Any) -> dict[str, Any]:
-        """Inverse of ``join``."""
+        """Inverse of ``join``; InputError for an object of one's own, of a derived class too, which may do more."""
+        if type(value) not in self.kinds:
+            raise InputError(f"{self.title} must be one of the lab's to be written to a file, got {value!r}")
+        own, names = self.kinds[type(value)]
+        fields = [getattr(value, each.name) for each in dataclasses.fields(value)]
+        plain = {name: each.default for name, each in self.options.items()}
+        return {**plain, **own, **dict(zip(names, fields, strict=True))}
 
 
 def option(default: Any, help_: str = "", group: str = "", *, codec: Codec | None = None, **more: Any) -> Any:

@@ -270,7 +270,7 @@ def prepared(
         rule = f"be left out with {other} {found}, which has no use for it (--{other} {' or '.join(those)})"
         require(flags.get(name) is None or found in those, name, rule, flags.get(name))
     use_threads_(place.threads)
-    dataset = Materials.of(run_config).dataset(place.device)
+    dataset = Materials(run_config).dataset(place.device)
     run_config = run_config if "clients" in values else fitted(run_config, dataset, values.get("sampled"))
     if place.out is not None:
         run_config = joining(run_config, dataset, place.out, follows=follows)

@@ -235,8 +235,7 @@ def _tell_planted(
     theirs: Implementation | None, table: dict[str, dict[str, Outcome]], options: VerifyOptions, started: float
 ) -> int:
     """What each law said of each fault; 1 if the law that is meant to catch one does not."""
-    from decomfl_lab.laws.faults import FAULTS, NOT_SHOWN
-    from decomfl_lab.laws.wrapper_faults import AROUND, around
+    from decomfl_lab.laws.faults import AROUND, FAULTS, NOT_SHOWN, around
 
     faults: Mapping[str, Any] = FAULTS if theirs is None else AROUND
     left = {name: f"as {reason}" for name, reason in NOT_SHOWN.items() if name.partition(", ")[0] in table}

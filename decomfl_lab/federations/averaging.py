@@ -16,7 +16,7 @@ from decomfl_lab.errors import DivergedError, require
 from decomfl_lab.estimators.second_differences import CurvatureLog
 from decomfl_lab.outside import SavedFederation
 from decomfl_lab.protocol.aggregation import Weighting, Weights
-from decomfl_lab.protocol.messages import Dense, Examples
+from decomfl_lab.protocol.messages import Dense, Examples, Quantized, Sparse
 from decomfl_lab.protocol.server import sample_clients
 from decomfl_lab.protocol.wire import Ledger, read, vector_of
 from decomfl_lab.records.schedules import Schedule
@@ -45,14 +45,14 @@ class Trainer(Protocol):
         """The model after K local steps from ``x`` (d,), which is not changed, and the mean training loss."""
 
 
-Uplink = Callable[[Ledger, int, int, Floats, Floats], Floats]
-"""How a trained copy comes back to the server, as a function of the ledger, the client, the round, the model that went
-down and the client's own: it encodes what is sent, counts it and decodes it to the model (d,) that the server sees."""
+Uplink = Callable[[int, int, Floats, Floats], Dense | Quantized | Sparse]
+"""What a client sends back, as a function of it, the round, the model that went down and the client's own: the model
+itself, or its difference to what went down, compressed."""
 
 
-def whole_model(ledger: Ledger, client: int, r: int, down: Floats, own: Floats) -> Floats:
+def whole_model(client: int, r: int, down: Floats, own: Floats) -> Dense:  # noqa: ARG001
     """The ``Uplink`` of the model itself, every element."""
-    return vector_of(read(Dense, ledger.sent(client, Dense(r, own), upwards=True)), r, down.size, down.dtype)
+    return Dense(r, own)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,8 +159,10 @@ class FedAvgFederation:
             own, loss = self.clients[i].train(start, self.eta(self.round), self.K)
             if not torch.isfinite(own).all():
                 raise DivergedError(f"model of client {i}")
-            model = self.uplink(self.ledger, i, self.round, down, own.cpu().numpy())
-            wide = model.astype(np.float64)
+            sent = self.uplink(i, self.round, down, own.cpu().numpy())
+            back = read(type(sent), self.ledger.sent(i, sent, upwards=True))
+            received = vector_of(back, self.round, down.size, down.dtype)
+            wide = (received if isinstance(back, Dense) else down + received).astype(np.float64)
             if self.weights.lacks(i):  # what client i weighs, which it says where the server does not know it yet
                 said = read(Examples, self.ledger.sent(i, Examples(i, self._examples[i]), upwards=True))
                 self.weights.note(i, said.n)

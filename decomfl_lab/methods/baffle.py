@@ -37,8 +37,7 @@ class Baffle(LoggingDifferences, Updating):
 
         model = Replica(self.start(setting.x), self.rule)
         server = self.server(setting, model, tracking=Tracking.CLIENTS, keep=1)
-        clients = self.clients(setting, model, self.measured_by(), self.mu, lean=self.lean)
-        attack = self.attack_of(setting)
+        clients, attack = self.clients(setting, model), self.attack_of(setting)
         return DeComFLFederation(Delivery(server, models=True), clients, model, forgetful=True, attack=attack)
 
     def traffic(self, cohort: Cohort, d: int) -> ExpectedTraffic:

@@ -441,7 +441,7 @@ def _run(
 def _data(path: Path, header: Header, config: TrainConfig, own: dict[str, Any], test: Any) -> Dataset:
     """The data that are given, or that the configuration names; InputError if they are not those of the log."""
     given = own["clients"]
-    materials = Materials.of(config)
+    materials = Materials(config)
     whole = materials.takes_whole_batches(own["loss"])
     dataset = materials.dataset() if given is None else own_dataset(given, test, whole=whole, redraw=config.redraw)
     if dataset.digest != header.data:
@@ -465,7 +465,7 @@ def _calibrate_(
         if given:
             raise
         return str(error)
-    run.calibration = Materials.of(config).calibration(dataset.cast(run.layout.dtype).to(run.dataset.device))
+    run.calibration = Materials(config).calibration(dataset.cast(run.layout.dtype).to(run.dataset.device))
     return ""
 
 

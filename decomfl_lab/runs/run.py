@@ -563,7 +563,7 @@ def load_run(
     config = understand(saved.config, f"run {out}")
     require_own(config, f"lab.load({str(out)!r}", model=model, loss=loss, clients=dataset, metrics=metrics)
     if not isinstance(dataset, Dataset):
-        dataset = Materials.of(config).dataset() if dataset is None else dataset(config)
+        dataset = Materials(config).dataset() if dataset is None else dataset(config)
     # Clients more than the run has, who have brought data, join; a run that samples every client goes on to do so.
     M = config.clients if dataset.parts is None or config.method.alone else len(dataset.parts)
     if config.clients < M:

@@ -1,7 +1,7 @@
 """Clients elsewhere: the simulator's records and models, and what both sides refuse.
 
 Whatever is lost, doubled or late, and whoever dies when, is played by the histories of
-``tests/laws/test_random_search.py``.
+``tests/laws/test_histories.py``.
 """
 
 import contextlib
