@@ -18,7 +18,7 @@ from msgspec import inspect
 import decomfl_lab as lab
 from decomfl_lab.carriers.commands.join import _agreed
 from decomfl_lab.checkpoint import read_values
-from decomfl_lab.cli.command import OptionsCommand, made_of
+from decomfl_lab.cli.command import OptionsCommand
 from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
 from decomfl_lab.methods.registry import METHODS
@@ -295,13 +295,6 @@ def test_the_property_notices_an_option_that_lost_its_range(change: dict[str, An
     replace(whole, **change).require("it", value)
 
 
-def test_a_command_holds_its_options_to_their_ranges_before_it_begins() -> None:
-    kind = next(each.kind for path, each in COMMANDS if path == "decomfl certificates")
-    made_of(kind, {"folder": Path(), "clients": 3, "host": (), "days": 3, "as_json": False})
-    with pytest.raises(lab.InputError, match=r"clients M must be an integer in 1\.\.100000, got 0"):
-        made_of(kind, {"folder": Path(), "clients": 0, "host": (), "days": 3, "as_json": False})
-
-
 # Words of the paper and of other libraries ----------------------------------------------------------------------------
 
 
@@ -322,12 +315,9 @@ def test_a_word_from_elsewhere_is_told_what_it_is_called_here(name: str, meant: 
     assert str(caught.value) == wanted
 
 
-def test_an_option_of_its_own_passes_whatever_else_it_means_elsewhere() -> None:
+def test_a_word_passes_where_it_is_an_option_and_is_answered_by_those_that_there_are_where_none_is_meant() -> None:
     for name in ("K", "eps", "lr"):
         require_option("mine", name, ["K", "eps", "lr"])
-
-
-def test_a_word_whose_option_the_owner_does_not_have_is_answered_by_what_it_has() -> None:
     with pytest.raises(InputError, match=r"option of mine must be one of rounds, seed, got 'beta1'$"):
         require_option("mine", "beta1", ["rounds", "seed"])
     with pytest.raises(InputError, match=r"got 'roundz' \(did you mean rounds\?\)"):

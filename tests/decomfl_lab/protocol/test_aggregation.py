@@ -57,9 +57,6 @@ def test_mean_trimmed_mean_and_median_are_those_of_exact_arithmetic(drawn: list[
             assert abs(found - exact) <= abs(exact) * Fraction(1, 2**23) + Fraction(1, 2**148)
 
 
-finite = st.floats(width=32, allow_nan=False, allow_infinity=False)
-
-
 def test_a_clipped_mean_shortens_what_is_longer_than_c() -> None:
     long, short = (np.array([row], np.float32) for row in ([3.0, 4.0], [0.0, 0.5]))  # of norms 5 and 0.5
     assert ClippedMean(1.25)([long, short]).tolist() == [[0.375, 0.75]]
@@ -221,19 +218,6 @@ def answers(messages: Callable[[int], list[Any]], i: int) -> Callable[[int, byte
         return said[0] + b"".join(map(encode, messages(j))) + said[-1] if own else answer
 
     return between
-
-
-def test_a_number_is_in_the_runs_ledger_where_a_reply_of_its_client_is_in_the_log() -> None:
-    elsewhere, again = remote(quorum=2, deadline=1e-3), remote()
-    elsewhere.carrier.between = lambda i, answer: b"".join(split_frame(answer)[:2]) if i == 0 else answer
-    for _ in range(4):
-        elsewhere.advance()
-    assert elsewhere.server.weights.examples[0] == SIZES[0]
-    again.log_to(elsewhere.log)
-    for _ in range(4):
-        again.advance()
-    assert again.ledger == elsewhere.ledger
-    assert elsewhere.ledger.up[0].bytes == 0
 
 
 def test_a_client_that_says_another_number_is_left_out_from_then_on_and_named() -> None:
