@@ -6,7 +6,7 @@ Whatever is lost, doubled or late, and whoever dies when, is played by the histo
 
 import dataclasses
 import math
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
