@@ -482,13 +482,9 @@ def test_a_step_needs_no_more_than_the_largest_tensor_beside_the_model() -> None
     assert 1.3 < float(done.stdout) < 1.45
 
 
-def test_a_state_has_nothing_of_size_d() -> None:
+def test_a_state_has_nothing_of_size_d_and_is_refused_without_its_weights() -> None:
     _, optimizer = trained()
     assert len(repr(optimizer.state_dict())) < 800
-
-
-def test_a_state_without_its_weights_is_refused(tmp_path: Path) -> None:
-    _, optimizer = trained()
     other, again = trained(n=0)
     again.load_state_dict(optimizer.state_dict())
     with pytest.raises(InputError, match="parameters must be those of the state"):

@@ -104,12 +104,6 @@ def test_the_breakdown_point_is_where_one_more_liar_moves_it_anywhere(rule: Aggr
     assert _of(rule, *honest[: n - borne - 1], *[FAR] * (borne + 1)) > 1e28
 
 
-def _share(rule: Aggregation, honest: list[float], liars: list[float]) -> float:
-    """(A − ḡ)²/(ω s²)."""
-    away = _of(rule, *honest, *liars) - np.mean(honest)
-    return float(away**2 / (omega(rule, len(honest) + len(liars), len(liars)) * np.var(honest)))
-
-
 @pytest.mark.parametrize(
     ("rule", "n", "f", "t"),
     [
@@ -121,8 +115,10 @@ def _share(rule: Aggregation, honest: list[float], liars: list[float]) -> float:
     ],
 )
 def test_omega_cannot_be_smaller(rule: Aggregation, n: int, f: int, t: int) -> None:
-    # The t smallest of the honest are at -1, the others at 0, and all liars above: then A = 0.
-    assert _share(rule, [-1.0] * t + [0.0] * (n - f - t), [FAR] * f) == pytest.approx(1.0, rel=1e-6)
+    # The t smallest of the honest are at -1, the others at 0, and all liars above: then A = 0, and (A − ḡ)² = ω s².
+    honest = [-1.0] * t + [0.0] * (n - f - t)
+    away = _of(rule, *honest, *[FAR] * f) - np.mean(honest)
+    assert away**2 == pytest.approx(omega(rule, n, f) * np.var(honest), rel=1e-6)
 
 
 def test_omega_is_the_formula_of_the_document_and_infinite_where_there_is_no_proof() -> None:
