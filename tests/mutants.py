@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.tables import rows_of
+from tests.cases import rows_of
 
 ROOT = Path(__file__).parents[1]
 SECONDS = 600

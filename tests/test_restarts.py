@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from decomfl_lab.processes import environment
+from tests.cases import sampled
 from tests.decomfl_lab.runs.variants import OTHERS, VARIANTS
 from tests.disk import Fate
 from tests.hessian.operators.test_operator import STEPS, WAYS
-from tests.thorough import sampled
 
 ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "NUMBA", "MKL")}
 IN_TURN = "".join(fate.name[0] for fate in Fate) + "*"

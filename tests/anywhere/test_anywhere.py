@@ -14,8 +14,8 @@ import pytest
 from decomfl_lab.runs.configuration import TrainConfig
 from decomfl_lab.runs.run import Run
 from tests.anywhere.facts import CONTROL, PLANT, facts
+from tests.cases import rows_of
 from tests.decomfl_lab.carriers.killed import Processes, free_address
-from tests.tables import rows_of
 
 ROOT = Path(__file__).parents[2]
 SMALL = {"data": "digits", "clients": 4, "sampled": 2, "rounds": 4, "eval_every": 2, "batch_size": 8, "lr": 0.01}

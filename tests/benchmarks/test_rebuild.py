@@ -11,7 +11,7 @@ from benchmarks.rebuild import RebuildSetting, rebuild_rows
 from decomfl_lab import noise
 from decomfl_lab.cli.main import main
 from decomfl_lab.noise import Distribution, vectors
-from tests.thorough import sampled
+from tests.cases import sampled
 
 rebuild = importlib.import_module("benchmarks.rebuild")
 

@@ -12,8 +12,8 @@ from decomfl_lab import InputError, TrainConfig
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE
 from decomfl_lab.runs.run import Run, load_run
+from tests.cases import refused, refuses
 from tests.fuzz.judge import mended
-from tests.refusals import refused, refuses
 
 TENSORS = {"x": torch.linspace(-1, 1, 7), "état": torch.arange(6).view(2, 3), "none": torch.zeros(0)}
 VALUES = {"rows": [{"loss": 0.1, "sha256": '"sha256":"' + "0" * 64 + '"'}], "run": {"seed": 2**63}, "é": None}

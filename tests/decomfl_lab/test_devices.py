@@ -31,7 +31,7 @@ from decomfl_lab.replicas.rebuild import form_points_, project
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.runs.folder import CHECKPOINT_FILE
 from decomfl_lab.runs.run import Run
-from tests.refusals import refused
+from tests.cases import refused
 
 CPU = torch.device("cpu")
 SMALL = TrainConfig(data="digits", model="mlp", clients=3, sampled=2, rounds=2, perturbations=3, batch_size=16)

@@ -13,7 +13,7 @@ import pytest
 from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
 from decomfl_lab.files import LOCK_FILE, held, held_file, is_held, write_atomically
-from tests.refusals import refused
+from tests.cases import refused
 
 HOLDER = """
 import sys, pathlib

@@ -20,7 +20,7 @@ from decomfl_lab.laws import LAWS
 from decomfl_lab.runs.configuration import config_from_mapping, read_config
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE
 from decomfl_lab.runs.run import Run
-from tests.thorough import sampled
+from tests.cases import sampled
 
 TALKATIVE = """
 import signal

@@ -25,10 +25,9 @@ from decomfl_lab.optim import MeZO
 from decomfl_lab.processes import environment
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.tables import text_beside
+from tests.cases import refuses, rows_of
 from tests.decomfl_lab.language.tiny import tiny, transformers
-from tests.refusals import refuses
 from tests.situations.judge import Mine, made, same
-from tests.tables import rows_of
 
 X = torch.randn(24, 5, generator=torch.Generator().manual_seed(1))
 Y = (X[:, 0] > 0).long()

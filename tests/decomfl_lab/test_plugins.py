@@ -10,8 +10,7 @@ from torch import nn
 from decomfl_lab.errors import InputError
 from decomfl_lab.plugins import is_own, made, named
 from decomfl_lab.tables import text_beside
-from tests.refusals import refuses
-from tests.tables import rows_of
+from tests.cases import refuses, rows_of
 
 OWN = text_beside(__name__, "own_plugin.txt")
 

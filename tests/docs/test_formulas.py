@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
+from tests.cases import rows_of
 from tests.docs.blocks import ROOT
-from tests.tables import rows_of
 from theory.bounds import statement
 from theory.notation.formula import value_of
 from theory.notation.symbols import LETTERS, UNITS

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from sybil import Document
 
+from tests.cases import rows_of
 from tests.docs.blocks import ROOT, Blocks
 from tests.docs.notebooks import BEGIN, LINK, TUTORIALS, as_cell, main, notebook, run
-from tests.tables import rows_of
 
 QUICK = ("bound", "federation")
 """Notebooks of a few seconds; the others run in `make thorough`."""

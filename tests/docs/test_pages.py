@@ -11,8 +11,8 @@ import pytest
 import torch
 from sybil import Document
 
+from tests.cases import rows_of
 from tests.docs.blocks import MADE, PAGES, ROOT, Blocks, reasons, run_page
-from tests.tables import rows_of
 
 LONG = ("own-data.md", "client.md")
 """Pages that take long."""
@@ -62,7 +62,7 @@ def test_blocks_share_names_files_and_a_folder(tmp_path: Path) -> None:
 def test_a_page_leaves_the_process_as_it_was(tmp_path: Path) -> None:
     changes = """
 import os, random, sys, numpy, torch
-from tests.tables import rows_of
+from tests.cases import rows_of
 torch.set_num_threads(2), torch.manual_seed(1), numpy.random.seed(1), random.seed(1)
 os.environ["DECOMFL_PLANTED"] = "1"
 sys.path.insert(0, "planted")

@@ -9,9 +9,9 @@ import pytest
 from paper_repro.commands import findings
 from paper_repro.workflow import answer, claims
 from paper_repro.workflow.claims import UNHEALTHY, VERDICTS
+from tests.cases import rows_of
 from tests.docs.blocks import ROOT
 from tests.paper_repro.recomputed.common import outcomes
-from tests.tables import rows_of
 from theory.findings.data import RAW
 from theory.findings.registry import ENTRIES
 

@@ -21,7 +21,7 @@ from decomfl_lab.protocol.delivery import Delivery, receive
 from decomfl_lab.protocol.server import Server
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.replicas.replica import Replica
-from tests.tables import rows_of
+from tests.cases import rows_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 TEXT = (EXAMPLES / "decomfl.py").read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ from figures import spectra, theory
 from figures.edge import edge
 from figures.finetuning import accuracies, round_costs
 from figures.style import method_styles
-from tests.refusals import refuses
+from tests.cases import refuses
 
 STYLES = method_styles(["FedAvg", "MeZO", "DeComFL"])
 

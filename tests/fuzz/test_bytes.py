@@ -16,8 +16,8 @@ from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol import wire
 from decomfl_lab.protocol.messages import HEADER_BYTES, Kind
 from decomfl_lab.records.seeds import Seeding
+from tests.cases import sampled
 from tests.fuzz.judge import SAMPLES, STREAMS, judge, judge_with_memory, mended, split
-from tests.thorough import sampled
 
 _LARGEST = b"\xff" * 8
 _PIECES = [b"\0", b"\xff", b"\xff\xff", b"\0\0\xc0\x7f", _LARGEST]  # the fourth is NaN

@@ -29,12 +29,11 @@ from hessian import (
     top_eigenvalues,
 )
 from hessian.kappa.picture import picture
+from tests.cases import calls, refuses, rows_of
 from tests.hessian import problems
 from tests.hessian.operators.test_gauss_newton_trace import mixed
 from tests.hessian.operators.test_smoothing import Quadratic
 from tests.hessian.spectra import Broken, rotated
-from tests.refusals import calls, refuses
-from tests.tables import rows_of
 
 THREE = rotated([1.0, 2.0, 3.0])
 WIDE = rotated(list(np.linspace(0.0, 2.0, 200)))

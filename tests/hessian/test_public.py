@@ -8,10 +8,9 @@ import torch
 from torch import nn
 
 import hessian
+from tests.cases import refuses, rows_of
 from tests.hessian.spectra import rotated
 from tests.nets import seeded
-from tests.refusals import refuses
-from tests.tables import rows_of
 
 X = torch.randn(300, 6, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(300) % 3

@@ -9,7 +9,7 @@ import pytest
 from decomfl_lab.cli.main import main
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.runs.replay import replay
-from tests.tables import rows_of
+from tests.cases import rows_of
 
 ROWS = rows_of(__file__)
 

@@ -29,8 +29,8 @@ from decomfl_lab.protocol.messages import Reply
 from decomfl_lab.protocol.server import PullPolicy, Server, Tracking
 from decomfl_lab.protocol.session import Coordinator, Frames, Host
 from decomfl_lab.records.seeds import Seeding
+from tests.cases import sampled
 from tests.laws.foreign import Foreign
-from tests.thorough import sampled
 
 # Drawn by seeds -------------------------------------------------------------------------------------------------------
 

@@ -13,8 +13,7 @@ import torch
 
 from decomfl_lab.cli.main import main
 from decomfl_lab.laws import IDENTITY_LAWS, identity_suite, verify_identity
-from tests.refusals import refuses
-from tests.tables import rows_of
+from tests.cases import refuses, rows_of
 
 OWN, SHARED = {"step": 4, "prompt": 7}, {"tp": 2}
 

@@ -15,9 +15,7 @@ from decomfl_lab.laws.contract import AcrossDevices, Case
 from decomfl_lab.laws.faults import NARROW, NOT_SHOWN, narrow
 from decomfl_lab.noise.vectors import KNOWN_ANSWERS
 from decomfl_lab.replicas.replica import Replica
-from tests.refusals import refuses
-from tests.tables import rows_of
-from tests.thorough import cases, sampled
+from tests.cases import cases, refuses, rows_of, sampled
 
 RARE = rows_of(__file__)["rare"]
 """Laws of which a fault is caught by fewer cases; they are tried on three times as many."""

@@ -21,9 +21,8 @@ from decomfl_lab.protocol.client import Client as LabsClient
 from decomfl_lab.protocol.messages import Plan, Reply
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.replicas.rules import LowPrecision, Step
+from tests.cases import refuses, sampled
 from tests.laws.foreign import Client, Foreign
-from tests.refusals import refuses
-from tests.thorough import sampled
 
 MEASURED = "replies-are-measurements"
 SOME = (MEASURED, "rebuilt-client-equals-server", "revert-leaves-every-bit", "records-are-of-their-rounds-replies")

@@ -26,9 +26,8 @@ from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.pool_sums import PooledSgd
 from decomfl_lab.replicas.rules import LowPrecision
+from tests.cases import refuses, rows_of
 from tests.laws.foreign import Client, Foreign
-from tests.refusals import refuses
-from tests.tables import rows_of
 
 
 @pytest.fixture

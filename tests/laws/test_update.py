@@ -26,8 +26,7 @@ from decomfl_lab.protocol.messages import Plan
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.replicas.registry import make_replica
 from decomfl_lab.replicas.rules import LowPrecision, Sgd, UpdateRule
-from tests.refusals import refuses
-from tests.tables import rows_of
+from tests.cases import refuses, rows_of
 
 
 class LabMeZO(Functional):

@@ -14,7 +14,7 @@ from paper_repro.report_folder import DrawnPart
 from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.recordings import Rows
 from paper_repro.workflow.runs import Job, run_all
-from tests.tables import rows_of
+from tests.cases import rows_of
 
 FACTS = {"data_digest": "digits", "data": "digits"}
 

@@ -15,7 +15,7 @@ from paper_repro.sources import recorded_parts
 from paper_repro.workflow.claims import ClaimOutcome, verdicts
 from paper_repro.workflow.options import PaperOptions
 from paper_repro.workflow.runs import Job
-from tests.tables import rows_of
+from tests.cases import rows_of
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ import pytest
 from decomfl_lab.errors import InputError
 from paper_repro.workflow import manifest
 from paper_repro.workflow.recordings import load
+from tests.cases import rows_of
 from tests.paper_repro.recomputed.common import RESULTS, rows
-from tests.tables import rows_of
 
 RECORDS = [path.name.removesuffix(".csv.gz").rpartition("-")[::2] for path in sorted(RESULTS.glob("*.csv.gz"))]
 TRAINED = [record for record in RECORDS if "wire_bytes" in rows(*record)]

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import decomfl_lab as lab
 import hessian
 from hessian import FisherOperator, GaussNewtonOperator, HessianOperator, MeanLoss
+from tests.cases import rows_of
 from tests.nets import seeded
 from tests.situations import (
     table_containers,
@@ -31,7 +32,6 @@ from tests.situations import (
 )
 from tests.situations.judge import RIGHT, Entry, Situation, mean, refused, situations
 from tests.situations.zoo import DATA, REAL64, WORDS, X64, N, X, Y, ce, mean_ce, mlp
-from tests.tables import rows_of
 
 TABLES = tuple(
     table.TABLE

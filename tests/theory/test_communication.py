@@ -15,7 +15,7 @@ from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.protocol.wire import SEED_BYTES
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.runs.preparation import Prepared
-from tests.thorough import sampled
+from tests.cases import sampled
 from theory import TABLE_1, ExpectedTraffic, expected_numbers, expected_traffic, value_of
 
 BASE: dict[str, object] = {

@@ -8,8 +8,7 @@ import numpy as np
 
 import decomfl_lab as lab
 import theory
-from tests.refusals import calls, refuses
-from tests.tables import rows_of
+from tests.cases import calls, refuses, rows_of
 from tests.theory.bounds.successors.test_hiso import MIXED as SCALED
 from tests.theory.bounds.successors.test_robust_means import APART, at
 from tests.theory.bounds.successors.test_signs import simulated

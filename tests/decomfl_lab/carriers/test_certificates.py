@@ -17,8 +17,7 @@ from decomfl_lab.carriers.commands import serve
 from decomfl_lab.carriers.stream import certificates
 from decomfl_lab.carriers.stream.certificates import client_name, make_certificates, read_identity
 from decomfl_lab.errors import InputError
-from tests.refusals import refused, refuses
-from tests.tables import rows_of
+from tests.cases import refused, refuses, rows_of
 
 
 def test_each_client_has_a_certificate_with_its_name_that_the_authority_signed(tmp_path):

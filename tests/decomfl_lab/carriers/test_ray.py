@@ -22,9 +22,9 @@ from decomfl_lab.protocol.server import Terms
 from decomfl_lab.protocol.session import Host
 from decomfl_lab.protocol.wire import Ledger
 from decomfl_lab.records.seeds import Seeding
+from tests.cases import refuses
 from tests.decomfl_lab.federations.direct import CASE, LAB, RUN, but, counted, host, remote, simulated
 from tests.decomfl_lab.federations.test_remote import CLIENTS, model
-from tests.refusals import refuses
 
 ray = pytest.importorskip("ray", reason="Ray is not installed here: make engines tests it")
 pytestmark = [pytest.mark.engine, pytest.mark.thorough]

@@ -12,8 +12,7 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.errors import MOST_OPERATIONS, InputError, require_int, require_possible
 from decomfl_lab.files import require_writable
 from decomfl_lab.runs import preparation
-from tests.refusals import refused
-from tests.tables import rows_of
+from tests.cases import refused, rows_of
 
 HUGE, LONG = str(2**70), "1" * 5000
 RUN = "train --data digits --model logistic"

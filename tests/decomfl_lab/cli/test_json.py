@@ -18,9 +18,9 @@ from decomfl_lab.cli.main import application, main
 from decomfl_lab.json_values import plain, print_json
 from decomfl_lab.processes import environment
 from decomfl_lab.runs.configuration import TrainConfig
+from tests.cases import rows_of
 from tests.decomfl_lab.carriers.killed import over_stream
 from tests.decomfl_lab.cli.test_screens import EVERY
-from tests.tables import rows_of
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("decomfl_lab", "hessian", "theory", "figures", "paper_repro", "benchmarks")

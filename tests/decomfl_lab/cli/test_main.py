@@ -10,9 +10,8 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.runs.configuration import TrainConfig, config_from_mapping, read_config
+from tests.cases import refused, sampled
 from tests.decomfl_lab.runs.variants import OTHERS, VARIANTS
-from tests.refusals import refused
-from tests.thorough import sampled
 
 TINY = ["train", "--data", "digits", "--model", "logistic", "--clients", "6", "--sampled", "2", "--rounds", "4"]
 

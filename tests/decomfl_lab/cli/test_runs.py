@@ -20,12 +20,10 @@ from decomfl_lab.language.finetuning import task_module
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, found_runs, save_run
 from decomfl_lab.runs.run import Run, load_run
 from figures.command import curves_of
+from tests.cases import refused, rows_of, sampled
 from tests.decomfl_lab.language.tiny import save_opt
 from tests.decomfl_lab.language.toy import write_sst2
 from tests.decomfl_lab.test_files import holder
-from tests.refusals import refused
-from tests.tables import rows_of
-from tests.thorough import sampled
 
 CONFIG = TrainConfig(
     DeComFL(perturbations=2), data="digits", model="logistic", clients=4, sampled=2, rounds=4, eval_every=2

@@ -16,7 +16,7 @@ from benchmarks.group import bench
 from decomfl_lab.cli.main import JOBS, application, main
 from decomfl_lab.cli.screen import LINES, Contribution, lines_of
 from decomfl_lab.cli.train import FIRST, train
-from tests.tables import rows_of
+from tests.cases import rows_of
 
 
 def _walk(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:

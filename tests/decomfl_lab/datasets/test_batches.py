@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from decomfl_lab.datasets.batches import Gathered, batches_of, one_batch
 from decomfl_lab.datasets.user_data import data_of, examples, first_clients, own_dataset
 from decomfl_lab.objectives.trees import tensors
-from tests.refusals import refuses
+from tests.cases import refuses
 
 X, Y = torch.arange(24.0).view(12, 2), torch.arange(12) % 3
 

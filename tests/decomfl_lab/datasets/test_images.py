@@ -26,8 +26,7 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.models.registry import build_model, num_parameters
 from decomfl_lab.runs.configuration import TrainConfig
 from decomfl_lab.runs.run import Run
-from tests.refusals import refuses
-from tests.tables import rows_of
+from tests.cases import refuses, rows_of
 
 
 def _idx(array: np.ndarray) -> bytes:  # type: ignore[type-arg]

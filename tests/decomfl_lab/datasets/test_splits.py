@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from decomfl_lab.datasets.splits import _UNIT, _fit, _round_cycles, split
-from tests.refusals import refuses
-from tests.tables import rows_of
+from tests.cases import refuses, rows_of
 
 
 @pytest.mark.parametrize("share", [0.1, 0.7])

@@ -40,7 +40,7 @@ from decomfl_lab.protocol.server import Server
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.runs.preparation import Prepared
-from tests.refusals import refuses
+from tests.cases import refuses
 
 TOLERANCE = 2.3 * 2.0**-19 / (2 * MU)
 """A loss of 2.3 rounded some 16 times to float32, and divided by 2μ; of scalars whose typical size is about 1."""

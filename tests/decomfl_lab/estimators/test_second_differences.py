@@ -26,9 +26,7 @@ from decomfl_lab.methods import scalars
 from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.runs.folder import METRICS
 from decomfl_lab.runs.preparation import Prepared
-from tests.refusals import refuses
-from tests.tables import rows_of
-from tests.thorough import sampled
+from tests.cases import refuses, rows_of, sampled
 
 RUN = TrainConfig(
     data="digits", model="logistic", clients=6, sampled=3, rounds=6, perturbations=4, lr=0.01, mu=1e-3, batch_size=16,

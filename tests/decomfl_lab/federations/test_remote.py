@@ -24,8 +24,8 @@ from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.protocol.wire import encode, read, split_frame
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.replica import Replica
+from tests.cases import sampled
 from tests.decomfl_lab.federations.direct import CASE, LAB, RUN, Direct, but, counted, host, remote, simulated
-from tests.thorough import sampled
 
 
 def rounds(federation, count):

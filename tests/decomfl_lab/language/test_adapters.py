@@ -15,11 +15,10 @@ from decomfl_lab.language.adapters import AdaptedLinear, lora_, norms_
 from decomfl_lab.models.initialisers import uniform
 from decomfl_lab.models.registry import num_parameters
 from decomfl_lab.runs.run import load_run
+from tests.cases import refuses, rows_of
 from tests.decomfl_lab.language.tiny import answers, prompts, save_opt, transformers
 from tests.decomfl_lab.language.toy import write_sst2
 from tests.decomfl_lab.methods.test_language import RULES, federation, run
-from tests.refusals import refuses
-from tests.tables import rows_of
 
 METHODS: dict[str, Callable[[nn.Module], None]] = {"lora": lambda module: lora_(module, rank=3), "norms": norms_}
 

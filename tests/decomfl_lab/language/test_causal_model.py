@@ -15,6 +15,7 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.language import causal_model
 from decomfl_lab.language.causal_model import Verbalized, load_causal, load_pretrained
 from decomfl_lab.layout import Layout
+from tests.cases import refuses, rows_of
 from tests.decomfl_lab.language.tiny import (
     ARCHITECTURES,
     PAD,
@@ -26,8 +27,6 @@ from tests.decomfl_lab.language.tiny import (
     tiny,
     transformers,
 )
-from tests.refusals import refuses
-from tests.tables import rows_of
 
 CHOSEN = (7, 30, 96)
 

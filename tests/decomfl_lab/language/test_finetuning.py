@@ -18,9 +18,8 @@ from decomfl_lab.objectives import evaluation
 from decomfl_lab.runs.configuration import TrainConfig, config_from_mapping, read_config
 from decomfl_lab.runs.preparation import Materials, Prepared
 from decomfl_lab.runs.run import Run, load_run
+from tests.cases import refuses, rows_of
 from tests.decomfl_lab.language.toy import PAD, ToyTokens, toy_causal, write_sst2
-from tests.refusals import refuses
-from tests.tables import rows_of
 
 
 @pytest.fixture(autouse=True)

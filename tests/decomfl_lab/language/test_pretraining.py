@@ -19,8 +19,7 @@ from decomfl_lab.language.opt import SIZES, SPECIAL, Size, build_opt
 from decomfl_lab.language.pretraining import PretrainConfig, pretrain
 from decomfl_lab.models.registry import num_parameters
 from decomfl_lab.progress import Progress
-from tests.refusals import refuses
-from tests.tables import rows_of
+from tests.cases import refuses, rows_of
 
 tokenizers = pytest.importorskip("tokenizers")
 transformers = pytest.importorskip("transformers")

@@ -15,9 +15,8 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.language.extra import llm_library
 from decomfl_lab.language.finetuning import encode
 from decomfl_lab.language.tasks import TASKS, load_task
+from tests.cases import refuses, rows_of
 from tests.decomfl_lab.language.toy import FIRST, PAD, ToyTokens
-from tests.refusals import refuses
-from tests.tables import rows_of
 
 ROWS = rows_of(__file__)
 EXAMPLES = {name: (own["example"], own["prompt"], own["words"]) for name, own in ROWS["tasks"].items()}

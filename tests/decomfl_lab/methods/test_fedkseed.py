@@ -14,8 +14,8 @@ from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.pool_sums import PooledSgd
+from tests.cases import refused
 from tests.decomfl_lab.federations.direct import CASE, LAB, but
-from tests.refusals import refused
 
 SMALL = {"data": "digits", "model": "logistic", "clients": 4, "sampled": 1, "rounds": 5, "eval_every": 5}
 POOLED = but(CASE, rule=PooledSgd(5, -24), seeding=Seeding.POOL)

@@ -15,8 +15,8 @@ from decomfl_lab.protocol.server import Server
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import LowPrecision, Momentum, Sgd, UpdateRule
+from tests.cases import sampled
 from tests.decomfl_lab.language.tiny import ARCHITECTURES, answers, prompts
-from tests.thorough import sampled
 
 M, B = 3, 6
 RULES: dict[str, UpdateRule] = {

@@ -16,8 +16,7 @@ from decomfl_lab.methods.registry import METHODS, find_method, name_of
 from decomfl_lab.noise import Format
 from decomfl_lab.runs.configuration import config_from_mapping, run_options
 from decomfl_lab.runs.preparation import Prepared
-from tests.refusals import refuses
-from tests.tables import rows_of
+from tests.cases import refuses, rows_of
 
 ROWS = rows_of(__file__)
 EACH = pytest.mark.parametrize("kind", [*METHODS.values(), FedSgd], ids=lambda kind: kind.name)

@@ -30,10 +30,8 @@ from decomfl_lab.replicas.replica import SyncReplica
 from decomfl_lab.replicas.rules import Step
 from decomfl_lab.runs.preparation import Prepared
 from decomfl_lab.runs.run import load_run
+from tests.cases import refuses, rows_of, sampled
 from tests.decomfl_lab.runs.variants import OTHERS, VARIANTS
-from tests.refusals import refuses
-from tests.tables import rows_of
-from tests.thorough import sampled
 
 ROWS = rows_of(__file__)
 vectors = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=60).map(lambda v: np.array(v, np.float32))

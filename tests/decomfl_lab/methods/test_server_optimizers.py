@@ -16,8 +16,7 @@ from decomfl_lab.federations.averaging import SERVER_OPTIMIZERS, FedAvgFederatio
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.runs.folder import CHECKPOINT_FILE
 from decomfl_lab.runs.run import load_run
-from tests.refusals import refuses
-from tests.tables import rows_of
+from tests.cases import refuses, rows_of
 
 SMALL: dict[str, Any] = {
     "data": "digits", "model": "logistic", "clients": 5, "sampled": 3, "rounds": 6, "eval_every": 3, "batch_size": 32,

@@ -13,9 +13,7 @@ from decomfl_lab.datasets.user_data import own_dataset
 from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.protocol.messages import Dense
 from decomfl_lab.runs.preparation import Prepared
-from tests.refusals import refuses
-from tests.tables import rows_of
-from tests.thorough import sampled
+from tests.cases import refuses, rows_of, sampled
 
 WEIGHED = [name for name in METHODS if name not in ("feedsign", "mezo")]
 HOSPITALS = [(torch.ones(1, 1), torch.zeros(1)), (torch.ones(99, 1), torch.ones(99))]

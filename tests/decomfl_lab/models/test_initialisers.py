@@ -10,7 +10,7 @@ from torch import nn
 from decomfl_lab.errors import InputError
 from decomfl_lab.models import MODEL_NAMES, initialisers
 from decomfl_lab.models.registry import build_model
-from tests.tables import rows_of
+from tests.cases import rows_of
 
 BITS = rows_of(__file__)["bits"]
 

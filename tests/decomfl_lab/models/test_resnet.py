@@ -23,7 +23,7 @@ from decomfl_lab.objectives.normalisation import (
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
 from decomfl_lab.runs.configuration import TREATMENTS
 from decomfl_lab.runs.run import Run
-from tests.tables import rows_of
+from tests.cases import rows_of
 
 TINY = TrainConfig(
     data="digits",

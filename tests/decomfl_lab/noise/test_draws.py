@@ -11,8 +11,7 @@ from decomfl_lab.noise import reference, spec
 from decomfl_lab.noise.draws import draws_of
 from decomfl_lab.noise.starts import Start
 from decomfl_lab.noise.vectors import POSITIONS, START_ANSWERS
-from tests.refusals import refuses
-from tests.tables import rows_of
+from tests.cases import refuses, rows_of
 
 ROWS = rows_of(__file__)
 

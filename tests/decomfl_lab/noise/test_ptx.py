@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from decomfl_lab.noise import reference
-from tests.refusals import refuses
-from tests.thorough import sampled
+from tests.cases import refuses, sampled
 
 QUICK = "square_sums or any_number or part_of_the_model or inside_the_range"
 """The checks that take least and run all kernels."""
@@ -21,11 +20,11 @@ if os.environ.get("TRITON_INTERPRET") == "1":
     pytest.skip("the interpreter does not compile", allow_module_level=True)
 
 from decomfl_lab.noise import triton_kernels as kernels  # noqa: E402
+from tests.cases import rows_of  # noqa: E402
 from tests.decomfl_lab.noise import ptx  # noqa: E402
 from tests.decomfl_lab.noise.emulated import Emulated, emulated  # noqa: E402
 from tests.decomfl_lab.noise.ptx import Kernel, PtxError, UnknownError  # noqa: E402
 from tests.decomfl_lab.noise.test_triton import checked  # noqa: E402
-from tests.tables import rows_of  # noqa: E402
 
 # All checks of the backend ----------------------------------------------------------------------------------------
 

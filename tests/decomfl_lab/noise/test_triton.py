@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.thorough import sampled
+from tests.cases import sampled
 
 ROOT = Path(__file__).parents[3]
 CHECKS = Path(__file__).with_name("triton_checks.py")

@@ -12,7 +12,7 @@ from torch.nn.parallel import DataParallel
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.objectives.modules import HeldEmbedding, constants, handed_back_, prepared, swapped
-from tests.tables import rows_of
+from tests.cases import rows_of
 
 TOKENS = torch.tensor([[1, 0, 3], [2, 0, 0]])
 PAD = 0

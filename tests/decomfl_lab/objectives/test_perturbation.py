@@ -22,7 +22,7 @@ from decomfl_lab.noise import Distribution, direction
 from decomfl_lab.objectives import perturbation
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
 from decomfl_lab.objectives.perturbation import moved, virtual
-from tests.refusals import refuses
+from tests.cases import refuses
 
 Distributions = st.sampled_from(list(Distribution))
 Seeds = st.integers(0, 2**64 - 1)

@@ -20,10 +20,9 @@ from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective, Roun
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.runs.preparation import Prepared
 from decomfl_lab.runs.run import Run
+from tests.cases import refuses, rows_of
 from tests.decomfl_lab.language.tiny import answers, prompts
 from tests.decomfl_lab.language.toy import toy_causal, write_sst2
-from tests.refusals import refuses
-from tests.tables import rows_of
 
 MU = 0.02
 

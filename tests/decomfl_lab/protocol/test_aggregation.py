@@ -26,8 +26,8 @@ from decomfl_lab.protocol.session import Host
 from decomfl_lab.protocol.wire import decode, encode, split_frame
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.runs.preparation import Prepared
+from tests.cases import refuses
 from tests.decomfl_lab.federations.direct import RUN, Direct
-from tests.refusals import refuses
 
 FAR = 1e30
 

@@ -15,9 +15,7 @@ from decomfl_lab.protocol.messages import Reply
 from decomfl_lab.runs.folder import CONFIG_FILE
 from decomfl_lab.runs.preparation import movable
 from decomfl_lab.runs.run import load_run
-from tests.refusals import refuses
-from tests.tables import rows_of
-from tests.thorough import sampled
+from tests.cases import refuses, rows_of, sampled
 
 SMALL: dict[str, Any] = {
     "data": "digits", "model": "logistic", "clients": 8, "sampled": 7, "rounds": 4, "eval_every": 2, "batch_size": 16,

@@ -24,7 +24,7 @@ from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import LowPrecision, Momentum, Sgd, Step, UpdateRule
-from tests.refusals import refuses
+from tests.cases import refuses
 
 floats = st.floats(-1e3, 1e3)
 

@@ -41,9 +41,8 @@ from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import DerivedSeeds, Seeding, draw_seeds
 from decomfl_lab.replicas.replica import Replica
+from tests.cases import refuses, rows_of
 from tests.fuzz.judge import MESSAGES, RUN_SEED, mended
-from tests.refusals import refuses
-from tests.tables import rows_of
 
 
 def spliced(message: bytes, at: int, piece: bytes) -> bytes:

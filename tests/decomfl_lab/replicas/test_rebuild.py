@@ -20,8 +20,8 @@ from decomfl_lab.replicas import rebuild
 from decomfl_lab.replicas.rebuild import form_points_, project, rebuild_
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import Step
+from tests.cases import refuses
 from tests.decomfl_lab.federations.direct import LAB, but
-from tests.refusals import refuses
 
 
 def _program(names=("x",), *, pairs: int = 3, distribution: Distribution = Distribution.GAUSSIAN) -> Program:  # type: ignore[no-untyped-def]

@@ -14,7 +14,7 @@ from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica, step_to
 from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, Step
 from decomfl_lab.runs.configuration import TrainConfig
 from decomfl_lab.runs.preparation import Prepared
-from tests.refusals import refuses
+from tests.cases import refuses
 
 STEP = Step(7, np.array([0.5, -2.0], np.float32), 0.1, Distribution.GAUSSIAN)
 

@@ -18,9 +18,9 @@ from decomfl_lab.replicas.start import made_again
 from decomfl_lab.runs.configuration import TrainConfig
 from decomfl_lab.runs.folder import LOG_FILE
 from decomfl_lab.runs.run import Run
+from tests.cases import refuses
 from tests.decomfl_lab.runs.rewritten import rewritten
 from tests.decomfl_lab.runs.test_replay import PAIRS
-from tests.refusals import refuses
 
 TINY = TrainConfig(data="digits", model="mlp", clients=4, sampled=2, rounds=3, perturbations=2, lr=0.01)
 

@@ -13,7 +13,7 @@ from torch import nn
 
 import decomfl_lab as lab
 from decomfl_lab.cli.main import main
-from tests.thorough import sampled
+from tests.cases import sampled
 
 x = torch.randn(90, 6, generator=torch.Generator().manual_seed(1))
 y = (x[:, 0] > 0).long()

@@ -14,9 +14,9 @@ from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.provenance import PROVENANCE_FILE
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS_FILE
 from decomfl_lab.runs.run import Run, load_run
+from tests.cases import rows_of
 from tests.decomfl_lab.runs.test_replay import PAIRS
 from tests.decomfl_lab.runs.variants import SMALL
-from tests.tables import rows_of
 
 
 def test_a_batch_of_a_clients_whole_data_is_said(capsys: Any) -> None:

@@ -19,10 +19,9 @@ from decomfl_lab.provenance import PROVENANCE_FILE
 from decomfl_lab.runs.configuration import TrainConfig
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS_FILE, looked_at
 from decomfl_lab.runs.run import Run, load_run
+from tests.cases import refused, rows_of
 from tests.decomfl_lab.runs.rewritten import rewritten
 from tests.decomfl_lab.runs.variants import SMALL
-from tests.refusals import refused
-from tests.tables import rows_of
 
 PLAIN = SMALL.but(batch_size=8, perturbations=2)
 SIZES = ("data", "model", "clients", "sampled", "rounds", "eval_every", "batch_size")

@@ -11,8 +11,7 @@ import decomfl_lab as lab
 from decomfl_lab.errors import InputError
 from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.protocol.log import RunLog
-from tests.tables import rows_of
-from tests.thorough import sampled
+from tests.cases import rows_of, sampled
 
 x = torch.randn(120, 6, generator=torch.Generator().manual_seed(1))
 y = (x[:, 0] > 0).long()

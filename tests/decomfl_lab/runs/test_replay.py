@@ -22,11 +22,9 @@ from decomfl_lab.runs import replay as module
 from decomfl_lab.runs.configuration import TrainConfig
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE
 from decomfl_lab.runs.run import Run, load_run
+from tests.cases import refuses, rows_of, sampled
 from tests.decomfl_lab.runs.rewritten import rewritten
 from tests.decomfl_lab.runs.variants import SMALL, VARIANTS
-from tests.refusals import refuses
-from tests.tables import rows_of
-from tests.thorough import sampled
 
 TINY = SMALL.but(clients=5, rounds=7, eval_every=3, local_steps=2, perturbations=3, lr=0.01)
 x = torch.randn(60, 6, generator=torch.Generator().manual_seed(1))

@@ -19,10 +19,8 @@ from decomfl_lab.cli.train import RunPlace, prepared
 from decomfl_lab.provenance import read_provenance
 from decomfl_lab.runs.run import load_run
 from decomfl_lab.runs.tuning import Tuning, cheapest_directions, largest_step, rehearse
+from tests.cases import refuses, rows_of, sampled
 from tests.decomfl_lab.runs.bowl import QuadraticBowl, half_square
-from tests.refusals import refuses
-from tests.tables import rows_of
-from tests.thorough import sampled
 from theory.checks.stability import load
 from theory.problems.spectrum import Spectrum
 

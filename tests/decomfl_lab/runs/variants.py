@@ -3,7 +3,7 @@
 from typing import Any
 
 from decomfl_lab.runs.configuration import TrainConfig
-from tests.tables import rows_of
+from tests.cases import rows_of
 
 SMALL = TrainConfig(data="digits", model="logistic", clients=4, sampled=2, rounds=4, eval_every=2)
 """A run of no time."""

@@ -28,10 +28,10 @@ from hessian.commands.kappa import KappaOptions
 from hessian.operators.mean_loss import MeanLoss
 from hessian.operators.options import CurvatureKeywords, CurvatureOptions
 from hessian.trained_models import from_run, trained_here
+from tests.cases import rows_of
 from tests.decomfl_lab.language.tiny import save_opt
 from tests.decomfl_lab.language.toy import write_sst2
 from tests.hessian.problems import dense_hessian
-from tests.tables import rows_of
 
 SMALL = ["--data", "digits", "--model", "logistic", "--examples", "300", "--train-steps", "60"]
 

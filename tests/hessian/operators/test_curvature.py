@@ -21,9 +21,9 @@ from hessian import (
     diagonal,
     trace,
 )
+from tests.cases import refuses
 from tests.hessian import problems
 from tests.nets import Around
-from tests.refusals import refuses
 
 CASES = {
     "mlp-relu": (problems.mlp(nn.ReLU), problems.data()),

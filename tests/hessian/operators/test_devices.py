@@ -35,10 +35,10 @@ from hessian.spectrum.diagonal import diagonal
 from hessian.spectrum.eigenvalues import top_eigenvalues
 from hessian.spectrum.lanczos import lanczos
 from hessian.trained_models import trained_here
+from tests.cases import sampled
 from tests.hessian import problems
 from tests.hessian.spectra import rotated
 from tests.hessian.watches import META, Live, another_device
-from tests.thorough import sampled
 
 OPERATORS: dict[str, Callable[[MeanLoss], Operator]] = {
     "hessian": HessianOperator,

@@ -16,9 +16,9 @@ from torch.nn.functional import cross_entropy
 import hessian
 from decomfl_lab.errors import InputError
 from hessian import DenseOperator, FunctionOperator, as_operator
+from tests.cases import refuses
 from tests.hessian import problems
 from tests.hessian.spectra import rotated
-from tests.refusals import refuses
 
 D = 40
 H = rotated(list(np.concatenate([[9.0, -4.0], np.linspace(0.5, 1.5, D - 2)]))).matrix

@@ -12,9 +12,9 @@ from torch.nn.functional import cross_entropy
 import hessian
 from hessian import DenseOperator, EffectiveRankProgress, MeanLoss, Operator, effective_rank, forward_only, lanczos
 from hessian.kappa.function_values import mu_ladder
+from tests.cases import refuses
 from tests.hessian import problems
 from tests.hessian.spectra import Watched, rotated
-from tests.refusals import refuses
 
 A, B = rotated(list(np.linspace(-1, 3, 30))), rotated(list(np.linspace(0, 1, 30)), seed=1)
 INPUTS, TARGETS = problems.data()

@@ -17,12 +17,11 @@ from decomfl_lab.runs.run import load_run
 from hessian import MeanLoss, gauss_newton_trace
 from hessian.operators.options import OPERATORS
 from hessian.trained_models import from_run, scale_of
+from tests.cases import refused, refuses, rows_of
 from tests.hessian.commands.test_kappa import run
 from tests.hessian.operators.test_smoothing import Quadratic
 from tests.hessian.problems import columns, data, mlp
 from tests.hessian.spectra import rotated
-from tests.refusals import refused, refuses
-from tests.tables import rows_of
 
 H = rotated(torch.cat([torch.logspace(0, 2, 59), torch.tensor([-3.0])]))
 S = torch.logspace(-1, 1, 60, dtype=torch.float64)[torch.randperm(60, generator=torch.Generator().manual_seed(0))]

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from hessian.operators.operator import Counted, DenseOperator
 from hessian.spectrum.lanczos import Krylov, Lanczos, lanczos
+from tests.cases import rows_of
 from tests.hessian.spectra import eigenvalues, mlp_hessian, rotated
-from tests.tables import rows_of
 
 OUTLIERS = [10.0, 7.0, -6.0, 4.0, *np.linspace(-1, 1, 60)]
 

@@ -18,9 +18,9 @@ from paper_repro.language_models.sizes import claims, configuration, of_model, r
 from paper_repro.workflow.runs import run_all
 from paper_repro.workflow.scales import SCALES
 from paper_repro.workflow.series import from_toml
+from tests.cases import rows_of
 from tests.decomfl_lab.language.toy import toy_sst2
 from tests.paper_repro.parts.test_parts import options
-from tests.tables import rows_of
 
 SIZE = SCALES["smoke"].sizes.but(**from_toml(rows_of(__file__)["size"]))
 

@@ -10,7 +10,7 @@ from paper_repro.parts.edge_runs import USUAL, at_point, points
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.scales import SCALES
 from paper_repro.workflow.series import from_toml
-from tests.tables import rows_of
+from tests.cases import rows_of
 
 TABLES = rows_of(__file__)
 

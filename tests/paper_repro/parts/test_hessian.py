@@ -16,8 +16,8 @@ from paper_repro.parts import hessian
 from paper_repro.parts.hessian import _density, _spectra
 from paper_repro.workflow.scales import SCALES
 from paper_repro.workflow.series import from_toml
+from tests.cases import rows_of
 from tests.hessian import problems
-from tests.tables import rows_of
 
 TINY = SCALES["smoke"].hessian.but(**from_toml(rows_of(__file__)["tiny"]))
 SMALL_CHECK = partial(_density, model="logistic", steps=50, examples=100, products=20, probes=2)

@@ -21,9 +21,8 @@ from paper_repro.workflow.reference import fig2_reference, fig3_reference
 from paper_repro.workflow.report import Section
 from paper_repro.workflow.scales import SCALES, changed
 from paper_repro.workflow.series import from_toml
+from tests.cases import refuses, rows_of
 from tests.paper_repro.parts import test_hessian, test_theory
-from tests.refusals import refuses
-from tests.tables import rows_of
 from theory.bounds import sweeps
 
 TABLES = rows_of(__file__)

@@ -10,8 +10,8 @@ from decomfl_lab.errors import InputError
 from paper_repro.workflow import answer as module
 from paper_repro.workflow.answer import answer
 from paper_repro.workflow.claims import PARTS
-from tests.tables import rows_of
-from tests.theory.findings.typed import typed
+from tests.cases import rows_of
+from tests.theory.findings.wording import typed
 from theory.findings.registry import ENTRIES
 
 DOCS = Path(__file__).parents[3] / "docs"

@@ -17,7 +17,7 @@ from paper_repro import contents
 from paper_repro.workflow import claims
 from paper_repro.workflow.claims import CLAIMS, PARTS, SCOPES, ClaimOutcome, claim, require_all_of
 from paper_repro.workflow.scales import SCALES
-from tests.tables import rows_of
+from tests.cases import rows_of
 
 FOLDER = Path(claims.__file__).parent
 

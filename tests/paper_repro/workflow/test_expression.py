@@ -13,11 +13,11 @@ import pytest
 from paper_repro.workflow import expression
 from paper_repro.workflow.claims import CLAIMS, Claim
 from paper_repro.workflow.expression import Reading, evaluated
+from tests.cases import rows_of
 from tests.paper_repro.recomputed import images, others  # noqa: F401 (they register)
 from tests.paper_repro.recomputed.common import ALL, Part, outcomes, rows, scale_of, thresholds
 from tests.paper_repro.recomputed.lines import Line
 from tests.paper_repro.test_recomputed import differing
-from tests.tables import rows_of
 
 TABLES = rows_of(__file__)
 

@@ -19,8 +19,8 @@ from paper_repro.workflow import claims, health, recordings
 from paper_repro.workflow.claims import UNHEALTHY, ClaimOutcome
 from paper_repro.workflow.health import complaint, decided_by_health, ill_words
 from paper_repro.workflow.recordings import Rows
+from tests.cases import rows_of
 from tests.paper_repro.parts import test_parts
-from tests.tables import rows_of
 
 FRESH_ADAM = pd.read_csv(Path(__file__).parent / "data" / "fresh-adam.csv")
 """Every fifth evaluation of a recorded run on Fashion-MNIST whose clients began each round with a new Adam."""

@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 
 from paper_repro.workflow import reference
-from tests.refusals import refuses
-from tests.tables import rows_of
+from tests.cases import refuses, rows_of
 
 KEYS = ["figure", "series", "metric", "seed"]
 ENDS = {"fig2_left": 2000, "fig2_right": 1500}

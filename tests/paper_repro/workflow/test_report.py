@@ -22,9 +22,8 @@ from paper_repro.workflow.answer import AnswerLine
 from paper_repro.workflow.claims import VERDICTS, ClaimOutcome, outcomes_json
 from paper_repro.workflow.claims import claim as registered
 from paper_repro.workflow.report import Folded, Section, caption, closing, page_section, render_report
+from tests.cases import refuses, rows_of
 from tests.docs import browser
-from tests.refusals import refuses
-from tests.tables import rows_of
 
 
 def drawing() -> Figure:

@@ -8,7 +8,7 @@ import pytest
 from decomfl_lab.errors import InputError
 from paper_repro.workflow import claims
 from paper_repro.workflow.claims import CLAIMS, NAMED, ClaimOutcome, sentences
-from tests.tables import rows_of
+from tests.cases import rows_of
 from tests.theory.findings.borne_out import disagreements
 from tests.theory.findings.entries import entry
 from theory.findings.finding import Entry, Evidence, EvidenceCheck, Role, Status

@@ -18,7 +18,7 @@ from paper_repro.workflow.part import Options
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.scales import SCALES, TASK_ROWS, Scale, changed
 from paper_repro.workflow.series import PATTERNS, Series, configuration, from_toml
-from tests.tables import rows_of
+from tests.cases import rows_of
 from theory.notation.printed import PARAMETERS, RATES, RESULTS, ROUNDS, model_terabytes
 
 TRUTHS: Final = tomllib.loads(Path(__file__).with_name("settings.toml").read_text(encoding="utf-8"))

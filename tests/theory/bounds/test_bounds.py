@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sympy import exp
 
-from tests.refusals import refuses
-from tests.tables import rows_of
+from tests.cases import refuses, rows_of
 from tests.theory.checks.test_verdict import alone
 from theory import STATEMENTS, Setting, check, statement, unit_of, value_of
 from theory.bounds import names

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decomfl_lab.errors import InputError
+from tests.cases import sampled
 from tests.theory.checks.test_verdict import planted
 from tests.theory.problems.test_quadratic import MIXED
 from tests.theory.strategies import waves
-from tests.thorough import sampled
 from theory import Quadratic, Setting, Spectrum, Waves, check, expected, statement
 from theory.notation.setting import DISTRIBUTIONS
 from theory.problems.problem import Floats, Integers

@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 import theory
 from decomfl_lab.errors import InputError
 from hessian.estimate import Estimate
-from tests.refusals import refuses
-from tests.tables import rows_of
+from tests.cases import cases, refuses, rows_of, sampled
 from tests.theory.strategies import quadratics, runs, waves
-from tests.thorough import cases, sampled
 from theory.bounds import STATEMENTS, statement
 from theory.checks.simulation import federation, run
 from theory.checks.verdict import check, decide

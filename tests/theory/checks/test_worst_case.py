@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import theory
 from decomfl_lab.errors import InputError
+from tests.cases import sampled
 from tests.theory.checks.test_verdict import planted, sgd
-from tests.thorough import sampled
 from theory import Piecewise, Statement, statement, tightness
 from theory.checks.worst_case import FAMILIES
 from theory.notation import symbols as s

@@ -7,8 +7,7 @@ from typing import Any
 import click
 import pytest
 
-from tests.refusals import refuses
-from tests.tables import rows_of
+from tests.cases import refuses, rows_of
 from theory.commands.audit import AuditOptions, audit
 from theory.findings import registry
 from theory.findings.finding import AS_MEANT, FALSE, Entry, Evidence, EvidenceCheck

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decomfl_lab.cli import main as cli
-from tests.refusals import refused
+from tests.cases import refused
 from theory import Setting, Statement, statement
 from theory.notation import symbols as s
 from theory.notation.numbers import down, exactly

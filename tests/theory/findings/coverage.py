@@ -7,8 +7,7 @@ from itertools import combinations
 from typing import Any, Final
 
 from decomfl_lab.tables import table_beside
-from tests.theory.findings.prose import Passage, lettered, passages, shared, spans
-from tests.theory.findings.source import TexSource
+from tests.theory.findings.source import Passage, TexSource, lettered, passages, shared, spans
 from tests.theory.findings.wording import differences
 from theory.findings.data import RAW, UNJUDGED
 from theory.findings.finding import TRUE, Entry

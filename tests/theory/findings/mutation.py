@@ -18,11 +18,11 @@ from typing import Any
 from unittest import mock
 
 from decomfl_lab.errors import InputError
-from tests.tables import rows_of
+from tests.cases import rows_of
 from tests.theory.findings.borne_out import untold
 from tests.theory.findings.coverage import inconsistent, stale, unquoted
 from tests.theory.findings.source import TexSource
-from tests.theory.findings.typed import typed_in
+from tests.theory.findings.wording import typed_in
 from theory import bounds
 from theory.findings.data import CAUSES, RAW
 from theory.findings.decorators import placed

@@ -9,7 +9,7 @@ import pytest
 import sympy as sp
 
 from decomfl_lab.language.tasks import TASKS, load_task
-from tests.tables import rows_of
+from tests.cases import rows_of
 from tests.theory.findings.coverage import mistranscribed
 from tests.theory.findings.entries import result
 from tests.theory.findings.source import TexSource

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from sympy import Rational
 
-from tests.tables import rows_of
+from tests.cases import rows_of
 from tests.theory.findings.entries import BY_LABEL
 from tests.theory.findings.mutation import _anew
-from tests.theory.findings.typed import typed, typed_in
+from tests.theory.findings.wording import typed, typed_in
 from theory.findings.corrections import MENDED
 
 # Displays beside which another of their statement is evaluated, so that the two are not changed together.

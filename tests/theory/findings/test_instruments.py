@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import sympy as sp
 
-from tests.tables import rows_of
+from tests.cases import rows_of
 from theory.findings.evidence import formulas
 from theory.findings.instruments import (
     Axis,

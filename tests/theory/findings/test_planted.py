@@ -11,13 +11,12 @@ import pytest
 
 from paper_repro.workflow import claims as recorded
 from paper_repro.workflow.claims import CLAIMS
-from tests.tables import rows_of
+from tests.cases import cases, rows_of, sampled
 from tests.theory.findings import mutation
 from tests.theory.findings.borne_out import disagreements
 from tests.theory.findings.entries import confirmed
 from tests.theory.findings.mutation import MUTATIONS, Mutation, given, noticed
 from tests.theory.findings.source import TexSource
-from tests.thorough import cases, sampled
 from theory import TABLE_1, Statement
 from theory.bounds import statement
 from theory.communication import Numbers, expected_numbers

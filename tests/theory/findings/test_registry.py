@@ -13,12 +13,11 @@ import pytest
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.tables import table_beside
-from tests.tables import rows_of
+from tests.cases import rows_of
 from tests.theory.findings.borne_out import untold
 from tests.theory.findings.coverage import AS_PRINTED, inconsistent, missing, stale, unquoted
 from tests.theory.findings.entries import entry
-from tests.theory.findings.prose import passages
-from tests.theory.findings.source import PAPER_SHA256, TexSource, parse
+from tests.theory.findings.source import PAPER_SHA256, TexSource, parse, passages
 from tests.theory.findings.wording import differences
 from theory.bounds import STATEMENTS
 from theory.findings import registry

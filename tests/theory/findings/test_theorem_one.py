@@ -9,9 +9,8 @@ import pytest
 from sympy import Rational, sympify
 
 from decomfl_lab.tables import table_beside
-from tests.tables import rows_of
+from tests.cases import rows_of, sampled
 from tests.theory.findings.entries import confirmed
-from tests.thorough import sampled
 from theory import STATEMENTS, Setting
 from theory.findings.evidence import proof_one, theorem_one
 from theory.findings.evidence.one_round import OneRound

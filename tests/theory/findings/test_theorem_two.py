@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.tables import rows_of
-from tests.thorough import sampled
+from tests.cases import rows_of, sampled
 from theory import Setting, Statement, statement
 from theory.findings.corrections import parsed
 from theory.findings.evidence import gaussian, theorem_two, theorem_two_proof

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from tests.tables import rows_of
+from tests.cases import rows_of
 from tests.theory.strategies import quadratics
 from theory.checks.simulation import simulate
 from theory.notation.setting import DISTRIBUTIONS, effective_factor, second_moment_factor, sixth_moment

@@ -8,8 +8,8 @@ import pytest
 
 import theory
 from decomfl_lab.errors import InputError
+from tests.cases import sampled
 from tests.theory.checks.test_verdict import MIXED
-from tests.thorough import sampled
 from theory import F, Left, Losses, Quadratic, Spectrum, UnitError, X
 from theory.checks.simulation import simulate
 from theory.notation import symbols as s

@@ -29,9 +29,8 @@ from decomfl_lab.layout import Layout
 from decomfl_lab.noise import Distribution
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
 from decomfl_lab.replicas.replica import Replica
+from tests.cases import refuses, rows_of
 from tests.decomfl_lab.language.tiny import ARCHITECTURES, PAD, V, answers, prompts, tiny, transformers
-from tests.refusals import refuses
-from tests.tables import rows_of
 
 KINDS = ("opt", "llama")
 MU = 1e-3

@@ -15,7 +15,7 @@ from decomfl_lab.engines.kernels.cnn import Network, pixels
 from decomfl_lab.engines.kernels.winograd import matrices, tile_size
 from decomfl_lab.layout import Layout
 from decomfl_lab.models.registry import build_model
-from tests.tables import rows_of
+from tests.cases import rows_of
 
 
 @pytest.mark.parametrize("kernel", [3, 5])

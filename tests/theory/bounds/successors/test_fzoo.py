@@ -11,7 +11,7 @@ from decomfl_lab.methods.fzoo import Normalised
 from decomfl_lab.noise import Distribution, direction
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import Step
-from tests.tables import rows_of
+from tests.cases import rows_of
 from tests.theory.bounds.successors.test_signs import near, simulated
 from tests.theory.checks.test_verdict import planted
 from theory import Quadratic, Spectrum, fzoo

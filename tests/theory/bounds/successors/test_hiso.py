@@ -15,9 +15,9 @@ import hessian
 from decomfl_lab.cli import main as cli
 from decomfl_lab.errors import InputError
 from hessian.trained_models import from_run, scale_of
+from tests.cases import sampled
 from tests.theory.checks.test_verdict import planted
 from tests.theory.strategies import or_zero
-from tests.thorough import sampled
 from theory import check, hiso, learned_scale, whitened
 from theory.bounds.successors.hiso import hiso_step, speed
 from theory.checks.simulation import simulate

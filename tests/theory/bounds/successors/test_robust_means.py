@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import decomfl_lab as lab
+from tests.cases import sampled
 from tests.theory.checks.test_verdict import planted
-from tests.thorough import sampled
 from theory import Quadratic, Setting, Spectrum, Statement, check, robust, statement
 from theory.checks.simulation import federation
 from theory.problems.problem import Bowl, Floats

@@ -1,8 +1,10 @@
-"""What is refused in one line: a table of what is given and what the error says of it, and the line of a command."""
+"""The cases of a test: rows of a file beside it, samples of what is wide, tables of what is refused in one line."""
 
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Iterable
 from functools import partial, wraps
 from inspect import Parameter, signature
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,25 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
 
 Attempt = Callable[..., Any]
+
+
+def rows_of(test: str) -> dict[str, Any]:
+    """The tables of the file beside a test, whose own path (``__file__``) is given."""
+    return tomllib.loads(Path(test).with_suffix(".toml").read_text(encoding="utf-8"))
+
+
+def sampled(cases: Iterable[Any], quick: int) -> list[Any]:
+    """The cases for ``parametrize``: all but ``quick``, evenly spread, are marked. A tuple is several values."""
+    every = list(cases)
+    kept = {n * len(every) // quick for n in range(quick)}
+    marks = [() if n in kept else pytest.mark.thorough for n in range(len(every))]
+    values = [case if isinstance(case, tuple) else (case,) for case in every]
+    return [pytest.param(*each, marks=mark) for each, mark in zip(values, marks, strict=True)]
+
+
+def cases(quick: int, thorough: int) -> pytest.MarkDecorator:
+    """The argument ``cases``: how many random cases are tried on an errand, and how many when there is time."""
+    return pytest.mark.parametrize("cases", [quick, pytest.param(thorough, marks=pytest.mark.thorough)])
 
 
 def refuses(*rows: tuple[Any, ...], error: type[Exception] = InputError) -> Callable[[Attempt], Attempt]:
