@@ -49,7 +49,7 @@ from decomfl_lab.protocol.aggregation import weighed_mean
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.delivery import Delivery, receive
 from decomfl_lab.protocol.log import RunLog
-from decomfl_lab.protocol.messages import Dense, Held, Message, Plan, Reply
+from decomfl_lab.protocol.messages import Dense, Held, Plan, Reply
 from decomfl_lab.protocol.policy import PullPolicy
 from decomfl_lab.protocol.server import Server, Tracking
 from decomfl_lab.protocol.session import Coordinator, Frames, Host
@@ -101,33 +101,14 @@ class _Hashing(Client):
         return Reply(self.id, plan.round, np.frombuffer(found, np.uint16).astype(np.float32).reshape(plan.K, plan.P))
 
 
-def _key(of: Any) -> Any:
-    """The same for equal messages, with a hash, which records do not have, nor what is made of them."""
-    if isinstance(of, np.ndarray):
-        return of.tobytes()
-    if isinstance(of, tuple):
-        return tuple(map(_key, of))
-    if isinstance(of, RoundRecord | Plan):
-        return tuple(_key(getattr(of, name)) for name in of.__dataclass_fields__)
-    return of
-
-
 class Stand(Implementation):
-    """The lab's server, and clients that hash where others rebuild and measure; each message is made and read once."""
+    """The lab's server, and clients that hash where others rebuild and measure; each message is read once."""
 
     name = "hashes"
 
     def __init__(self) -> None:
         self.decode = cache(super().decode)  # type: ignore[method-assign]
-        self._encoded: dict[Any, bytes] = {}
         self._first = _Chain(case_of(SIMPLEST).initial(), Momentum(0.5))  # the replica at x_0, which all settings share
-
-    def encode(self, message: Message) -> bytes:
-        """See ``Implementation``."""
-        key = _key(message)
-        if key not in self._encoded:
-            self._encoded[key] = super().encode(message)
-        return self._encoded[key]
 
     def _replica(self, case: Case, *, per_tensor: bool = False) -> Any:  # noqa: ARG002
         return self._first.clone()
