@@ -140,6 +140,7 @@ class Sessions(World):
     _saved: Saved | None = None
     _began: float | None = None  # when the round under way did
     _ends = 0
+    _ways = staticmethod(lambda _: 2)
 
     def _delivery(self) -> Delivery:
         """The server's side of sessions at round 0."""
@@ -390,6 +391,7 @@ class Deliveries(World):
         ("lost", ()),
     )
     absences = (SOON / 2,)
+    _takes = _waits = staticmethod(lambda *_: None)
 
     def _new(self) -> Any:
         """The server's side at round 0."""
