@@ -343,13 +343,10 @@ class Sessions(World):
 class _Bare:
     """A client without a session: it answers a plan by a reply, and a question by what it holds."""
 
-    def __init__(self, client: Any, implementation: Implementation) -> None:
-        self.client, self.implementation = client, implementation
-        self.refusal = ""
+    replica = property(lambda self: self.client.replica)
 
-    @property
-    def replica(self) -> Any:
-        return self.client.replica
+    def __init__(self, client: Any, implementation: Implementation) -> None:
+        self.client, self.implementation, self.refusal = client, implementation, ""
 
     def hello(self, i: int) -> tuple[bytes, ...]:
         return (self.implementation.encode(Held(i, self.replica.round)),)
