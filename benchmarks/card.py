@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks.circumstances import provenance
+from benchmarks.mould import provenance
 from benchmarks.ways.clock import apart
 from decomfl_lab.devices import describe, find_device
 from decomfl_lab.errors import InputError, require, require_finite_positive

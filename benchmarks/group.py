@@ -2,8 +2,8 @@
 
 from importlib.metadata import EntryPoint
 
-from benchmarks.circumstances import begin
-from decomfl_lab.cli.lazy import LazyGroup
+from benchmarks.mould import begin
+from decomfl_lab.cli.screen import LazyGroup
 
 _WHERE = {
     "rebuild": "rebuild:rebuild",

@@ -136,7 +136,7 @@ def _measured(settings: Sequence[RebuildSetting]) -> Iterator[RebuildRow]:
     """Rows of settings that share d and device, measured in this process, one after another."""
     import torch
 
-    from decomfl_lab.methods.memory import peak_of, resident_bytes
+    from decomfl_lab.methods.memory import peak_of, status_bytes
 
     d, device = settings[0].d, settings[0].device
     threads = torch.get_num_threads()
@@ -146,7 +146,7 @@ def _measured(settings: Sequence[RebuildSetting]) -> Iterator[RebuildRow]:
     for setting in settings:
         _rebuild(setting, small, 0)()
         _plain(small, 1)()
-    without_model = resident_bytes() if device == "cpu" else None  # None: no peaks
+    without_model = status_bytes("VmRSS") if device == "cpu" else None  # None: no peaks
     x = torch.ones(d, device=device)
     model_bytes = x.numel() * x.element_size()
     plain_pairs = max(1, min(10, _PLAIN_WORK // d))

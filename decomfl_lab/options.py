@@ -14,16 +14,17 @@ said by the class that has them.
 """
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Annotated, Any, Final, Literal, Protocol, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from msgspec import Meta, Struct, defstruct
 
 from decomfl_lab.errors import InputError, is_number, require, require_choice, require_int, shown
+from decomfl_lab.tables import table_beside
 
 REQUIRED: Final[Any] = dataclasses.MISSING
 """The default of an option that must be given."""
@@ -35,6 +36,8 @@ TRUST_CODE: Final = (
 MOST_THREADS: Final = 1024
 """The most threads that a system can have."""
 _LONG = 1 << 63
+WORDS = {word: option for option, words in table_beside(__name__, "words.toml").items() for word in words}
+"""The paper's symbols and other libraries' words for options, and what they are called here."""
 
 
 @dataclass(frozen=True)
@@ -154,16 +157,29 @@ class Option:
         return list[own] if get_args(self.kind) else own
 
 
-class Codec(Protocol):
-    """How a field that is an object is written as plain values, and read."""
+@dataclass(frozen=True)
+class Codec:
+    """How a field that is an object of one of a few classes is written as plain values, and read."""
 
+    title: str  # what errors call it
     options: Mapping[str, Option]
+    # of each class the values that tell it from those below, and the options that are its fields, in their order
+    kinds: Mapping[type, tuple[Mapping[str, Any], Sequence[str]]]
 
     def join(self, values: Mapping[str, Any]) -> Any:
         """The object of these values, one for each option."""
+        found = ((kind, names) for kind, (own, names) in self.kinds.items() if own.items() <= values.items())
+        kind, names = next(found)
+        return kind(*(values[name] for name in names))
 
     def split(self, value: Any) -> dict[str, Any]:
-        """Inverse of ``join``."""
+        """Inverse of ``join``; InputError for an object of one's own, of a derived class too, which may do more."""
+        if type(value) not in self.kinds:
+            raise InputError(f"{self.title} must be one of the lab's to be written to a file, got {value!r}")
+        own, names = self.kinds[type(value)]
+        fields = [getattr(value, each.name) for each in dataclasses.fields(value)]
+        plain = {name: each.default for name, each in self.options.items()}
+        return {**plain, **own, **dict(zip(names, fields, strict=True))}
 
 
 def option(default: Any, help_: str = "", group: str = "", *, codec: Codec | None = None, **more: Any) -> Any:
@@ -225,3 +241,12 @@ def struct_of(name: str, options: Mapping[str, Option]) -> type[Struct]:
             default = str(each.default) if isinstance(each.default, Path) else each.default
             fields.append((own, each.written if default is not None else each.written | None, default))
     return defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
+
+
+def require_option(owner: str, name: str, known: Iterable[str]) -> None:
+    """InputError for an option that ``owner`` does not have; it names the one that is meant, or is nearest."""
+    names = list(known)
+    meant = WORDS.get(name.replace("_", "-"), "").replace("-", "_")
+    if name not in names and meant in names:
+        raise InputError(f"option of {owner} must be one of its own, got {name!r} (did you mean {meant}?)")
+    require_choice(f"option of {owner}", name, names)

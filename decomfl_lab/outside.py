@@ -10,10 +10,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.noise.starts import MOST_TENSORS, Start
@@ -236,6 +237,19 @@ class SavedFederation(Struct, frozen=True, kw_only=True, omit_defaults=True):
         """M."""
         return len(self.steps)
 
+    def padded(self, M: int) -> Self:
+        """The same of M clients, where some join: these have taken no step, hold round 0 and were told nothing."""
+        more = M - self.clients
+        nothing = [(0, 0, 0, 0)] * more  # is what they were sent
+        counts = Counts([*self.counts.up, *nothing], [*self.counts.down, *nothing])
+        grown: dict[str, Any] = {"steps_taken": [*self.steps, *[0] * more], "ledger": counts}
+        if self.held:  # empty where clients track their rounds
+            grown["held"] = [*self.held, *[0] * more]
+        if self.client_rounds:  # clients elsewhere are listed by their numbers once they are told
+            grown["client_rounds"] = [*self.client_rounds, *[0] * more]
+            grown["told"] = [*(self.told or ()), *[False] * more]
+        return replace(self, **grown)
+
 
 Saved = tuple[dict[str, "Tensor"], SavedFederation]
 """What a federation goes on from."""
@@ -283,14 +297,23 @@ class SavedHost(Struct, frozen=True):
 # What a run says of itself in provenance.json, beside what people read there.
 
 
-class Provenance(Struct, frozen=True):
-    """Versions of the code and devices that had a hand in a run, and the digest of its table."""
+class Provenance(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a result was computed with; older files have less of it."""
 
     code: str
-    codes: list[str] = []
+    codes: list[str] = []  # all versions of the code that worked on it, and all devices, where there are several
     devices: list[str] = []
-    tunings: list[str] = []
-    metrics_sha256: str | None = None
+    tunings: list[str] = []  # how the learning rate was chosen, where it was
+    data: str = ""
+    data_digest: str = ""
+    python: str = ""
+    torch: str = ""
+    numpy: str = ""
+    transformers: str | None = None  # of a task's run
+    noise_backend: str = ""
+    stream_version: Count = 0
+    device: str = ""
+    metrics_sha256: str | None = None  # of a run's table, where there is one
 
 
 # What an estimate of κ goes on from (``hessian.resumption``).

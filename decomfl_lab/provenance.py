@@ -10,6 +10,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from decomfl_lab import __version__
 from decomfl_lab.errors import InputError
 from decomfl_lab.files import require_plain
@@ -47,21 +49,22 @@ def provenance(
 
     from decomfl_lab.devices import describe
 
-    hub = installed("transformers") if dataset.pad is not None else None
-    return {
-        "code": code_version(),
-        **{name: list(own) for name, own in {"codes": codes, "devices": devices}.items() if len(own) > 1},
-        **({"tunings": list(tunings)} if tunings else {}),
-        "data": dataset.source,
-        "data_digest": dataset.digest,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        **({} if hub is None else {"transformers": hub}),
-        "noise_backend": cpu_backend(),
-        "stream_version": STREAM_VERSION,
-        "device": describe(dataset.device),
-    }
+    found = Provenance(
+        code=code_version(),
+        codes=[*codes] * (len(codes) > 1),
+        devices=[*devices] * (len(devices) > 1),
+        tunings=[*tunings],
+        data=dataset.source,
+        data_digest=dataset.digest,
+        python=platform.python_version(),
+        torch=str(torch.__version__),
+        numpy=np.__version__,
+        transformers=None if dataset.pad is None else installed("transformers"),
+        noise_backend=cpu_backend(),
+        stream_version=STREAM_VERSION,
+        device=describe(dataset.device),
+    )
+    return dict(msgspec.to_builtins(found))
 
 
 def read_provenance(folder: Path) -> dict[str, Any]:

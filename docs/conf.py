@@ -29,8 +29,8 @@ from sphinx.util import logging
 from sphinx_gallery.scrapers import figure_rst
 
 from decomfl_lab import __version__
-from decomfl_lab.cli.lazy import Contribution
 from decomfl_lab.cli.main import application, main
+from decomfl_lab.cli.screen import Contribution
 from theory.bounds.successors import ratios
 
 HERE = Path(__file__).parent
@@ -151,10 +151,10 @@ def write_commands(app: Sphinx) -> None:
 
 
 def write_pages(app: Sphinx) -> None:
-    """Write the pages that are made of data: findings, statements, the board, tables, benchmarks, ratios of bounds."""
+    """Write the pages that are made of data: findings, statements, tables, benchmarks, ratios of bounds."""
     records = HERE.parent / "paper_repro" / "results" / "benchmarks"
     folder = os.fspath(app.srcdir)
-    for words in (["findings"], ["board"], ["bench", "page", str(records)]):
+    for words in (["findings"], ["bench", "page", str(records)]):
         assert main([*words, "--write", folder]) == 0, words
     Path(folder, "theory-ratios.md").write_text(ratios.page(), encoding="utf-8")
 

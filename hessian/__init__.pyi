@@ -7,8 +7,6 @@ from .kappa.callback import KappaEvery as KappaEvery
 from .kappa.effective_rank import effective_rank as effective_rank
 from .kappa.function_values import ForwardOnly as ForwardOnly
 from .kappa.function_values import forward_only as forward_only
-from .kappa.halves import SplitSample as SplitSample
-from .kappa.halves import split_sample as split_sample
 from .kappa.layers import ByLayer as ByLayer
 from .kappa.layers import LayerRank as LayerRank
 from .kappa.layers import by_layer as by_layer
@@ -16,12 +14,12 @@ from .kappa.result import EffectiveRank as EffectiveRank
 from .kappa.result import EffectiveRankProgress as EffectiveRankProgress
 from .kappa.trace import Trace as Trace
 from .kappa.trace import trace as trace
-from .operators.affine_networks import trace_operator as trace_operator
 from .operators.curvature import FisherOperator as FisherOperator
 from .operators.curvature import GaussNewtonOperator as GaussNewtonOperator
 from .operators.curvature import HessianOperator as HessianOperator
 from .operators.distributed import DataParallelOperator as DataParallelOperator
 from .operators.gauss_newton_trace import gauss_newton_trace as gauss_newton_trace
+from .operators.gauss_newton_trace import trace_operator as trace_operator
 from .operators.matrices import FunctionOperator as FunctionOperator
 from .operators.matrices import as_operator as as_operator
 from .operators.mean_loss import MeanLoss as MeanLoss
@@ -37,7 +35,9 @@ from .spectrum.density import SpectralDensity as SpectralDensity
 from .spectrum.density import spectral_density as spectral_density
 from .spectrum.diagonal import Diagonal as Diagonal
 from .spectrum.diagonal import diagonal as diagonal
+from .spectrum.eigenvalues import SplitSample as SplitSample
 from .spectrum.eigenvalues import TopEigenvalues as TopEigenvalues
+from .spectrum.eigenvalues import split_sample as split_sample
 from .spectrum.eigenvalues import top_eigenvalues as top_eigenvalues
 from .spectrum.lanczos import Lanczos as Lanczos
 from .spectrum.lanczos import lanczos as lanczos

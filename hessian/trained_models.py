@@ -22,7 +22,7 @@ from decomfl_lab.datasets.splits import fixed_choice
 from decomfl_lab.datasets.user_data import data_of, own_dataset
 from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.language.causal_model import is_pretrained, load_pretrained
-from decomfl_lab.language.finetuning import FineTuning
+from decomfl_lab.language.finetuning import task_dataset, task_module
 from decomfl_lab.models.registry import MODELS, build_model
 from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction
 from decomfl_lab.objectives.descent import Descent
@@ -141,10 +141,10 @@ def from_run(
     return TrainedModel(
         module=run.as_trained,
         dataset=run.dataset,
-        calibration=Materials.of(config).calibration(run.dataset),
+        calibration=Materials(config).calibration(run.dataset),
         name=config.model,
         history=f"{config.method.name}, {config.rounds} rounds, seed {config.seed} (run {folder.name})",
-        loss=Materials.of(config).loss_function() if chosen is None else chosen,
+        loss=Materials(config).loss_function() if chosen is None else chosen,
     )
 
 
@@ -188,9 +188,9 @@ def from_task(task: str, *, model: str, files: str = "") -> TrainedModel:
         InputError: If the task is unknown, or its files or the model are not available here.
     """
     config = TrainConfig(task=task, model=model, task_data=files)
-    dataset = FineTuning.of(config).dataset()
+    dataset = task_dataset(config)
     return TrainedModel(
-        module=FineTuning.of(config).module(dataset),
+        module=task_module(config, dataset),
         dataset=dataset,
         calibration=dataset.train_images[:0],
         name=model,
@@ -328,7 +328,7 @@ def untrained(model: str, data: str, *, seed: int, loss: str | None = None) -> T
     return TrainedModel(
         module=module,
         dataset=dataset,
-        calibration=Materials.of(TrainConfig()).calibration(dataset),
+        calibration=Materials(TrainConfig()).calibration(dataset),
         name=model,
         history=history,
         loss=chosen,

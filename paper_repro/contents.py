@@ -3,8 +3,7 @@
 from typing import Final
 
 from paper_repro.language_models import llm, sizes, smollm2
-from paper_repro.parts import audit, fig2, fig3, hessian, memory, projection, table1, theory, topk
-from paper_repro.studies import board, edge
+from paper_repro.parts import audit, edge, fig2, fig3, hessian, memory, projection, table1, theory, topk
 from paper_repro.workflow.part import Part
 
 PARTS: dict[str, Part] = {
@@ -16,7 +15,6 @@ PARTS: dict[str, Part] = {
     "table1": table1,
     "llm": llm,
     "smollm2": smollm2,
-    "board": board,
     "memory": memory,
     "hessian": hessian,
     "sizes": sizes,
@@ -26,5 +24,5 @@ PARTS: dict[str, Part] = {
 """The parts by name, in the order of the report."""
 PARTIAL: Final = ("fig2", "fig3", "projection", "edge", "topk", "table1", "smollm2")
 """Parts that can be drawn while some of their runs are not finished."""
-DEAREST: Final = ("fig2", "theory", "board", "fig3", "hessian", "llm", "edge")
+DEAREST: Final = ("fig2", "theory", "fig3", "hessian", "llm", "edge")
 """The parts that take longest to draw."""

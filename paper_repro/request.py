@@ -43,24 +43,15 @@ class Request:
         return self.asked.jobs or (-1 if self.options.device == "cpu" else 1)
 
 
-def requested(asked: PaperOptions, *, problems: Sequence[str] = (), lines: Sequence[str] = ()) -> Request:
-    """The report that is asked for.
-
-    Args:
-        asked: The options of ``decomfl paper``.
-        problems: The problems of the board; none for all.
-        lines: The lines of the board; none for all.
-
-    Raises:
-        InputError: For what cannot be made.
-    """
+def requested(asked: PaperOptions) -> Request:
+    """The report that is asked for; InputError for what cannot be made."""
     started, scale = time.monotonic(), asked.scale or "default"
     require_choice("scale", scale, SCALES)
     require_options(asked)
     place = find_device(asked.device)
     on_gpu = place.type == "cuda"
     # Without --only: on a GPU the parts that gain by it, else all.
-    chosen = named("only", asked.only, ",", PARTS) or (ON_GPU if on_gpu else tuple(PARTS))
+    chosen = named("only", asked.only, PARTS) or (ON_GPU if on_gpu else tuple(PARTS))
     # The limit of time is given in one of two units, or not.
     require(asked.hours is None or asked.minutes is None, "minutes", "be left out where hours are given", asked.minutes)
     sizes, told = changed(SCALES[scale], asked.changes)
@@ -89,11 +80,8 @@ def requested(asked: PaperOptions, *, problems: Sequence[str] = (), lines: Seque
         device=place.type if asked.device == "auto" else asked.device,
         changes=told,
         set=asked.changes,
-        problems=tuple(problems),
-        lines=tuple(lines),
     )
     # The time that the check of the bits took counts.
     hours = asked.hours if asked.minutes is None else asked.minutes / 60
     until = math.inf if hours is None else started + 3600 * hours
-    live = asked.recorded_first and not (problems or lines)
-    return Request(asked=asked, names=names, options=options, live=live, until=until)
+    return Request(asked=asked, names=names, options=options, live=asked.recorded_first, until=until)

@@ -120,8 +120,7 @@ def computed_parts(request: Request, compute: Compute) -> Found:
 
 def _keep(name: str, pieces: Sequence[Piece], options: Options, into: Path) -> None:
     """Record the rows of a part: of each work what came furthest, here or in an earlier command."""
-    # The board may have been asked for some of its races: those that were not may be recorded.
-    everything = PARTS[name].jobs(replace(options, problems=(), lines=()))
+    everything = PARTS[name].jobs(options)
     earlier = recordings.load(name, options.scale.name, into)
     here = {work.key(): (rows, facts) for work, rows, facts in pieces}
     reached: dict[str, tuple[pd.DataFrame, Sequence[Mapping[str, Any]]]] = {}

@@ -53,7 +53,7 @@ from paper_repro.workflow.part import Options, made
 from paper_repro.workflow.runs import Job, Report, Result, Work
 from tests.decomfl_lab.runs.variants import OTHERS, SMALL, VARIANTS
 from tests.disk import Disk, Fate
-from tests.hessian.operators.test_products import STEPS, VALUES, WAYS, asked
+from tests.hessian.operators.test_operator import STEPS, VALUES, WAYS, asked
 from tests.hessian.spectra import Watched, rotated
 
 UNEQUAL: Final = ("seconds", "metrics_sha256", "date", "time", "files", "key", "csv", "means")

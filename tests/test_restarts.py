@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from decomfl_lab.children import environment
+from decomfl_lab.processes import environment
 from tests.decomfl_lab.runs.variants import OTHERS, VARIANTS
 from tests.disk import Fate
-from tests.hessian.operators.test_products import STEPS, WAYS
+from tests.hessian.operators.test_operator import STEPS, WAYS
 from tests.thorough import sampled
 
 ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "NUMBA", "MKL")}

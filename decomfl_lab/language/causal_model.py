@@ -46,7 +46,7 @@ REACHED_SECONDS = 5.0
 
 
 class HubTokens:
-    """A tokenizer of transformers, as ``decomfl_lab.language.encoding`` wants one."""
+    """A tokenizer of transformers, as ``decomfl_lab.language.finetuning`` wants one."""
 
     def __init__(self, tokenizer: Any, model: str) -> None:
         self._tokenizer = tokenizer
@@ -72,7 +72,6 @@ class CausalLM:
     module: nn.Module  # ids (N, T) int64 to logits over the whole vocabulary; of the transformers library
     tokenizer: HubTokens  # the tokenizer, from text to ids
     context: int  # the longest sequence that the model takes, in tokens
-    name: str  # the name that results call it by
     source: str  # A line that says which weights these are, with a digest
 
 
@@ -224,7 +223,6 @@ def _load(hub: Any, source: str, name: str, where: str, **options: Any) -> Causa
         module=module.eval().requires_grad_(),
         tokenizer=HubTokens(tokenizer, name),
         context=int(module.config.max_position_embeddings),
-        name=name,
         source=f"{name}: {facts}",
     )
 
@@ -232,19 +230,11 @@ def _load(hub: Any, source: str, name: str, where: str, **options: Any) -> Causa
 def _from_pretrained(hub: Any, source: str, name: str, where: str, **options: Any) -> tuple[Any, Any]:
     """Module and tokenizer; InputError in one line for whatever is wrong with their files."""
     options |= _NO_CODE
-    try:
+    with _loading(name, where):
         if "gguf_file" not in options:
             _require_no_kernel(hub, source, **options)
         module = hub.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, **options)
         return module, hub.AutoTokenizer.from_pretrained(source, **options)
-    except Exception as error:  # each format and each library has its own
-        why = " ".join(str(error).split())[:300]
-        if where == _HUB and isinstance(error, OSError):
-            raise InputError(
-                f"model {name} is no file or folder here, so it must be in the cache of the hub, or the hub be "
-                f"reachable: fetch it where it is (hf download {name} --local-dir DIR) and give that folder ({why})"
-            ) from error
-        raise _unloadable(name, error) from error
 
 
 def _require_no_kernel(hub: Any, source: str, **options: Any) -> None:
@@ -270,21 +260,29 @@ def load_pretrained(folder: str) -> nn.Module:
         InputError: If transformers cannot load it, or is not installed.
     """
     hub = llm_library("transformers", f"model {folder}")
-    try:
-        with _quiet(hub):
-            options: dict[str, Any] = {"local_files_only": True} | _NO_CODE
-            _require_no_kernel(hub, folder, **options)
-            (name, *_) = hub.AutoConfig.from_pretrained(folder, **options).architectures
-            kind = getattr(hub, name)
-            require(issubclass(kind, hub.PreTrainedModel), "architecture", "be a model of transformers", name)
-            module: nn.Module = kind.from_pretrained(folder, dtype=torch.float32, **options)
-    except Exception as error:  # each format and each library has its own
-        raise _unloadable(folder, error) from error
+    with _loading(folder), _quiet(hub):
+        options: dict[str, Any] = {"local_files_only": True} | _NO_CODE
+        _require_no_kernel(hub, folder, **options)
+        (name, *_) = hub.AutoConfig.from_pretrained(folder, **options).architectures
+        kind = getattr(hub, name)
+        require(issubclass(kind, hub.PreTrainedModel), "architecture", "be a model of transformers", name)
+        module: nn.Module = kind.from_pretrained(folder, dtype=torch.float32, **options)
     return module.eval()
 
 
-def _unloadable(name: str, error: Exception) -> InputError:
-    return InputError(f"model {name} must be one that transformers can load ({' '.join(str(error).split())[:300]})")
+@contextmanager
+def _loading(name: str, where: str = "") -> Iterator[None]:
+    """Inside, whatever is wrong with the files of a model is an InputError in one line."""
+    try:
+        yield
+    except Exception as error:  # each format and each library has its own
+        why = " ".join(str(error).split())[:300]
+        if where == _HUB and isinstance(error, OSError):
+            raise InputError(
+                f"model {name} is no file or folder here, so it must be in the cache of the hub, or the hub be "
+                f"reachable: fetch it where it is (hf download {name} --local-dir DIR) and give that folder ({why})"
+            ) from error
+        raise InputError(f"model {name} must be one that transformers can load ({why})") from error
 
 
 @contextmanager

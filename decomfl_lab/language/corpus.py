@@ -18,6 +18,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,12 +26,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from decomfl_lab.datasets.images import TEXT, WRITTEN, read_checked
-from decomfl_lab.datasets.text import documentation
-from decomfl_lab.errors import require, require_int
+from decomfl_lab.datasets.images import TEXT, WRITTEN, documentation, read_checked
+from decomfl_lab.errors import require
 from decomfl_lab.language.causal_model import Verbalized
-from decomfl_lab.language.encoding import encode
 from decomfl_lab.language.extra import llm_library
+from decomfl_lab.language.finetuning import encode
 from decomfl_lab.language.opt import SPECIAL
 
 CORPUS: dict[str, str] = WRITTEN["corpus"]["files"] | TEXT
@@ -110,11 +110,10 @@ def train_vocabulary(corpus: Corpus, size: int) -> Any:
         A ``tokenizers.Tokenizer``, ids 0 to 3 the ``SPECIAL`` tokens.
 
     Raises:
-        InputError: If the size holds no bytes, the text has too few pairs to merge, or the extra llm is missing.
+        InputError: If the text has too few pairs to merge, or the extra llm is missing.
 
     Source: Radford et al., "Language models are unsupervised multitask learners", 2019, section 2.2.
     """
-    require_int("vocabulary", size, 256 + len(SPECIAL))
     library = llm_library("tokenizers", "a vocabulary")
     tokenizer = library.Tokenizer(library.models.BPE())
     tokenizer.pre_tokenizer = library.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -145,18 +144,6 @@ BATCH = 64
 EVALUATED = 1000  # lines that a step draws, and lines of held-out reviews, evenly chosen, that the accuracy is of
 
 
-class _Tokens:
-    """A ``tokenizers.Tokenizer``, as ``encode`` wants one."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-        self.pad: int = tokenizer.token_to_id(SPECIAL[1])
-
-    def encode(self, text: str) -> list[int]:
-        ids: list[int] = self._tokenizer.encode(text).ids
-        return ids
-
-
 class Verdicts:
     """The lines of a corpus's film reviews, for a model to tell their sentiment."""
 
@@ -172,7 +159,9 @@ class Verdicts:
             InputError: If the corpus has no film reviews.
         """
         require(len(corpus.held_out_reviews) > 0, "verdicts", "be 0 for a text without film reviews", corpus.source)
-        self._tokens = _Tokens(tokenizer)
+        self._tokens: Any = SimpleNamespace(
+            pad=tokenizer.token_to_id(SPECIAL[1]), encode=lambda text: tokenizer.encode(text).ids
+        )
         answers = tuple(self._tokens.encode(word)[-1] for word in ANSWERS)
         self._answers = Verbalized(model, answers, self._tokens.pad)
         self._longest = min(MAX_LENGTH, int(model.config.max_position_embeddings))

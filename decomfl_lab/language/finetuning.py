@@ -2,14 +2,19 @@
 
     loss(ids, c) = −log softmax(logits of the verbalizers at the last position)[c]
 
-so that objectives, engines, evaluations and replicas are those of any other model.
+so that objectives, engines, evaluations and replicas are those of any other model. Prompts are token numbers, padded on
+the left so that every prompt's last token stands in the last column:
+
+    ids[n] = (pad, ..., pad, first, ..., last)
+
+The answer is not part of them: the loss is that of the token after the last one.
 
 Source: the authors' code (``language_utils.py``), since the paper does not write its loss out.
 """
 
 import hashlib
-from dataclasses import dataclass, fields
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -18,92 +23,132 @@ from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.language.adapters import lora_, norms_
 from decomfl_lab.language.causal_model import CausalLM, Verbalized, load_causal
-from decomfl_lab.language.encoding import encode, verbalizer_ids
-from decomfl_lab.language.tasks import TASKS, load_task
+from decomfl_lab.language.tasks import TASKS, Task, load_task
 from decomfl_lab.models.registry import MODELS
 
 
-@dataclass(frozen=True, kw_only=True)
-class FineTuning:
-    """What is trained on which prompts; the fields are options of a run, and are explained there."""
+class Tokens(Protocol):
+    """A tokenizer."""
 
-    task: str
-    model: str
-    task_data: str
-    max_length: int
-    cb_two_way: bool
-    tune: str
-    lora_rank: int
-    lora_alpha: float
-    seed: int
-    draws: str
+    @property
+    def pad(self) -> int:
+        """The number that fills up; no text has it."""
 
-    @classmethod
-    def of(cls, options: Any) -> Self:
-        """What the configuration of a run says of it."""
-        return cls(**{each.name: getattr(options, each.name) for each in fields(cls)})
+    def encode(self, text: str) -> list[int]:
+        """The token numbers of a text, with those special ones that the model expects around it."""
 
-    def dataset(self) -> Dataset:
-        """The examples of the task as token numbers of the model's tokenizer.
 
-        Prompts are cut to their last ``max_length`` tokens (of the configuration or, where that is 0, of the task).
+def encode(prompts: Sequence[str], tokenizer: Tokens, *, max_length: int, truncate: bool = True) -> Tensor:
+    """The prompts' token numbers.
 
-        Returns:
-            Inputs (N, T) int64, padded on the left; labels (N,), of CB read as two ways neutral as entailment;
-            content_free (1, T'), the task's prompt with "N/A" in every column.
+    Args:
+        prompts: The N prompts, at least one.
+        tokenizer: The model's tokenizer.
+        max_length: The most tokens that a prompt may have, at least 1.
+        truncate: Keep the last ``max_length`` tokens of a longer prompt (so the first, special ones go) or refuse it.
 
-        Raises:
-            InputError: If the model or the data are not available here, or a prompt does not fit the model's context.
-        """
-        task, model = TASKS[self.task], self._model()
-        data = load_task(self.task, folder=self.task_data or None)
-        limit = self.max_length or task.max_length
+    Returns:
+        ids, (N, T) int64, T the length of the longest prompt.
 
-        def encoded(title: str, examples: list[tuple[str, int]]) -> tuple[Tensor, Tensor]:
-            prompts, classes = zip(*examples, strict=True)
-            longest = min(limit, model.context)
-            try:
-                ids = encode(prompts, model.tokenizer, max_length=longest, truncate=limit <= model.context)
-            except InputError as error:
-                raise InputError(f"{title} examples of task {task.name}: {error}") from None
-            return ids, torch.tensor([int(c == 1) for c in classes] if self.cb_two_way else classes)
+    Raises:
+        InputError: If a prompt is empty or too long (with its index and length), or has the padding token in it.
+    """
+    rows = []
+    for n, prompt in enumerate(prompts):
+        row = tokenizer.encode(prompt)
+        require(len(row) > 0, f"prompt {n}", "have at least one token", prompt)
+        if len(row) > max_length and not truncate:
+            rule = f"fit the model's context of {max_length} tokens (a max_length of at most that cuts longer prompts)"
+            raise InputError(f"prompt {n} must {rule}, got {len(row)} tokens")
+        rows.append(row[-max_length:])
+        require(tokenizer.pad not in rows[-1], f"prompt {n}", f"be free of the padding token {tokenizer.pad}", prompt)
+    longest = max(map(len, rows))
+    return torch.tensor([[tokenizer.pad] * (longest - len(row)) + row for row in rows])
 
-        train, labels = encoded("training", data.train)
-        test, test_labels = encoded("test", data.test)
-        digest = hashlib.sha256(f"{data.digest} {model.source}".encode())
-        for tensor in (train, labels, test, test_labels):
-            digest.update(tensor.numpy().tobytes())
-        return Dataset(
-            name=self.task,
-            train_images=train,
-            train_labels=labels,
-            test_images=test,
-            test_labels=test_labels,
-            classes=len(task.classes),
-            source=f"{data.source}; {model.source}",
-            digest=digest.hexdigest()[:16],
-            pad=model.tokenizer.pad,
-            content_free=encode([task.content_free], model.tokenizer, max_length=limit),
-            models={self.model: model},
-        )
 
-    def module(self, dataset: Dataset | None = None) -> nn.Module:
-        """The language model as a classifier of the task: ids (N, T) to logits (N, classes).
+def verbalizer_ids(task: Task, tokenizer: Tokens) -> tuple[int, ...]:
+    """The token that stands for each class: the last one of its verbalizer.
 
-        What is not to be trained is frozen (``tune``). The model is taken from ``dataset.models``, once, or loaded.
+    Raises:
+        InputError: If two classes have the same.
+    """
+    ids = tuple(tokenizer.encode(word)[-1] for word in task.verbalizers)
+    rule = f"end with different tokens for {', '.join(map(repr, task.verbalizers))}"
+    require(len(set(ids)) == len(ids), f"verbalizers of task {task.name}", rule, ids)
+    return ids
 
-        Raises:
-            InputError: If the model is not available here or has nothing to tune so, or its tokenizer gives two classes
-                the same token.
-        """
-        model = (dataset.models.pop(self.model, None) if dataset is not None else None) or self._model()
-        if self.tune == "lora":
-            lora_(model.module, rank=self.lora_rank, alpha=self.lora_alpha, seed=self.seed, draws=self.draws)
-        elif self.tune == "norms":
-            norms_(model.module)
-        return Verbalized(model.module, verbalizer_ids(TASKS[self.task], model.tokenizer), model.tokenizer.pad)
 
-    def _model(self) -> CausalLM:
-        causal = self.model not in MODELS
-        require(causal, f"model for task {self.task}", "be a causal language model: a folder, file or name", self.model)
-        return load_causal(self.model)
+def by_length(ids: Tensor, pad: int) -> Tensor:
+    """The order of prompts (N, T) by length: those that pass together cost what the longest of them does."""
+    return (ids != pad).sum(1).argsort(stable=True).cpu()
+
+
+def task_dataset(config: Any) -> Dataset:
+    """The examples of a run's task as token numbers of the model's tokenizer.
+
+    Prompts are cut to their last ``max_length`` tokens (of the configuration or, where that is 0, of the task).
+
+    Args:
+        config: The configuration of a run on a task; its options are explained there.
+
+    Returns:
+        Inputs (N, T) int64, padded on the left; labels (N,), of CB read as two ways neutral as entailment;
+        content_free (1, T'), the task's prompt with "N/A" in every column.
+
+    Raises:
+        InputError: If the model or the data are not available here, or a prompt does not fit the model's context.
+    """
+    task, model = TASKS[config.task], _model(config)
+    data = load_task(config.task, folder=config.task_data or None)
+    limit = config.max_length or task.max_length
+
+    def encoded(title: str, examples: list[tuple[str, int]]) -> tuple[Tensor, Tensor]:
+        prompts, classes = zip(*examples, strict=True)
+        longest = min(limit, model.context)
+        try:
+            ids = encode(prompts, model.tokenizer, max_length=longest, truncate=limit <= model.context)
+        except InputError as error:
+            raise InputError(f"{title} examples of task {task.name}: {error}") from None
+        return ids, torch.tensor([int(c == 1) for c in classes] if config.cb_two_way else classes)
+
+    train, labels = encoded("training", data.train)
+    test, test_labels = encoded("test", data.test)
+    digest = hashlib.sha256(f"{data.digest} {model.source}".encode())
+    for tensor in (train, labels, test, test_labels):
+        digest.update(tensor.numpy().tobytes())
+    return Dataset(
+        name=config.task,
+        train_images=train,
+        train_labels=labels,
+        test_images=test,
+        test_labels=test_labels,
+        classes=len(task.classes),
+        source=f"{data.source}; {model.source}",
+        digest=digest.hexdigest()[:16],
+        pad=model.tokenizer.pad,
+        content_free=encode([task.content_free], model.tokenizer, max_length=limit),
+        models={config.model: model},
+    )
+
+
+def task_module(config: Any, dataset: Dataset | None = None) -> nn.Module:
+    """The language model as a classifier of the run's task: ids (N, T) to logits (N, classes).
+
+    What is not to be trained is frozen (``tune``). The model is taken from ``dataset.models``, once, or loaded.
+
+    Raises:
+        InputError: If the model is not available here or has nothing to tune so, or its tokenizer gives two classes
+            the same token.
+    """
+    model = (dataset.models.pop(config.model, None) if dataset is not None else None) or _model(config)
+    if config.tune == "lora":
+        lora_(model.module, rank=config.lora_rank, alpha=config.lora_alpha, seed=config.seed, draws=config.draws)
+    elif config.tune == "norms":
+        norms_(model.module)
+    return Verbalized(model.module, verbalizer_ids(TASKS[config.task], model.tokenizer), model.tokenizer.pad)
+
+
+def _model(config: Any) -> CausalLM:
+    rule = "be a causal language model: a folder, file or name"
+    require(config.model not in MODELS, f"model for task {config.task}", rule, config.model)
+    return load_causal(config.model)

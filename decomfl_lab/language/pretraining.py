@@ -151,9 +151,13 @@ def pretrain(
             for matrix, decay in ((True, WEIGHT_DECAY), (False, 0.0))
         ]
         optimizer = torch.optim.AdamW(groups, betas=BETAS, lr=0.0)
-        stream, held_out = (_stream(tokenizer, pieces) for pieces in (corpus.train, corpus.held_out))
+        streams = []  # the ids of the pieces one after another, (N,) int64
+        for pieces in (corpus.train, corpus.held_out):
+            encodings = tokenizer.encode_batch(list(pieces), add_special_tokens=False)
+            ids = np.concatenate([encoding.ids for encoding in encodings]).astype(np.int64)
+            streams.append(torch.from_numpy(ids))
+        stream, held_out = streams
         verdicts = Verdicts(corpus, tokenizer, model) if config.verdicts else None
-        require(len(stream) > T, "text", f"be longer than {T} tokens", len(stream))
         # A token of the held-out text stands for so many bytes.
         token_bytes = sum(len(piece.encode()) for piece in corpus.held_out) / len(held_out)
         state: dict[str, Any] = {"step": 0, "rows": [], "losses": [], "seconds": 0.0, "identity": identity}
@@ -233,12 +237,6 @@ def _same(out: Path, found: dict[str, Any], identity: dict[str, Any]) -> dict[st
     same = all(found.get(key) == value for key, value in identity.items())
     require(same, "out", "be empty or hold the same pretraining run, of this text and this code", str(out))
     return found
-
-
-def _stream(tokenizer: Any, pieces: tuple[str, ...]) -> Tensor:
-    """The ids of the pieces one after another, (N,) int64."""
-    encodings = tokenizer.encode_batch(list(pieces), add_special_tokens=False)
-    return torch.from_numpy(np.concatenate([np.asarray(encoding.ids, dtype=np.int64) for encoding in encodings]))
 
 
 def _next_token_loss(model: nn.Module, windows: Tensor, first_token: int) -> Tensor:

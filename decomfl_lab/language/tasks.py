@@ -3,7 +3,7 @@
     class(prompt) = argmax_c logit(verbalizer_c | prompt)
 
 Where the files are: a folder of the user's in the hub's layout (parts ``train`` and ``validation``, ``val`` or ``dev``
-as jsonl, tsv or parquet, with the hub's columns), or ``$DECOMFL_DATA/<task>`` with the files named in ``SOURCES``,
+as jsonl, tsv or parquet, with the hub's columns), or ``$DECOMFL_DATA/<task>`` with the files that it names,
 whose sha256 is checked. Of the latter some train parts are incomplete, and the source line says so. As in the paper,
 the validation part is the test set.
 
@@ -21,11 +21,25 @@ from pathlib import Path
 from string import Formatter
 from typing import Any
 
+import msgspec
+
 from decomfl_lab.errors import InputError, require, require_choice
 from decomfl_lab.tables import table_beside
 
 _CLEANED: dict[str, Callable[[str], str]] = {"sentence": str.strip, "span2_text": str.lower}
 """What the templates do to a column."""
+
+
+@dataclass(frozen=True)
+class TaskFiles:
+    """The files of a task under ``$DECOMFL_DATA/<task>``."""
+
+    train: Mapping[str, str]  # the sha256 of each file of training examples, by its name
+    test: Mapping[str, str]  # the sha256 of each file of the labelled validation part, by its name
+    # How many of the first test examples are trained on instead; others with the same first column (a passage that was
+    # seen) are then left out.
+    borrowed: int = 0
+    note: str = ""  # words that say what is incomplete
 
 
 @dataclass(frozen=True)
@@ -37,6 +51,7 @@ class Task:
     classes: tuple[str, ...]  # names of the classes; a class's number is its place
     verbalizers: tuple[str, ...]  # the word that stands for each class; its last token is the one that counts
     template: str  # the text of a prompt, with columns in braces. The answer would follow directly
+    files: TaskFiles
     # The most tokens of a prompt, of which the last are kept: the authors' 32 or 2048 less the answer's.
     max_length: int = 2047
 
@@ -69,31 +84,9 @@ class Task:
         return found
 
 
-@dataclass(frozen=True)
-class TaskFiles:
-    """The files of a task under ``$DECOMFL_DATA/<task>``."""
-
-    train: Mapping[str, str]  # the sha256 of each file of training examples, by its name
-    test: Mapping[str, str]  # the sha256 of each file of the labelled validation part, by its name
-    # How many of the first test examples are trained on instead; others with the same first column (a passage that was
-    # seen) are then left out.
-    borrowed: int = 0
-    note: str = ""  # words that say what is incomplete
-
-
-_WRITTEN = table_beside(__name__, "tasks.toml")
-TASKS: dict[str, Task] = {
-    name: Task(
-        name,
-        own["title"],
-        tuple(own["classes"]),
-        tuple(own["verbalizers"]),
-        own["template"],
-        own.get("max_length", Task.max_length),
-    )
-    for name, own in _WRITTEN.items()
-}
-SOURCES: dict[str, TaskFiles] = {name: TaskFiles(**own["files"]) for name, own in _WRITTEN.items()}
+TASKS = msgspec.convert(
+    {name: {"name": name, **own} for name, own in table_beside(__name__, "tasks.toml").items()}, dict[str, Task]
+)
 
 
 @dataclass(frozen=True)
@@ -149,7 +142,7 @@ def load_task(name: str, *, folder: str | Path | None = None) -> TaskData:
             )
         from decomfl_lab.datasets.images import read_checked
 
-        source, own, where = SOURCES[name], Path(users) / name, "from DECOMFL_DATA"
+        source, own, where = task.files, Path(users) / name, "from DECOMFL_DATA"
         train, test = (
             [row for file, expected in files.items() for row in _rows(own / file, read_checked(own, file, expected))]
             for files in (source.train, source.test)

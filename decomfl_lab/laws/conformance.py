@@ -19,7 +19,7 @@ from decomfl_lab.errors import InputError, require
 from decomfl_lab.files import write_atomically
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.hiso import Whitened
-from decomfl_lab.methods.rule_options import REPLICA_RULE
+from decomfl_lab.methods.shared_options import REPLICA_RULE
 from decomfl_lab.models.initialisers import starts_of
 from decomfl_lab.models.registry import build_model
 from decomfl_lab.noise import STREAM_VERSION, Distribution, Format, derive_seed

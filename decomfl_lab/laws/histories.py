@@ -45,16 +45,13 @@ from decomfl_lab.laws.world import (
 )
 from decomfl_lab.objectives.objective import Objective
 from decomfl_lab.outside import Saved, SavedFederation
-from decomfl_lab.protocol.aggregation import weighed_mean
+from decomfl_lab.protocol.aggregation import Weights, weighed_mean
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.delivery import Delivery, receive
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.protocol.messages import Dense, Held, Plan, Reply
-from decomfl_lab.protocol.policy import PullPolicy
-from decomfl_lab.protocol.server import Server, Tracking
+from decomfl_lab.protocol.server import PullPolicy, Server, Terms, Tracking
 from decomfl_lab.protocol.session import Coordinator, Frames, Host
-from decomfl_lab.protocol.terms import Terms
-from decomfl_lab.protocol.weights import Weights
 from decomfl_lab.protocol.wire import decode, split_frame
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.replicas.replica import Replica
@@ -210,7 +207,7 @@ class Sessions(World):
         follower = Coordinator(delivery, RUN)
         with Log.open(File(whole)) as log:  # type: ignore[arg-type]
             for entry in log.entries():
-                follower.repeat(entry.record, entry.sampled, entry.answered, entry.held, entry.examples)
+                follower.repeat(entry)
         known, knows = ((own.told, own.pulls, own.server.held, own.ledger) for own in (delivery, federation.delivery))
         same("what a server knows that follows the log", knows, known)
 

@@ -34,7 +34,7 @@ from decomfl_lab.methods.fzoo import Normalised
 from decomfl_lab.methods.hiso import Whitened
 from decomfl_lab.noise import Program, reference
 from decomfl_lab.protocol.messages import Plan, Reply
-from decomfl_lab.protocol.policy import PullPolicy
+from decomfl_lab.protocol.server import PullPolicy
 from decomfl_lab.records.record import RoundRecord, ScalarArray
 from decomfl_lab.records.seeds import Picks, Seeding, StepSeed, draw_seeds, keyed, step_seed, stream_of
 from decomfl_lab.replicas.pool_sums import PooledSgd

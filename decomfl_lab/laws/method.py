@@ -178,5 +178,5 @@ def of_method(method: Method | type[Method]) -> Implementation:
     require(isinstance(own, Lagging), "method", rule, name)
     found = _OfMethod(own)
     made = found.method.federation(TrainingSetting(torch.zeros(3), [Wavy(3, 0)], 1, 0, Serial()))
-    require(isinstance(made, DeComFLFederation) and made.movable, "method", rule, name)
+    require(isinstance(made, DeComFLFederation) and not made.delivery.models, "method", rule, name)
     return found

@@ -12,12 +12,20 @@ from hypothesis.strategies import DrawFn, SearchStrategy
 
 from decomfl_lab.laws.contract import Case, Implementation, Participation
 from decomfl_lab.methods.registry import METHODS
-from decomfl_lab.methods.rule_options import DEFAULT_RULE
 from decomfl_lab.methods.scalars import Scalars
+from decomfl_lab.methods.shared_options import DEFAULT_RULE
 from decomfl_lab.noise import Distribution, Format
-from decomfl_lab.protocol.aggregation import Aggregation, ClippedMean, Krum, Majority, Mean, Median, TrimmedMean
+from decomfl_lab.protocol.aggregation import (
+    MOST_EXAMPLES,
+    Aggregation,
+    ClippedMean,
+    Krum,
+    Majority,
+    Mean,
+    Median,
+    TrimmedMean,
+)
 from decomfl_lab.protocol.server import Tracking
-from decomfl_lab.protocol.weights import MOST_EXAMPLES
 from decomfl_lab.records.record import ScalarArray
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding

@@ -30,11 +30,10 @@ from decomfl_lab.laws.contract import (
 from decomfl_lab.laws.measurement import MeasurementWatch
 from decomfl_lab.laws.register import LawBrokenError, bits, law, refused, same
 from decomfl_lab.noise import derive_seed
+from decomfl_lab.protocol.aggregation import MOST_EXAMPLES
 from decomfl_lab.protocol.delivery import Delivery
 from decomfl_lab.protocol.messages import Held, Reply
-from decomfl_lab.protocol.policy import PullPolicy
-from decomfl_lab.protocol.server import Tracking
-from decomfl_lab.protocol.weights import MOST_EXAMPLES
+from decomfl_lab.protocol.server import PullPolicy, Tracking
 from decomfl_lab.records.seeds import Seeding, stream_of
 from decomfl_lab.replicas.rules import Sgd
 

@@ -8,14 +8,12 @@ from functools import cache, partial
 from typing import TYPE_CHECKING, ClassVar, Self
 
 from decomfl_lab.errors import require
-from decomfl_lab.estimators.differences import Estimator, projection
 from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.scalars import LoggingDifferences, Scalars, Updating
 from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, model_bytes
 from decomfl_lab.noise import derive_seed
 from decomfl_lab.options import option
-from decomfl_lab.protocol.policy import PullPolicy
-from decomfl_lab.protocol.server import Tracking
+from decomfl_lab.protocol.server import PullPolicy, Tracking
 from decomfl_lab.protocol.wire import record_bytes, require_sendable
 from decomfl_lab.records.seeds import Seeding
 
@@ -29,8 +27,9 @@ _PRIVATE_KEY = 11
 """Where the clients' key derives from the run's seed, so that runs repeat; in the field only clients know it."""
 
 
-_CARRIED = {"revert": "snapshot", "tracking": "server", "history": 0, "private_seeds": False}
-"""What clients must have who are in other processes: a model that is a replay of records which the server tracks."""
+_CARRIED = {"revert": "snapshot", "tracking": "server", "history": 0, "private_seeds": False, "log_kappa": False}
+"""What clients must have who are in other processes: a model that is a replay of records which the server tracks, and
+no second differences, which are not sent."""
 _BARE = {**_CARRIED, "rebuild": "copy", "server_model": False, "pull": "never"}
 """What a simulation needs least for: none of it changes the model's way, but for the rounding of revert sync."""
 
@@ -77,7 +76,7 @@ class Lagging(Scalars):
             require(plain.get(name, value) == value, name, f"be {value!r} with federation {by}", plain.get(name))
 
     def bare(self) -> Self:
-        """The same method without what changes only how clients get to x, or what the server keeps for them."""
+        """See ``Scalars.bare``."""
         return self.but({name: value for name, value in _BARE.items() if name in self.options()})
 
     @property
@@ -98,9 +97,8 @@ class Lagging(Scalars):
         """When the server sends what it has of the model instead of records; None for only where it must."""
         return None
 
-    def _federation(
-        self, setting: TrainingSetting, estimator: Estimator, mu: float = 1.0, *, lean: bool = False
-    ) -> DeComFLFederation:
+    def federation(self, setting: TrainingSetting) -> DeComFLFederation:
+        """See ``Method.federation``."""
         from decomfl_lab.federations.simulation import DeComFLFederation
         from decomfl_lab.protocol.delivery import Delivery
         from decomfl_lab.replicas.registry import make_replica
@@ -113,22 +111,9 @@ class Lagging(Scalars):
         start = observer
         if self.drifts:
             start = make_replica(x, self.rule, corrected=True, private_key=key)
-        clients = self.clients(setting, start, estimator, mu, lean=lean)
         delivery, copies = Delivery(server, policy=self._policy()), self.rebuild == "copy"
-        return DeComFLFederation(delivery, clients, observer, copies=copies, attack=self.attack_of(setting))
-
-
-@dataclass(frozen=True, kw_only=True)
-class LaggingDifferences(LoggingDifferences, Lagging):
-    """Options of those of them whose scalars are differences."""
-
-    def rehearsal(self, lr: float, P: int) -> Self:
-        """See ``Method.rehearsal``; M clients need one model then."""
-        return super().rehearsal(lr, P).bare()
-
-    def federation(self, setting: TrainingSetting) -> DeComFLFederation:
-        """See ``Method.federation``."""
-        return self._federation(setting, self.measured_by(), self.mu, lean=self.lean)
+        clients, attack = self.clients(setting, start), self.attack_of(setting)
+        return DeComFLFederation(delivery, clients, observer, copies=copies, attack=attack)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,7 +215,7 @@ class _ByRecords(Updating, Lagging):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeComFL(LaggingDifferences, _ByRecords):
+class DeComFL(LoggingDifferences, _ByRecords):
     """Scalars up, missed records down; clients rebuild.
 
         client:  g_{i,r,p}^k = (f_i(x + μ z_{r,p}^k) − f_i(x − μ z_{r,p}^k)) / 2μ,   x ← rule(x, g, z),   k = 1..K
@@ -254,11 +239,3 @@ class DeComFLProjection(_ByRecords):
 
     name: ClassVar[str] = "decomfl-projection"
     gradients: ClassVar[bool] = True
-
-    def measured_by(self) -> Estimator:
-        """See ``Scalars``: slopes."""
-        return projection
-
-    def federation(self, setting: TrainingSetting) -> DeComFLFederation:
-        """See ``Method.federation``."""
-        return self._federation(setting, self.measured_by())

@@ -4,15 +4,12 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from decomfl_lab.federations.averaging import Floats, Uplink
+from decomfl_lab.federations.averaging import Uplink
 from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.fedavg import FedAvg
 from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, models_both_ways
 from decomfl_lab.options import option
-from decomfl_lab.protocol.compression import MAGNITUDE, VALUE, top_k
-from decomfl_lab.protocol.ledger import Ledger
-from decomfl_lab.protocol.messages import Kind, Sparse
-from decomfl_lab.protocol.wire import read, vector_of
+from decomfl_lab.protocol.messages import MAGNITUDE, VALUE, Kind, top_k
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +33,7 @@ class FedAvgTopK(FedAvg):
 
     def uplink(self, setting: TrainingSetting) -> Uplink:  # noqa: ARG002
         """See ``FedAvg.uplink``: the share of the update that is largest; the rest is forgotten (no error feedback)."""
-
-        def send(ledger: Ledger, client: int, r: int, down: Floats, own: Floats) -> Floats:
-            message = ledger.sent(client, Sparse(r, top_k(own - down, self.top_k, self.top_k_by)), upwards=True)
-            return down + vector_of(read(Sparse, message), r, down.size)
-
-        return send
+        return lambda _, r, down, own: top_k(r, own - down, self.top_k, self.top_k_by)
 
     def traffic(self, cohort: Cohort, d: int) -> ExpectedTraffic:
         """See ``Method.traffic``."""

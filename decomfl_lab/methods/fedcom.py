@@ -8,10 +8,7 @@ from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.fedavg import FedAvg
 from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, models_both_ways
 from decomfl_lab.options import option
-from decomfl_lab.protocol.compression import quantize
-from decomfl_lab.protocol.ledger import Ledger
-from decomfl_lab.protocol.messages import Kind, Quantized
-from decomfl_lab.protocol.wire import read, vector_of
+from decomfl_lab.protocol.messages import Kind, Quantized, quantize
 
 _ROUNDING = 8
 
@@ -32,10 +29,8 @@ class FedCom(FedAvg):
     def uplink(self, setting: TrainingSetting) -> Uplink:
         """See ``FedAvg.uplink``: the update, quantised without bias; of 4 bits and less two elements share a byte."""
 
-        def send(ledger: Ledger, client: int, r: int, down: Floats, own: Floats) -> Floats:
-            update = quantize(own - down, self.quantize_bits, (setting.seed, _ROUNDING, client, r))
-            message = ledger.sent(client, Quantized(r, update), upwards=True)
-            return down + vector_of(read(Quantized, message), r, down.size)
+        def send(client: int, r: int, down: Floats, own: Floats) -> Quantized:
+            return quantize(r, own - down, self.quantize_bits, (setting.seed, _ROUNDING, client, r))
 
         return send
 

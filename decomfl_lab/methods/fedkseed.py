@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
-from decomfl_lab.methods.decomfl import LaggingDifferences
+from decomfl_lab.methods.decomfl import Lagging
+from decomfl_lab.methods.scalars import LoggingDifferences
 from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic
 from decomfl_lab.options import option
 from decomfl_lab.protocol.messages import Kind
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedKSeed(LaggingDifferences):
+class FedKSeed(LoggingDifferences, Lagging):
     """DeComFL along a pool of S directions: after many missed rounds S sums replace records.
 
         client:  g_{i,r,p}^k as in DeComFL,   x ← x − (η/P) Σ_p g_p z_p,   k = 1..K,   along z_{r,p}^k of z_1, ..., z_S

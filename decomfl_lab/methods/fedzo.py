@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from decomfl_lab.errors import DivergedError
-from decomfl_lab.estimators.differences import Estimator, projection
 from decomfl_lab.federations.averaging import FedAvgFederation
 from decomfl_lab.federations.setting import TrainingSetting
-from decomfl_lab.methods.aggregation_options import weighting_option
-from decomfl_lab.methods.rule_options import DEFAULT_RULE, RULE, require_rule
 from decomfl_lab.methods.scalars import Differences, Perturbing
+from decomfl_lab.methods.shared_options import DEFAULT_RULE, RULE, require_rule, weighting_option
 from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, models_both_ways
 from decomfl_lab.noise import Distribution, derive_seed
 from decomfl_lab.options import option
@@ -32,38 +30,19 @@ _OWN_DIRECTIONS = 7
 
 @dataclass(frozen=True, kw_only=True)
 class Walking(Perturbing):
-    """Options of methods whose clients walk along directions of their own."""
+    """Options of methods whose clients walk along directions of their own; their models are averaged."""
 
     local_steps: int = option(1, "The number K of local steps a round.", symbol="K", ge=1)
     rule: UpdateRule = option(DEFAULT_RULE, codec=RULE)
+    weighting: str = weighting_option()
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_rule(self.rule)
 
-    def measure(self) -> tuple[Estimator, float]:
-        """How a client measures its scalars, and the radius μ, which is of no use to an estimator of slopes."""
-        raise NotImplementedError
-
     def client(self, setting: TrainingSetting, i: int) -> FedZOClient:
         """Client i."""
         return FedZOClient(i, setting.objectives[i], self, seed=setting.seed, engine=setting.engine)
-
-
-@dataclass(frozen=True, kw_only=True)
-class WalkingByDifferences(Walking, Differences):
-    """Options of those of them whose scalars are differences."""
-
-    def measure(self) -> tuple[Estimator, float]:
-        """See ``Walking``."""
-        return self.measured_by(), self.mu
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Averaged(Walking):
-    """Options of methods that average the models at the ends of the walks."""
-
-    weighting: str = weighting_option()
 
     def federation(self, setting: TrainingSetting) -> FedAvgFederation:
         """See ``Method.federation``."""
@@ -76,7 +55,7 @@ class _Averaged(Walking):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedZO(_Averaged, WalkingByDifferences):
+class FedZO(Walking, Differences):
     """K local zeroth-order steps along own directions; models both ways.
 
         client:  x_{i,r}^{k+1} = rule(x_{i,r}^k, g_{i,r}^k, z_{i,r}^k),   z of seeds that no other client has
@@ -90,7 +69,7 @@ class FedZO(_Averaged, WalkingByDifferences):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FedZOProjection(_Averaged):
+class FedZOProjection(Walking):
     """FedZO with scalars ⟨∇f, z⟩ by one backward pass a step.
 
         g_{i,r,p}^k = ⟨∇f_i(x; ξ), z_{i,r,p}^k⟩,   the limit of both differences as μ → 0
@@ -100,10 +79,6 @@ class FedZOProjection(_Averaged):
 
     name: ClassVar[str] = "fedzo-projection"
     gradients: ClassVar[bool] = True
-
-    def measure(self) -> tuple[Estimator, float]:
-        """See ``Walking``."""
-        return projection, 1.0
 
 
 class FedZOClient:
@@ -128,7 +103,7 @@ class FedZOClient:
 
         own, distribution = self.method, Distribution(self.method.distribution)
         replica = Replica(x, own.rule)
-        walker = Client(self.id, replica, self.objective, *own.measure(), engine=self.engine)
+        walker = Client(self.id, replica, self.objective, own.measured_by(), own.mu, engine=self.engine)
         walker.steps_taken, walker.resolution = self.steps_taken, self.resolution
         steps = range(self.steps_taken, self.steps_taken + K)
         seeds = tuple(derive_seed(self.seed, _OWN_DIRECTIONS, self.id, step) for step in steps)

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from decomfl_lab.errors import require
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.noise import SCRATCH, Program
 from decomfl_lab.options import option
@@ -20,9 +19,6 @@ class Whitened(UpdateRule):
     """
 
     nu: float = 0.95  # ν in [0, 1)
-
-    def __post_init__(self) -> None:
-        require(0.0 <= self.nu < 1.0, "nu ν", "be in [0, 1)", self.nu)
 
     @property
     def slots(self) -> tuple[str, ...]:

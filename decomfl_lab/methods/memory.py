@@ -12,11 +12,11 @@ the page of 4 KiB, also where a model is smaller than what an interpreter's resi
 """
 
 import json
-import os
+import multiprocessing
 import subprocess
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from decomfl_lab.children import environment
 from decomfl_lab.engines.base import Serial
 from decomfl_lab.errors import InputError, require_choice, require_int, require_possible
 from decomfl_lab.estimators.differences import forward
@@ -34,6 +33,7 @@ from decomfl_lab.layout import Layout
 from decomfl_lab.methods.fedzo import FedZO, FedZOClient
 from decomfl_lab.noise import Distribution
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
+from decomfl_lab.processes import environment
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.messages import Reply
 from decomfl_lab.protocol.server import Server
@@ -62,6 +62,8 @@ ENVIRONMENT = {
 
 _LAW = Distribution.RADEMACHER
 """The directions that are made fastest; none needs memory."""
+
+_FORKS = multiprocessing.get_context("fork")
 
 Round = Callable[[], object]
 
@@ -224,26 +226,17 @@ def _measure(name: str, d: int) -> dict[str, object]:
 
 
 def _forked(work: Callable[[], Any]) -> Any:
-    """What ``work`` returns (JSON-able) in a fork of this process; InputError if it does not end well."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            with os.fdopen(writer, "w") as pipe:
-                json.dump(work(), pipe)
-            code = 0
-        except Exception:
-            traceback.print_exc()
-        finally:
-            os._exit(code)  # leaves what the parent has buffered to the parent
-    os.close(writer)
-    with os.fdopen(reader) as pipe:
-        answer = pipe.read()
-    _, status = os.waitpid(child, 0)
-    if status:
-        raise InputError(f"a measurement must end well, but ended with status {os.waitstatus_to_exitcode(status)}")
-    return json.loads(answer)
+    """What ``work`` returns in a fork of this process; InputError if it does not end well."""
+    reader, writer = _FORKS.Pipe(duplex=False)
+    child = _FORKS.Process(target=lambda: writer.send(work()))
+    child.start()
+    writer.close()
+    with suppress(EOFError):
+        answer = reader.recv()
+    child.join()
+    if child.exitcode:
+        raise InputError(f"a measurement must end well, but ended with status {child.exitcode}")
+    return answer
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -294,17 +287,12 @@ _SMALLEST_PEAK = 16 << 20
 
 
 def status_bytes(field: str) -> int | None:
-    """Bytes of a field of /proc/self/status, as VmPeak; None where there is no such thing."""
+    """Bytes of a field of /proc/self/status, as VmPeak, or VmRSS for what is resident; None where there is no such."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
         return None
     return next((1024 * int(line.split()[1]) for line in lines if line.startswith(f"{field}:")), None)
-
-
-def resident_bytes() -> int | None:
-    """Resident memory of this process now; None where the system does not tell."""
-    return status_bytes("VmRSS")
 
 
 def peak_of(work: Callable[[], object], model_bytes: int, without_model: int | None) -> float | None:

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from decomfl_lab.errors import InputError, require, require_choice
 from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic
-from decomfl_lab.options import Option, option, require_options
+from decomfl_lab.options import Option, option, require_option, require_options
 from decomfl_lab.records.schedules import Schedule
-from decomfl_lab.words import require_option
 
 if TYPE_CHECKING:
-    from decomfl_lab.federations.federation import Federation
+    from decomfl_lab.federations.setting import Federation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,23 +129,17 @@ class Method:
             require_choice(f"option of {self.name}", name, [*self.options(), *({name} & objects)])
         changes = {}
         for own in dataclasses.fields(self):
-            codec = own.metadata.get("codec")
-            given = [name for name in codec.options if name in values] if codec else []
+            codec: Any = own.metadata.get("codec")
+            given = {name: values[name] for name in (codec.options if codec else ()) if name in values}
             if own.name in values and (not codec or not isinstance(values[own.name], str)):
                 changes[own.name] = values[own.name]
-            elif codec and given:
-                for name in given:
-                    codec.options[name].require(codec.options[name].title(name), values[name])
-                plain = codec.split(getattr(self, own.name))
-                made = codec.join(plain | {name: values[name] for name in given})
-                kept = codec.split(made)
-                for name in given:
-                    require(
-                        kept[name] == values[name],
-                        name,
-                        f"be left out with {made}, which has no use for it",
-                        values[name],
-                    )
+            elif given:
+                for name, value in given.items():
+                    codec.options[name].require(codec.options[name].title(name), value)
+                made = codec.join(codec.split(getattr(self, own.name)) | given)
+                kept, rule = codec.split(made), f"be left out with {made}, which has no use for it"
+                for name, value in given.items():
+                    require(kept[name] == value, name, rule, value)
                 changes[own.name] = made
         return dataclasses.replace(self, **changes)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
@@ -14,17 +14,15 @@ from decomfl_lab.errors import require, require_choice, require_int
 from decomfl_lab.estimators.differences import ESTIMATORS, Estimator, central_curved
 from decomfl_lab.estimators.second_differences import require_moment_distribution
 from decomfl_lab.federations.setting import TrainingSetting
-from decomfl_lab.methods.aggregation_options import AGGREGATION, weighting_option
 from decomfl_lab.methods.method import Method
-from decomfl_lab.methods.rule_options import DEFAULT_RULE, REPLICA_RULE, require_rule
+from decomfl_lab.methods.shared_options import AGGREGATION, DEFAULT_RULE, REPLICA_RULE, require_rule, weighting_option
 from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, examples_bytes
 from decomfl_lab.noise import Distribution, require_distribution
 from decomfl_lab.options import option
-from decomfl_lab.protocol.aggregation import Aggregation, Mean
+from decomfl_lab.protocol.aggregation import Aggregation, Mean, Weighting, Weights, require_weighable
 from decomfl_lab.protocol.attacks import ATTACKS, VOTES, Attack
 from decomfl_lab.protocol.messages import Kind
 from decomfl_lab.protocol.server import Server, Tracking
-from decomfl_lab.protocol.weights import Weighting, Weights, require_weighable
 from decomfl_lab.protocol.wire import PLAN_BYTES, scalar_bytes
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import POOL, Seeding
@@ -42,7 +40,10 @@ NOBODY = "none"
 
 @dataclass(frozen=True, kw_only=True)
 class Perturbing(Method):
-    """Options of methods that measure along random directions."""
+    """Options of methods that measure along random directions: slopes, unless they are ``Differences``."""
+
+    # no fields, and so no options, but where ``Differences`` make them some; μ is of no use to slopes
+    estimator, mu, lean = "projection", 1.0, False
 
     perturbations: int = option(20, "The number P of directions a local step.", symbol="P", ge=1)
     distribution: str = option("gaussian", f"The distribution of the directions z: {', '.join(Distribution)}.")
@@ -50,6 +51,10 @@ class Perturbing(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_distribution(self.distribution)
+
+    def measured_by(self) -> Estimator:
+        """The estimator, which makes the scalars that a client sends, and steps by, of its losses or slopes."""
+        return ESTIMATORS[self.estimator]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +67,6 @@ class Differences(Perturbing):
         "How a scalar is made of losses: forward or central differences.",
         choices=("forward", "central"),
     )
-
-    def measured_by(self) -> Estimator:
-        """The estimator."""
-        return ESTIMATORS[self.estimator]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,10 +85,6 @@ class Scalars(Perturbing):
     @abstractmethod
     def seeds(self) -> str:
         """How many seeds a plan or a record carries, of ``Seeding``."""
-
-    @abstractmethod
-    def measured_by(self) -> Estimator:
-        """The estimator, which makes the scalars that a client sends, and steps by, of its losses or slopes."""
 
     perturbation_schedule: Mapping[int, int] = option(
         {}, "The number P from a round on, as ROUND=VALUE,...: e.g. 500=50.", of=int, ge=1
@@ -137,8 +134,11 @@ class Scalars(Perturbing):
     def averaged(self) -> Self:
         """See ``Method.averaged``; nobody lies then."""
         honest = replace(self, attack=NOBODY, attackers=0, attack_scale=0.0)
-        is_option = any(own.name == "aggregation" for own in fields(self))
-        return replace(honest, aggregation=Mean()) if is_option else honest
+        return replace(honest, aggregation=Mean()) if "aggregation" in self.options() else honest
+
+    def bare(self) -> Self:
+        """The same method without what changes only how clients get to x, or what the server keeps for them."""
+        return self
 
     @property
     def P(self) -> Schedule[int]:
@@ -176,14 +176,13 @@ class Scalars(Perturbing):
             present=setting.present,
         )
 
-    def clients(
-        self, setting: TrainingSetting, start: Replica, estimator: Estimator, mu: float = 1.0, *, lean: bool = False
-    ) -> list[Client]:
-        """The clients at round 0, who share x_0; μ is of no use to an estimator of slopes."""
+    def clients(self, setting: TrainingSetting, start: Replica) -> list[Client]:
+        """The clients at round 0, who share x_0."""
         from decomfl_lab.protocol.client import Client
 
+        estimator = self.measured_by()
         return [
-            Client(i, start.clone(), objective, estimator, mu, lean=lean, engine=setting.engine)
+            Client(i, start.clone(), objective, estimator, self.mu, lean=self.lean, engine=setting.engine)
             for i, objective in enumerate(setting.objectives)
         ]
 
@@ -263,11 +262,6 @@ class LoggingDifferences(Differences, Scalars):
             for number in (self.perturbations, *self.perturbation_schedule.values()):
                 require_int("perturbations P for log_kappa", number, 3)
 
-    def require_carried(self, by: object) -> None:
-        """See ``Method.require_carried``: second differences are not sent."""
-        super().require_carried(by)
-        require(not self.log_kappa, "log_kappa", f"be False with federation {by}", self.log_kappa)
-
     def require_compute(self, compute: str) -> None:
         """See ``Method.require_compute``."""
         super().require_compute(compute)
@@ -276,17 +270,19 @@ class LoggingDifferences(Differences, Scalars):
                 require(not on, name, "be off where losses are computed in bfloat16", on)
 
     def rehearsal(self, lr: float, P: int) -> Self:
-        """See ``Method.rehearsal``: central differences, the mean of the clients' scalars, and κ logged."""
-        known = {own.name for own in fields(self)}
+        """See ``Method.rehearsal``: central differences, the mean of the clients' scalars, and κ logged.
+
+        Where a simulation needs no more than that, M clients have one model.
+        """
         rule = f"be a number for {self.name}, whose scalars show no curvature"
-        require("log_kappa" in known, "lr", rule, "auto")
+        require("log_kappa" in self.options(), "lr", rule, "auto")
         for name in ("lr_schedule", "perturbation_schedule"):
             require(not getattr(self, name), name, "be empty with lr auto", getattr(self, name))
         require_int("perturbations P with lr auto", P, 3)
         require_moment_distribution("distribution with lr auto", Distribution(self.distribution))
         rule = "be clients with lr auto, which measures the curvature of the mean of the clients' losses"
         require(self.weighting == Weighting.CLIENTS, "weighting", rule, self.weighting)
-        return replace(self.averaged(), lr=lr, perturbations=P, log_kappa=True, estimator="central")
+        return replace(self.averaged().bare(), lr=lr, perturbations=P, log_kappa=True, estimator="central")
 
     def measured_by(self) -> Estimator:
         """The estimator, with second differences where κ is logged."""

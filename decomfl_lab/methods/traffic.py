@@ -10,26 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from decomfl_lab.errors import require_int
+from decomfl_lab.protocol.aggregation import Weighting
 from decomfl_lab.protocol.messages import Kind
-from decomfl_lab.protocol.weights import Weighting
 
 if TYPE_CHECKING:
-    from decomfl_lab.federations.federation import Federation
+    from decomfl_lab.federations.setting import Federation
 
 
 @dataclass(frozen=True)
 class Cohort:
-    """How many take part, and how often."""
+    """How many take part, and how often, as a run's configuration says (``TrainConfig.cohort``)."""
 
     R: int  # rounds
     M: int  # clients
     m: int  # clients sampled a round
-
-    def __post_init__(self) -> None:
-        require_int("rounds R", self.R, 1)
-        require_int("clients M", self.M, 1)
-        require_int(f"sampled clients m (of M={self.M})", self.m, 1, self.M)
 
     @property
     def q(self) -> float:
@@ -106,7 +100,6 @@ def mean_traffic(federation: Federation, cohort: Cohort) -> ExpectedTraffic:
 
 def model_bytes(d: int) -> int:
     """A message with d float32 numbers."""
-    require_int("d", d, 1)
     return Kind.VECTOR.bytes(d)
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
-from decomfl_lab.errors import require, require_int
+from decomfl_lab.errors import require
 from decomfl_lab.models.initialisers import begin_, constant, normal
 
 _STD = 0.02
@@ -34,13 +34,9 @@ def gpt(in_shape: tuple[int, ...], tokens: int, *, width: int, depth: int, heads
         tied: Whether the head is the embedding, transposed.
 
     Raises:
-        InputError: If the inputs are no sequences, or a size does not fit.
+        InputError: If the inputs are no sequences.
     """
     require(len(in_shape) == 1 and in_shape[0] >= 1, "inputs for a gpt", "be sequences of shape (T,)", in_shape)
-    require_int("tokens", tokens, 2)
-    require_int("depth", depth, 1)
-    require_int("heads", heads, 1)
-    require(width >= 1 and width % heads == 0, "width", f"be a multiple of the {heads} heads", width)
     return _Gpt(in_shape[0], tokens, width, depth, heads, tied)
 
 

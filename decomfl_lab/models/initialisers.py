@@ -1,15 +1,13 @@
-"""The field's initialisers by their formulas, as what is drawn from the lab's own stream (``noise.starts``).
+"""How initial weights are drawn from the lab's own stream (``noise.starts``), layer by layer.
 
-    Kaiming, uniform   bound gain·√(3/fan)              normal   deviation gain/√fan
-
-with ``fan`` the inputs that an output of the layer hangs on, or the outputs that an input goes to. torch's initialisers
-have the same formulas, but draw numbers whose bits depend on the processor's instructions.
+A layer that says nothing begins as torch's default has it, uniform with the bound 1/√fan, where ``fan`` is how many
+inputs an output hangs on. torch's initialisers have the same formulas, but draw numbers whose bits depend on the
+processor's instructions.
 
 Source: He, Zhang, Ren and Sun, "Delving deep into rectifiers", ICCV 2015.
 """
 
 import math
-from collections.abc import Sequence
 from functools import partial
 
 import torch
@@ -30,22 +28,6 @@ normal = partial(Start, "normal")
 """N(0, deviation²), by the deviation."""
 
 
-def fans(shape: Sequence[int]) -> tuple[int, int]:
-    """Inputs and outputs of a weight (out, in, ...): the other dimensions are those of a convolution's kernel."""
-    out, into, *kernel = shape
-    return into * math.prod(kernel), out * math.prod(kernel)
-
-
-def kaiming_uniform(fan: int, gain: float = math.sqrt(2.0)) -> Start:
-    """See the module; the gain √2 is ReLU's."""
-    return uniform(gain * math.sqrt(3 / fan))
-
-
-def kaiming_normal(fan: int, gain: float = math.sqrt(2.0)) -> Start:
-    """See the module; the gain √2 is ReLU's."""
-    return normal(gain / math.sqrt(fan))
-
-
 def begin_(module: nn.Module, **starts: Start) -> None:
     """Say how parameters of this module begin, by their names in it."""
     module.__dict__.setdefault(_STARTS, {}).update(starts)
@@ -57,28 +39,25 @@ def starts_of(module: nn.Module) -> tuple[Start, ...]:
     Raises:
         InputError: If a parameter is of a layer that says nothing, and whose default is not known here.
     """
-    named = [name for name, p in module.named_parameters() if p.requires_grad]
-    return tuple(_start(module, name) for name in named)
-
-
-def _start(module: nn.Module, path: str) -> Start:
-    prefix, _, name = path.rpartition(".")
-    owner = module.get_submodule(prefix)
-    said: dict[str, Start] = owner.__dict__.get(_STARTS, {})
-    if name in said:
-        return said[name]
-    match owner:
-        # torch's default for weight and bias, Kaiming's with the gain 1/√3. Sizes are asked of the layer, since the
-        # weight of a run's module may be empty between two uses.
-        case nn.Linear():
-            return kaiming_uniform(owner.in_features, 1 / math.sqrt(3))
-        case nn.Conv2d():
-            return kaiming_uniform(owner.in_channels // owner.groups * math.prod(owner.kernel_size), 1 / math.sqrt(3))
-        case nn.BatchNorm2d() | nn.LayerNorm():
-            return constant(1.0 if name == "weight" else 0.0)
-    raise InputError(
-        f"start of parameter {path} must be said (models.initialisers.begin_), got a {type(owner).__name__}"
-    )
+    found: list[Start] = []
+    for path in [path for path, p in module.named_parameters() if p.requires_grad]:
+        prefix, _, name = path.rpartition(".")
+        owner = module.get_submodule(prefix)
+        said: dict[str, Start] = owner.__dict__.get(_STARTS, {})
+        if name in said:
+            found.append(said[name])
+        elif isinstance(owner, nn.Linear | nn.Conv2d):
+            # The default of weight and bias is Kaiming's bound gain·√(3/fan), with the gain 1/√3. Sizes are asked of
+            # the layer, since the weight of a run's module may be empty between two uses.
+            fan = owner.in_features if isinstance(owner, nn.Linear) else owner.in_channels // owner.groups
+            fan *= math.prod(getattr(owner, "kernel_size", ()))
+            found.append(uniform(1 / math.sqrt(3) * math.sqrt(3 / fan)))
+        elif isinstance(owner, nn.BatchNorm2d | nn.LayerNorm):
+            found.append(constant(1.0 if name == "weight" else 0.0))
+        else:
+            rule = "be said (models.initialisers.begin_)"
+            raise InputError(f"start of parameter {path} must {rule}, got a {type(owner).__name__}")
+    return tuple(found)
 
 
 @torch.no_grad()

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad, relu
 
-from decomfl_lab.errors import require, require_int
-from decomfl_lab.models.initialisers import begin_, constant, fans, kaiming_normal
+from decomfl_lab.errors import require
+from decomfl_lab.models.initialisers import begin_, constant, normal
 
 _WIDTHS = (16, 32, 64)
 
@@ -48,20 +48,26 @@ def resnet(
         widths: Channels of the three stages, each twice those before; the sizes above are of the default.
 
     Raises:
-        InputError: If the images are too small or no images, or n is below 1.
+        InputError: If the images are too small or no images.
 
     Source: module; Zhang, Dauphin and Ma, "Fixup initialization: residual learning without normalization",
     ICLR 2019, section 3.
     """
     fits = len(in_shape) == 3 and min(in_shape[1:]) >= 4
     require(fits, "images for a resnet", "have shape (C, H, W) with H and W of at least 4", in_shape)
-    require_int("blocks", blocks, 1)
     after_first = nn.BatchNorm2d(widths[0]) if batch_norm else _Shift()
     stages: list[nn.Module] = []
     for before, width in pairwise((widths[0], *widths)):
         for channels in (before, *[width] * (blocks - 1)):
-            branch = _normed_branch(channels, width) if batch_norm else _fixup_branch(channels, width, 3 * blocks)
-            stages.append(_Block(branch, channels, width))
+            stride = width // channels
+            if batch_norm:
+                first, last = _conv(channels, width, stride=stride), _conv(width, width)
+                parts = [first, nn.BatchNorm2d(width), nn.ReLU(), last, nn.BatchNorm2d(width)]
+            else:
+                first = _conv(channels, width, stride=stride, gain=(3 * blocks) ** -0.5)
+                last = _conv(width, width, gain=0.0)
+                parts = [_Shift(), first, _Shift(), nn.ReLU(), _Shift(), last, _Gain(), _Shift()]
+            stages.append(_Block(nn.Sequential(*parts), channels, width))
     classifier = nn.Linear(widths[-1], classes)
     head: list[nn.Module] = [nn.AdaptiveAvgPool2d(1), nn.Flatten()]
     if not batch_norm:
@@ -78,33 +84,8 @@ def _conv(channels: int, width: int, *, stride: int = 1, gain: float = 1.0) -> n
     nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
     with torch.no_grad():
         conv.weight.mul_(gain)
-    fan_out = fans(conv.weight.shape)[1]
-    begin_(conv, weight=kaiming_normal(fan_out, math.sqrt(2.0) * gain) if gain else constant(0.0))
+    begin_(conv, weight=normal(math.sqrt(2.0) * gain / math.sqrt(9 * width)) if gain else constant(0.0))
     return conv
-
-
-def _normed_branch(channels: int, width: int) -> nn.Module:
-    stride = width // channels
-    return nn.Sequential(
-        _conv(channels, width, stride=stride),
-        nn.BatchNorm2d(width),
-        nn.ReLU(),
-        _conv(width, width),
-        nn.BatchNorm2d(width),
-    )
-
-
-def _fixup_branch(channels: int, width: int, depth: int) -> nn.Module:
-    return nn.Sequential(
-        _Shift(),
-        _conv(channels, width, stride=width // channels, gain=depth**-0.5),
-        _Shift(),
-        nn.ReLU(),
-        _Shift(),
-        _conv(width, width, gain=0.0),
-        _Gain(),
-        _Shift(),
-    )
 
 
 class _Block(nn.Module):

@@ -11,7 +11,7 @@ import copy
 import math
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Self
 
@@ -28,12 +28,10 @@ from decomfl_lab.engines.probation import Tried
 from decomfl_lab.engines.registry import make_engine
 from decomfl_lab.errors import InputError, LabWarning, require
 from decomfl_lab.federations.carrier import Elsewhere
-from decomfl_lab.federations.federation import Federation
 from decomfl_lab.federations.remote import CarriedFederation, host_of
-from decomfl_lab.federations.setting import TrainingSetting
+from decomfl_lab.federations.setting import Federation, TrainingSetting
 from decomfl_lab.federations.simulation import DeComFLFederation
-from decomfl_lab.language.encoding import by_length
-from decomfl_lab.language.finetuning import FineTuning
+from decomfl_lab.language.finetuning import by_length, task_dataset, task_module
 from decomfl_lab.layout import MODULE, Layout
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.method import Method
@@ -65,57 +63,40 @@ ODD = CHUNK - 1
 """Examples of a part in which batches are tried: nearly those of a run, and odd, so that a loss of pairs shows."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Materials:
-    """What a run is made of as its configuration names it: data, loss and model, each made when it is asked for.
+    """What a run is made of as its configuration names it: data, loss and model, each made when it is asked for."""
 
-    The fields are options of a run, and are explained there, but for the first two.
-    """
-
-    tuning: FineTuning | None  # the task and what is trained of its language model; None without a task
-    initial: int | None  # the number of clients in round 0; None where nobody joins later
-    data: str
-    redraw: int
-    loss: str
-    model: str
-    seed: int
-    draws: str
-    batchnorm: str
-    calibration_examples: int
-
-    @classmethod
-    def of(cls, config: TrainConfig) -> Self:
-        """What this configuration names."""
-        tuning = FineTuning.of(config) if config.task else None
-        initial = config.present.initial if config.joined else None
-        options = {
-            each.name: getattr(config, each.name) for each in fields(cls) if each.name not in ("tuning", "initial")
-        }
-        return cls(tuning=tuning, initial=initial, **options)
+    config: TrainConfig
 
     def dataset(self, device: str = "cpu") -> Dataset:
         """A task's prompts, a data set or the user's own data; InputError if they are not here."""
-        place = find_device(device)
-        require(self.data != OWN, "clients", "be given again, as the run was trained on examples given in Python", None)
-        if is_own(self.data):
-            found = data_of(made("data", self.data, object), whole=self.takes_whole_batches(), redraw=self.redraw)
+        config, place = self.config, find_device(device)
+        require(
+            config.data != OWN,
+            "clients",
+            "be given again, as the run was trained on examples given in Python",
+            None,
+        )
+        if is_own(config.data):
+            found = data_of(made("data", config.data, object), whole=self.takes_whole_batches(), redraw=config.redraw)
         else:
-            found = load_dataset(self.data) if self.tuning is None else self.tuning.dataset()
+            found = task_dataset(config) if config.task else load_dataset(config.data)
         return found.to(place)
 
     def loss_function(self) -> LossFunction | None:
         """The loss; None for the module's own."""
-        if self.loss == CROSS_ENTROPY:
+        if self.config.loss == CROSS_ENTROPY:
             return cross_entropy
-        if self.loss == OWN_LOSS:
+        if self.config.loss == OWN_LOSS:
             return None
         rule = "be given again, as the run was trained with a loss given in Python"
-        require(is_own(self.loss), "loss", rule, self.loss)
-        return own_loss(self.loss)
+        require(is_own(self.config.loss), "loss", rule, self.config.loss)
+        return own_loss(self.config.loss)
 
     def takes_whole_batches(self, loss: LossFunction | None = None) -> bool:
         """Whether the loss, or the one that is given, is one of (model, batch), so that batches are taken whole."""
-        known = loss is not None or is_own(self.loss)
+        known = loss is not None or is_own(self.config.loss)
         return known and BatchLoss.of(self.loss_function() if loss is None else loss).form is Form.MODEL
 
     def workspace(self, dataset: Dataset, module: nn.Module | None, x: Tensor | None = None) -> nn.Module:
@@ -129,16 +110,17 @@ class Materials:
         Raises:
             InputError: If there is no module, it has no finite values, or another number of them than x.
         """
+        config = self.config
         require(module is None or isinstance(module, nn.Module), "model", MODULE, module)
-        lacks = self.model == OWN and module is None and self.tuning is None
+        lacks = config.model == OWN and module is None and not config.task
         require(not lacks, "model", "be given again, as the run trained a module given in Python", None)
-        if self.tuning is not None:
-            own = self.tuning.module(dataset)
-        elif module is not None or is_own(self.model):
-            own = prepared(made("model", self.model, nn.Module) if module is None else module, shared=False)
+        if config.task:
+            own = task_module(config, dataset)
+        elif module is not None or is_own(config.model):
+            own = prepared(made("model", config.model, nn.Module) if module is None else module, shared=False)
         else:
             shape, classes = tuple(dataset.train_images.shape[1:]), dataset.classes
-            own = build_model(self.model, seed=self.seed, in_shape=shape, classes=classes, draws=self.draws)
+            own = build_model(config.model, seed=config.seed, in_shape=shape, classes=classes, draws=config.draws)
         empty = any(p.is_meta for p in own.parameters())
         require(not empty, "model", "have values, and not be on the meta device", type(own).__name__)
         if x is not None:
@@ -148,12 +130,12 @@ class Materials:
             require(same, "dtype of the parameters", f"be {x.dtype}, as of x_0 in the log", layout.dtype)
             layout.bind(own, x)
         own.to(dataset.device)
-        if self.tuning is not None:
+        if config.task:
             return own
         unfit = next((name for name, p in own.named_parameters() if not p.isfinite().all()), None)
         found = f"{type(own).__name__} with NaN or infinity in {unfit}"
         require(unfit is None, "model", "have finite parameters", found)
-        if self.batchnorm == "frozen":
+        if config.batchnorm == "frozen":
             numbers = next((p.dtype for p in own.parameters() if p.is_floating_point()), torch.float32)
             freeze_(own, self.calibration(dataset.cast(numbers)))
         else:
@@ -166,9 +148,9 @@ class Materials:
         Those of clients that join later are not among them: the losses of the others stay what they were.
         """
         there = np.arange(dataset.N)
-        if self.initial is not None and dataset.parts is not None:
-            there = np.concatenate(dataset.parts[: self.initial])
-        chosen = torch.from_numpy(there)[fixed_choice(len(there), self.calibration_examples, 6)]
+        if self.config.joined and dataset.parts is not None:
+            there = np.concatenate(dataset.parts[: self.config.present.initial])
+        chosen = torch.from_numpy(there)[fixed_choice(len(there), self.config.calibration_examples, 6)]
         return fast_layout(rows(dataset.train_images, chosen))
 
 
@@ -299,7 +281,7 @@ class Prepared:
         Raises:
             InputError: If there are no such data, or module and loss do not fit them.
         """
-        materials = Materials.of(config)
+        materials = Materials(config)
         dataset = materials.dataset() if dataset is None else dataset
         dataset = dataset if device is None else dataset.to(find_device(device))
         use_tf32_(config.compute == "tf32")
@@ -328,7 +310,7 @@ class Prepared:
     @cached_property
     def calibration(self) -> Any:
         """The images on which BatchNorm's statistics are made."""
-        return Materials.of(self.config).calibration(self.numbers)
+        return Materials(self.config).calibration(self.numbers)
 
     @cached_property
     def chosen(self) -> list[Tensor]:
@@ -420,7 +402,7 @@ def build_host(
 def movable(federation: Federation, method: Method) -> DeComFLFederation:
     """The federation; InputError unless its clients can be in other processes, as only scalars travel."""
     found = federation.by_records
-    if found is None or not found.movable:
+    if found is None or found.delivery.models:
         rule = f"be one of {', '.join(LAGGING)} where clients are in other processes, as only scalars travel"
         raise InputError(f"method must {rule}, got {method.name}")
     kind = None if found.attack is None else found.attack.kind

@@ -28,8 +28,7 @@ from decomfl_lab.plugins import OWN, is_own
 from decomfl_lab.protocol.aggregation import Krum, Mean, TrimmedMean
 from decomfl_lab.protocol.log import LogEntry, RunLog
 from decomfl_lab.protocol.messages import Held
-from decomfl_lab.protocol.server import Tracking
-from decomfl_lab.protocol.terms import Terms
+from decomfl_lab.protocol.server import Terms, Tracking
 from decomfl_lab.records.record import History, RoundRecord
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.replica import Replica
@@ -442,7 +441,7 @@ def _run(
 def _data(path: Path, header: Header, config: TrainConfig, own: dict[str, Any], test: Any) -> Dataset:
     """The data that are given, or that the configuration names; InputError if they are not those of the log."""
     given = own["clients"]
-    materials = Materials.of(config)
+    materials = Materials(config)
     whole = materials.takes_whole_batches(own["loss"])
     dataset = materials.dataset() if given is None else own_dataset(given, test, whole=whole, redraw=config.redraw)
     if dataset.digest != header.data:
@@ -466,7 +465,7 @@ def _calibrate_(
         if given:
             raise
         return str(error)
-    run.calibration = Materials.of(config).calibration(dataset.cast(run.layout.dtype).to(run.dataset.device))
+    run.calibration = Materials(config).calibration(dataset.cast(run.layout.dtype).to(run.dataset.device))
     return ""
 
 

@@ -1,12 +1,26 @@
-"""The trace of a Gauss-Newton matrix without sampling: a finite sum over examples and outputs."""
+"""The trace of a Gauss-Newton matrix without sampling, and the networks whose Hessian has the same.
+
+    H = G + Σ_c (∂loss/∂z_c) ∇²z_c,    diag ∇²z_c = 0 wherever each z_c is affine in each x_j, the others held fixed
+
+So diag(H) = diag(G) for almost all x, whatever the loss: H and its Gauss-Newton matrix G have one trace, and that of G
+needs no second derivative of the network. It holds for ReLU and max-pooling networks, residual or not, and fails for
+smooth activations and wherever a weight meets itself: tied weights, attention.
+"""
+
+from collections.abc import Mapping, Sequence
+from operator import getitem
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import jacrev, vmap
+from torch.func import functionalize, jacrev, vmap
+from torch.fx import Node
+from torch.fx.experimental.proxy_tensor import make_fx
 
-from decomfl_lab.errors import require
+from decomfl_lab.errors import InputError, require
 from decomfl_lab.objectives.function import Piece
-from hessian.operators.curvature import GaussNewtonOperator
+from decomfl_lab.tables import table_beside
+from hessian.operators.curvature import GaussNewtonOperator, HessianOperator
 from hessian.operators.mean_loss import MeanLoss
 
 _BYTES = 1 << 26  # memory for the Jacobians of the examples that are worked on together
@@ -76,3 +90,83 @@ def _jacobians(objective: MeanLoss, x: Tensor, part: Piece) -> Tensor:
     require(isinstance(part.inputs, Tensor), "inputs", "be one tensor for an exact trace", type(part.inputs).__name__)
     jacobians: Tensor = vmap(jacrev(outputs), (None, 0))(x, part.inputs)
     return jacobians
+
+
+_OPERATIONS = table_beside(__name__, "gauss_newton_trace.toml")
+_AFFINE, _PIECEWISE = frozenset(_OPERATIONS["affine"]), frozenset(_OPERATIONS["piecewise"])
+_PRODUCTS: Mapping[str, Sequence[int]] = _OPERATIONS["products"]
+_CONSTANT_PLACES: Mapping[str, Sequence[int]] = _OPERATIONS["constant"]
+
+
+def trace_operator(hessian: HessianOperator) -> GaussNewtonOperator:
+    """The Gauss-Newton operator at the Hessian's point, where both have the same trace (see the module's formula).
+
+    Raises:
+        InputError: If the network's outputs are not piecewise affine in each of its weights, by the operation and the
+            weight that spoil it, or are not known to be.
+    """
+    reason = why_not_piecewise_affine(hessian.objective)
+    if reason is not None:
+        raise InputError(
+            f"module must be piecewise affine in each weight, so that tr(H) is the Gauss-Newton matrix's, got {reason}"
+        )
+    return GaussNewtonOperator(hessian.objective, hessian.x)
+
+
+def why_not_piecewise_affine(objective: MeanLoss) -> str | None:
+    """None if the module's outputs are known to be piecewise affine in each single weight, else what is in the way.
+
+    All operations of a forward pass over (at most) two examples are recorded, with the weights that each result depends
+    on. Sums, rearrangements and piecewise linear functions are allowed, and products of what depends on different
+    weights. Operations that are not known are refused.
+    """
+    piece = next(iter(objective.pieces[0].cut(2)))
+    try:
+        traced = make_fx(functionalize(lambda x: objective.outputs(x, piece)))(objective.x)
+    except Exception as error:  # whatever a module's code does when it is traced
+        return f"a forward pass that cannot be traced ({type(error).__name__}: {str(error).splitlines()[0][:100]})"
+    names = objective.names
+    # The first operation of the graph, whose argument is the flat x, that is not piecewise affine in each weight.
+    weights: dict[Node, frozenset[str]] = {}  # that the node's value depends on
+    for node in traced.graph.nodes:
+        if node.op == "placeholder":
+            weights[node] = frozenset(names)
+        elif node.op in ("call_function", "call_method"):
+            target: Any = node.target
+            name = str(getattr(target, "__name__", target)).split(".")[0]
+            source = node.args[0] if node.args else None
+            if target is getitem and isinstance(source, Node) and _is_cut_of_x(source):
+                weights[node] = frozenset({names[node.args[1]]})
+                continue
+            weights[node] = frozenset().union(*(weights[used] for used in node.all_input_nodes))
+            obstacle = _obstacle(name, node, weights) if weights[node] and not _is_cut_of_x(node) else None
+            if obstacle is not None:
+                return obstacle
+        else:  # constants and the output
+            weights[node] = frozenset()
+    return None
+
+
+def _is_cut_of_x(node: Node) -> bool:
+    """Whether the node cuts the flat x into the parameters, the first thing that is done to it."""
+    source = node.args[0] if node.args else None
+    return "split_with_sizes" in str(node.target) and isinstance(source, Node) and source.op == "placeholder"
+
+
+def _obstacle(name: str, node: Node, weights: Mapping[Node, frozenset[str]]) -> str | None:
+    def at(place: int) -> frozenset[str]:
+        used = node.args[place] if place < len(node.args) else None
+        return weights[used] if isinstance(used, Node) else frozenset()
+
+    if not (name in _AFFINE or name in _PIECEWISE or name in _PRODUCTS or name in _CONSTANT_PLACES):
+        return f"operation {name!r}"
+    if any(at(place) for place in _CONSTANT_PLACES.get(name, ())):
+        return f"operation {name!r} with what depends on {min(at(_CONSTANT_PLACES[name][0]))!r}"
+    if name == "native_batch_norm" and node.args[5]:
+        return f"operation {name!r} with the statistics of the batch"
+    if name in _PRODUCTS:
+        first, second = _PRODUCTS[name]
+        both = at(first) & at(second)
+        if both:
+            return f"operation {name!r} of two values that both depend on parameter {min(both)!r}"
+    return None

@@ -1,1 +1,1 @@
-"""The commands: paper, board, findings."""
+"""The commands: paper, findings."""

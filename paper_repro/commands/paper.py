@@ -50,7 +50,7 @@ def paper(options: PaperOptions) -> None:
         return
     if options.list_claims:
         require(not options.changes, "--set", "be left out with --list", options.changes)
-        _list(named("only", options.only, ",", PARTS), as_json=options.as_json)
+        _list(named("only", options.only, PARTS), as_json=options.as_json)
         return
     from paper_repro.pipeline import make_report  # with it come torch, pandas and matplotlib
     from paper_repro.request import requested

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from decomfl_lab.errors import DivergedError
 from decomfl_lab.files import write_atomically
-from decomfl_lab.language.finetuning import FineTuning
+from decomfl_lab.language.finetuning import task_module
 from decomfl_lab.layout import Layout
 from decomfl_lab.progress import Progress
 from decomfl_lab.provenance import provenance
@@ -84,7 +84,7 @@ def _runs_and_kappas(folder: Path, report: Report, size: Sizes, model: str, job:
     """
     job = job.placed(folder.parent)
     dataset = job.dataset()
-    objective = prompts_loss(FineTuning.of(job.config).module(dataset), dataset, chunk=32, examples=size.examples)
+    objective = prompts_loss(task_module(job.config, dataset), dataset, chunk=32, examples=size.examples)
 
     def kappa(name: str, x: Callable[[], Tensor]) -> dict[str, float]:
         """κ and what goes with it at an x, from the file of this name, which is written first if it is missing."""

@@ -200,7 +200,7 @@ def _require_registered(named: Mapping[str, str]) -> None:
 
 ON_GPU: Final = ("fig2", "fig3", "smollm2", "hessian")
 """Parts with runs that a GPU shortens, in the order of their worth."""
-DEAR: Final = ("llm", "board", "sizes")
+DEAR: Final = ("llm", "sizes")
 """Parts that take longer than all else: unless --only names them, drawn from what is recorded."""
 PARTS: Final[Mapping[str, PartFacts]] = {
     name: PartFacts(
@@ -292,14 +292,14 @@ def outcomes_json(outcomes: Sequence[ClaimOutcome]) -> str:
     return json.dumps([each.row() for each in outcomes], indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def named(name: str, text: str, separator: str, known: Iterable[str]) -> tuple[str, ...]:
-    """The names in the text of an option, joined by a separator; none where it is "".
+def named(name: str, text: str, known: Iterable[str]) -> tuple[str, ...]:
+    """The names in the text of an option, joined by commas; none where it is "".
 
     Raises:
-        InputError: If one is not known, or there is nothing but separators.
+        InputError: If one is not known, or there is nothing but commas.
     """
-    found = tuple(filter(None, map(str.strip, text.split(separator))))
-    require(bool(found) or not text, name, f"have names, joined by {separator!r}", text)
+    found = tuple(filter(None, map(str.strip, text.split(","))))
+    require(bool(found) or not text, name, "have names, joined by ','", text)
     for each in found:
         require_choice(name, each, known)
     return found

@@ -11,7 +11,7 @@ from pathlib import Path
 from decomfl_lab.datasets.images import Dataset, at_hand, load_dataset
 from decomfl_lab.language import tasks
 from decomfl_lab.language.extra import llm_library
-from decomfl_lab.language.finetuning import FineTuning
+from decomfl_lab.language.finetuning import task_dataset
 from decomfl_lab.runs.configuration import TrainConfig
 from decomfl_lab.runs.preparation import Materials
 
@@ -60,7 +60,7 @@ def task_facts(task: str) -> TaskFacts:
 
 def digest_of(config: TrainConfig) -> str:
     """The digest of the data of a run, or of its task's files."""
-    return task_facts(config.task).digest if config.task else Materials.of(config).dataset().digest
+    return task_facts(config.task).digest if config.task else Materials(config).dataset().digest
 
 
 def digest_named(name: str) -> str:
@@ -82,4 +82,4 @@ def tokens_of(config: TrainConfig) -> Dataset:
 
 @lru_cache
 def _tokens_of(model: str, task: str, max_length: int, cb_two_way: bool) -> Dataset:
-    return FineTuning.of(TrainConfig(model=model, task=task, max_length=max_length, cb_two_way=cb_two_way)).dataset()
+    return task_dataset(TrainConfig(model=model, task=task, max_length=max_length, cb_two_way=cb_two_way))

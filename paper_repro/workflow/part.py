@@ -36,17 +36,12 @@ class Options:
     device: str = "cpu"
     # the rows recorded for the part at full scale, where that is larger than ``scale``; they are drawn thin
     longer: Rows | None = None
-    problems: tuple[str, ...] = ()  # the problems of the board; none for all
-    lines: tuple[str, ...] = ()  # the lines of the board; none for all
     changes: Mapping[str, str] = field(default_factory=dict)  # {part: the settings that were changed, in words}
     set: tuple[str, ...] = ()  # the assignments of --set that changed them
 
     def command(self, part: str) -> str:
         """The command that makes a part again, from its runs."""
-        board = bool(self.problems or self.lines)
         asked = {
-            "--problem": ";".join(self.problems),
-            "--methods": ";".join(self.lines),
             "--count": self.count * (self.count != "wire"),
             "--reading": self.readings[0] if len(self.readings) == 1 else "",
             "--reference": "DIR" if self.authors else "",
@@ -58,8 +53,7 @@ class Options:
             flags += [flag, value] if value else []
         for text in self.set if part in self.changes else ():
             flags += ["--set", text]
-        verb = ["board"] if board else ["paper", "--only", part]
-        return shlex.join(["decomfl", *verb, "--scale", self.scale.name, *flags])
+        return shlex.join(["decomfl", "paper", "--only", part, "--scale", self.scale.name, *flags])
 
 
 @dataclass(frozen=True, kw_only=True)

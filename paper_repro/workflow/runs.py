@@ -139,7 +139,7 @@ class Job:
 
     def dataset(self) -> Dataset:
         """Its data; of a task the token numbers, which runs of the same model and process share."""
-        return tokens_of(self.config) if self.config.task else Materials.of(self.config).dataset()
+        return tokens_of(self.config) if self.config.task else Materials(self.config).dataset()
 
     def run(self, folder: Path, report: Report) -> Result:
         """See ``Work``; a run that diverges has a result too: the rows up to there."""

@@ -3,7 +3,6 @@
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple, Self
@@ -12,7 +11,7 @@ from decomfl_lab.errors import require, require_choice
 from decomfl_lab.language.pretraining import PretrainConfig
 from decomfl_lab.tables import table_beside
 from paper_repro.workflow.claims import PARTS, SCALE_NAMES
-from paper_repro.workflow.series import BOARD, from_toml
+from paper_repro.workflow.series import from_toml
 from theory.notation.printed import EXAMPLES
 
 _DATA: Final[dict[str, Any]] = from_toml(table_beside(__name__, "scales.toml"))
@@ -63,29 +62,6 @@ class TaskTuning(NamedTuple):
 TASK_ROWS: dict[str, str] = dict(zip(("sst2", "cb", "wsc", "wic", "rte", "boolq"), EXAMPLES, strict=True))
 TASK_ROWS["cb-two-way"] = "CB"
 """The row of each task in the paper's tables."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Race:
-    """What every method has to reach on a problem."""
-
-    rounds: int = 0  # the rounds that it has for it
-    accuracy: float | None = None  # the test accuracy that ends the race; None where the loss does
-    loss: float | None = None  # the test loss that ends it; None where the accuracy does
-    every: int = 1  # the number of rounds between two evaluations
-
-    def __post_init__(self) -> None:
-        one = (self.accuracy is None) != (self.loss is None)  # just one of the two is given
-        require(one, "race", "be to an accuracy or to a loss", (self.accuracy, self.loss))
-        require(self.rounds > 0, "race", "have rounds", self.rounds)
-
-    def reached(self, accuracy: float, loss: float) -> bool:
-        """Whether a model of this test accuracy and loss is there; none is where they are not numbers."""
-        return loss <= self.loss if self.loss is not None else accuracy >= (self.accuracy or 0.0)
-
-    def __str__(self) -> str:
-        to = f"accuracy {self.accuracy:g}" if self.loss is None else f"loss {self.loss:g}"
-        return f"to {to} within {self.rounds:,} rounds"
 
 
 # --- all of them ------------------------------------------------------------------------------------------------------
@@ -148,12 +124,6 @@ def _sizes(part: str, raw: Mapping[str, Any]) -> Sizes:
         for name in ("settings", "first_order"):
             of_rows = getattr(size, name).items()
             size = size.but(**{name: {row: {t: TaskTuning(*own) for t, own in of.items()} for row, of in of_rows}})
-    elif part == "board":
-        for problem in size.races:
-            require_choice("problem", problem, BOARD["problems"])
-        held_out = not set(size.tuning_seeds) & set(size.seeds)
-        require(held_out, "tuning_seeds", "be none of the table's seeds", size.tuning_seeds)
-        size = size.but(races={problem: Race(**own) for problem, own in size.races.items()})
     return size
 
 

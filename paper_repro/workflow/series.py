@@ -56,9 +56,6 @@ def _joined(row: Mapping[str, Any], patterns: Mapping[str, Mapping[str, Any]]) -
 
 
 _DATA: Final[dict[str, Any]] = from_toml(table_beside(__name__, "series.toml"))
-BOARD: Final[dict[str, Any]] = _DATA.pop("board")
-"""The board, whose lines have a search for η instead of series: what its methods have in common, variants, problems."""
-BOARD["problems"] = {name: _joined(own, BOARD["problems"]) for name, own in BOARD["problems"].items()}
 _PATTERNS: Final = _DATA.pop("patterns")
 PATTERNS: Final = {name: msgspec.convert(_joined(row, _PATTERNS), Series) for name, row in _PATTERNS.items()}
 ROWS: Final = {part: [msgspec.convert(_joined(row, _PATTERNS), Series) for row in rows] for part, rows in _DATA.items()}

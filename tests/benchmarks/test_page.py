@@ -16,10 +16,9 @@ import torch
 from click.testing import CliRunner, Result
 
 from benchmarks import card
-from benchmarks.circumstances import begin
-from benchmarks.mould import BenchmarkCommand, BenchmarkRow, Tabulated, benchmark, column
-from decomfl_lab.cli.lazy import ARGUMENTS
+from benchmarks.mould import BenchmarkCommand, BenchmarkRow, Tabulated, begin, benchmark, column
 from decomfl_lab.cli.main import application, main
+from decomfl_lab.cli.screen import ARGUMENTS
 from decomfl_lab.options import option
 
 coverage, kappa, llm_round, rebuild, round_ = (
@@ -44,11 +43,11 @@ def test_a_record_says_what_was_run_when_and_on_what(record: dict[str, object]) 
 
 
 def test_the_load_is_what_others_take_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    from benchmarks import circumstances
+    from benchmarks import mould
 
-    monkeypatch.setattr(circumstances, "_clocks", lambda: (20.0, 115.0, 9.0))
-    monkeypatch.setattr(circumstances.os, "cpu_count", lambda: 2)
-    assert circumstances._load((10.0, 100.0, 4.0)) == 0.5  # 15 s of work, 5 of them our own, in 10 s of 2
+    monkeypatch.setattr(mould, "_clocks", lambda: (20.0, 115.0, 9.0))
+    monkeypatch.setattr(mould.os, "cpu_count", lambda: 2)
+    assert mould._load((10.0, 100.0, 4.0)) == 0.5  # 15 s of work, 5 of them our own, in 10 s of 2
 
 
 def test_the_page_has_every_row_and_the_command_that_repeats_it(record: dict[str, object], tmp_path: Path) -> None:

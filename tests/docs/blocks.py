@@ -33,7 +33,7 @@ from sybil.parsers.markdown.lexers import RawFencedCodeBlockLexer
 from decomfl_lab.cli.main import main
 
 ROOT = Path(__file__).parents[2]
-MADE = ("benchmarks.md", "board.md", "findings.md", "statements.md", "theory-ratios.md")
+MADE = ("benchmarks.md", "findings.md", "statements.md", "theory-ratios.md")
 """The pages that `make docs` writes."""
 PAGES = [ROOT / "README.md", *(page for page in sorted((ROOT / "docs").rglob("*.md")) if page.name not in MADE)]
 SHOWN = {"", "text", "toml", "json", "yaml", "bibtex", "markdown", "html"}

@@ -12,8 +12,6 @@ from tests.docs import browser
 from tests.docs.blocks import ROOT
 
 DOCS = ROOT / "docs"
-MADE = ("board.png",)
-"""What make docs draws, which the repository does not keep."""
 WITHOUT_ROWS = {"kappa": ("kappa", "decomfl kappa, no recorded rows")}
 
 
@@ -34,7 +32,7 @@ def wanted(stem: str) -> tuple[str | None, str | None]:
     return stem, "" if kept is None else kept.source(part)
 
 
-@pytest.mark.parametrize("stem", sorted(path.stem for path in DOCS.glob("*.png") if path.name not in MADE))
+@pytest.mark.parametrize("stem", sorted(path.stem for path in DOCS.glob("*.png")))
 def test_a_picture_is_what_its_name_says_of_the_recorded_rows(stem: str) -> None:
     again = f"python -m docs.pictures docs {stem} draws it anew"
     again = "python -m tests.docs.browser docs/rebuild.png takes it anew" if stem == "rebuild" else again

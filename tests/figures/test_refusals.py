@@ -6,8 +6,8 @@ from typing import Any
 import pandas as pd
 
 from figures import spectra, theory
+from figures.edge import edge
 from figures.finetuning import accuracies, round_costs
-from figures.studies import edge
 from figures.style import method_styles
 from tests.refusals import refuses
 

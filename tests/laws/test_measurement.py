@@ -58,9 +58,10 @@ class Changed(lab.DeComFL):
     def measured_by(self) -> Any:
         return _Changing(super().measured_by(), self.said)
 
-    def clients(self, setting: Any, start: Any, estimator: Any, mu: float = 1.0, **more: Any) -> Any:
-        found = super().clients(setting, start, _Changing(estimator.inner, self.stepped), mu, **more)
+    def clients(self, setting: Any, start: Any) -> Any:
+        found: Any = super().clients(setting, start)
         for client in found:
+            client.estimator = _Changing(client.estimator.inner, self.stepped)
             client.__class__ = _SendsOtherwise
             client.change = self.sent
         return found

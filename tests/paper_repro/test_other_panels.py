@@ -1,4 +1,4 @@
-"""The panels that are no curves of runs alone: memory, spectra, bounds, fine-tuning, sizes, the board, the edge."""
+"""The panels that are no curves of runs alone: memory, spectra, bounds, fine-tuning, sizes, the edge."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,6 @@ from paper_repro.language_models.llm import FULL, P5
 from paper_repro.parts.memory import ROLES
 from paper_repro.workflow import recordings
 from paper_repro.workflow.part import Made
-from paper_repro.workflow.scales import SCALES
 from tests.paper_repro.recomputed import others
 from tests.paper_repro.recomputed.axes import bands_of, lines_of, named, wrong_in
 from tests.paper_repro.recomputed.common import rows
@@ -352,56 +351,7 @@ def test_the_figure_of_costs_shows_its_cells() -> None:
     assert (ax.get_xscale(), ax.get_yscale()) == ("log", "log")
 
 
-# --- the board and the edge -------------------------------------------------------------------------------------------
-
-SPENT = {
-    "bytes of a client, up and down": lambda t: t.wire_bytes / t.M,
-    "forward passes of a batch, of all clients together": lambda t: t["round"] * t.m * t.forward,
-}
-
-
-def wrong_board(figure: Any, frame: pd.DataFrame) -> list[str]:
-    """What rankings show otherwise than what each method took, and the races above them than each run's best so far."""
-    own = frame[frame.what == "evaluation"].sort_values("round", kind="stable")
-    told, races, problem = [], [], own.problem.iloc[-1]
-    for ax in figure.axes:
-        problem = ax.get_title(loc="left") or problem
-        if not ax.get_xlabel():  # a race: its ranking, two axes on, has the label
-            races.append([(to_hex(line.get_color()), np.column_stack(line.get_data())) for line in ax.get_lines()[1:]])
-            continue
-        runs = own[own.problem == problem].assign(at=SPENT[ax.get_xlabel()])
-        runs = runs[runs["at"] > 0]
-        names = [text.get_text() for text in ax.get_yticklabels()]
-        dots = {names[round(line.get_ydata()[0])]: line for line in ax.get_lines() if line.get_marker() == "o"}
-        ends = runs.groupby(["line", "seed"]).agg(took=("at", "last"), ended=("ended", "last"))
-        took = np.exp(np.log(ends.took).groupby("line").mean())
-        missed = ~ends.ended.eq("reached").groupby("line").all()
-        wrong = otherwise({name: dot.get_xdata()[0] for name, dot in dots.items()}, took.to_dict())
-        wrong += ["hollow"] * ({name: dot.get_markerfacecolor() == "white" for name, dot in dots.items()} != {**missed})
-        order = pd.DataFrame({"missed": missed, "took": took}).sort_values(["missed", "took"]).index
-        wrong += ["order"] * (names != [*order])
-        if races:
-            race, loss = races.pop(0), SCALES["default"].board.races[problem].loss is not None
-            expected = []
-            for (name, _), run in runs.groupby(["line", "seed"]):
-                seen = run[np.isfinite(run.test_loss if loss else run.test_accuracy)]
-                best = seen.test_loss.cummin() if loss else seen.test_accuracy.cummax()
-                expected.append(
-                    (to_hex(dots[name].get_color()) if name in dots else "", seen[["at"]].assign(best=best))
-                )
-            absent = [
-                each for each in expected if not any(each[0] == one[0] and alike(each[1], one[1]) for one in race)
-            ]
-            wrong += ["race"] * bool(absent or len(race) != len(expected))
-        told += [f"{problem}, {ax.get_xlabel()}: {each}" for each in wrong]
-    return told
-
-
-def test_the_board_shows_its_rows() -> None:
-    frame = rows("board", "default")
-    figures = {stem: draw() for stem, draw in made("board", "default").figures.items()}
-    assert [wrong_board(figures[stem], frame) for stem in ("board-all", "board")] == [[], []]
-    assert [len(figures[stem].axes) for stem in ("board-all", "board")] == [4 * frame.problem.nunique(), 1]
+# --- the edge ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_figure_of_the_edge_shows_its_rows() -> None:
@@ -474,16 +424,11 @@ def narrow(whole: Any) -> Any:
     return lambda *given: whole(*given).eval("low = (low + y) / 2\nhigh = (high + y) / 2")
 
 
-def turned(axes: dict[str, str]) -> dict[str, str]:
-    return dict(zip(axes, reversed(axes.values()), strict=True))
-
-
 STATED = ("Theorem 2, stated", "Theorem 2, corrected")
 TEST_LOSS = {"train_loss": {"y": "test_loss", "reference": None}}
 COUNTING = {"wire_scalars": {"x": "table1_scalars"}}
 PANEL = ["paper_repro.parts.fig3.Panel", "figures.comparison.Panel"]
 SETTLED = ["paper_repro.workflow.estimators.settled"]
-AXES = ["figures.studies.AXES"]
 
 
 @pytest.mark.parametrize(
@@ -499,8 +444,6 @@ AXES = ["figures.studies.AXES"]
         ("topk", ["paper_repro.workflow.recordings.load"], lambda whole: lambda part, _: whole(part, "default"), "."),
         ("hessian", ["figures.spectra._kappas"], swapped("kappa", "signed", "absolute"), "signed"),
         ("theory-dimension", ["figures.theory._draw"], swapped("series", *STATED), "by-d: Theorem 2, stated"),
-        ("board", AXES, turned, "."),
-        ("board-all", AXES, turned, "race"),
     ],
 )
 def test_what_is_drawn_otherwise_is_noticed(
@@ -513,6 +456,6 @@ def test_what_is_drawn_otherwise_is_noticed(
         module, _, name = place.rpartition(".")
         monkeypatch.setattr(place, planted(getattr(import_module(module), name)))
     figure, frame = made(part, kept.scale, mixed=part in MIXED).figures[stem](), rows(part, kept.scale)
-    readers = {"hessian": wrong_spectra, "theory": wrong_bounds, "board": wrong_board}
+    readers = {"hessian": wrong_spectra, "theory": wrong_bounds}
     found = readers[part](figure, frame) if part in readers else wrong_curves(figure, part)
     assert re.search(told, "\n".join(found))

@@ -97,7 +97,7 @@ def join(options: JoinOptions) -> None:
             if any(whole.present(r) == run_config.clients for r in (0, *whole.joined)):
                 run_config = run_config.but(joined=whole.of_first(run_config.clients).joined)
     require(options.client < run_config.clients, "client", f"be in 0..{run_config.clients - 1}", options.client)
-    here = Run(run_config, dataset=Materials.of(run_config).dataset(options.device))
+    here = Run(run_config, dataset=Materials(run_config).dataset(options.device))
     federation = movable(here.federation, run_config.method)
     x, server = federation.observer, federation.server
     require(x.digest() == offer.x0, "digest of x_0", f"be the server's, {offer.x0}", x.digest())

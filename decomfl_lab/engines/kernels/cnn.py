@@ -13,7 +13,6 @@ around, and goes through the same code; the gradient by its weights is a product
 # mypy: disable-error-code="no-untyped-call,misc,untyped-decorator,no-any-return,no-untyped-def"
 import math
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
@@ -62,20 +61,8 @@ _DEPTH = 512
 """Features of a linear layer taken at once, so that the weights of 3 outputs stay in the first-level cache."""
 
 
-class _Kind(IntEnum):
-    CONV = 0
-    POOL = 1
-    FLATTEN = 2
-    LINEAR = 3
-    ROUTE = 4
-    MASK = 5
-    WEIGHTS = 6
-    SCATTER = 7
-    VALUES = 8
-    VALUES_BACK = 9
-
-
-_CONV, _POOL, _FLATTEN, _LINEAR, _ROUTE, _MASK, _WEIGHTS, _SCATTER, _VALUES, _VALUES_BACK = (int(k) for k in _Kind)
+# The kinds of stages.
+_CONV, _POOL, _FLATTEN, _LINEAR, _ROUTE, _MASK, _WEIGHTS, _SCATTER, _VALUES, _VALUES_BACK = range(10)
 _COLUMNS = 17
 """Numbers of a stage: its kind, then places, steps and counts, then zeros."""
 _ANY = np.float32(-np.inf)
@@ -728,18 +715,15 @@ class Network:
         border = max(max(k - 1 - pad, size - 1 + pad - (out - 1) * step) for k, step, size, out in sides)
         return self._slopes.map(to.height, to.width, to.channels, to.stride, max(border, 0), (sy, sx))
 
-    def workspace(self) -> Workspace:
-        """Memory for the losses, of one thread."""
-        return self._workspace(1)
-
-    def _workspace(self, images: int) -> Workspace:
+    def workspace(self, images: int = 1) -> Workspace:
+        """Memory for the losses, of one thread, with the maps of so many images at once."""
         sizes = (images * self._maps.size, self._features.size, self._orders[0].size, self._scratch)
         return Workspace(*_zeros(*sizes))
 
     def slopes_workspace(self) -> tuple[Workspace, Slopes]:
         """Memory for losses and gradients, of one thread."""
         order, turned = self._orders
-        return self._workspace(CHUNK), Slopes(*_zeros(self._slopes.size, self._features.size, turned.size, order.size))
+        return self.workspace(CHUNK), Slopes(*_zeros(self._slopes.size, self._features.size, turned.size, order.size))
 
     def losses(
         self,

@@ -51,7 +51,7 @@ class Fused(Threads):
         _check_classes(labels, network.classes)
         if isinstance(network, LanguageNetwork):
             return _Answers(network, inputs, labels)
-        return lambda seat, point: float(network.losses(point, inputs, labels, seat.workspace(network)).mean())
+        return lambda seat, point: float(network.losses(point, inputs, labels, seat.own(network.workspace)).mean())
 
     def _values(self, seat: Seat, line: Line, points: Sequence[Point], jobs: Sequence[Any]) -> NDArray[np.float64]:
         """See ``Threads``."""
@@ -69,7 +69,7 @@ class Fused(Threads):
 
         # All prompts go through the net as one batch. Its losses (points, prompts) are then cut at the samples again.
         prompts, targets = Prompts.together([job.prompts for job in jobs]), [job.targets for job in jobs]
-        memory = seat.workspace(network)
+        memory = seat.own(network.workspace)
         losses = network.losses(form, len(points), prompts, np.concatenate(targets), memory)
         ends = np.cumsum([len(own) for own in targets])[:-1]
         return np.array([[point.mean() for point in own] for own in np.split(losses, ends, axis=1)])
@@ -94,7 +94,7 @@ class Fused(Threads):
         def part(seat: Seat, i: int, n: int) -> None:
             network, images, labels = batches[i]
             own = slice(n * PART, (n + 1) * PART)
-            memory = seat.slopes(network)
+            memory = seat.own(network.slopes_workspace)
             losses[i][own], _ = network.gradient(points[i], images[own], labels[own], memory, sums[i][n])
 
         self._share(part, [(i, n) for i in range(len(samples)) for n in range(len(sums[i]))])

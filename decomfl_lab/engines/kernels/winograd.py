@@ -72,11 +72,10 @@ def matrices(kernel: int) -> tuple[Matrix, Matrix, Matrix]:
 
 def _product(roots: Sequence[Fraction]) -> list[Fraction]:
     """The coefficients of Π (x − root), the constant first."""
-    found = [Fraction(1)]
+    found: Any = [Fraction(1)]
     for root in roots:
-        # Times (x − root): x shifts the coefficients up by one, and −root keeps their places.
-        found = [up - root * own for up, own in zip([Fraction(0), *found], [*found, Fraction(0)], strict=True)]
-    return found
+        found = np.convolve(found, [-root, Fraction(1)])
+    return list(found)
 
 
 def tile_size(kernel: tuple[int, ...], stride: tuple[int, ...], height: int, width: int) -> int:

@@ -18,7 +18,7 @@ from decomfl_lab import DeComFL, TrainConfig
 from decomfl_lab.cli.main import main
 from decomfl_lab.cli.runs import SHOWN
 from decomfl_lab.files import held, is_held
-from decomfl_lab.language.finetuning import FineTuning
+from decomfl_lab.language.finetuning import task_module
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, found_runs, save_run
 from decomfl_lab.runs.run import Run, load_run
 from figures.command import curves_of
@@ -179,10 +179,10 @@ def test_an_exported_language_model_is_read_by_transformers_and_answers_as_the_r
     argv = ["export", str(tmp_path / "run"), str(tmp_path / "mine")]
     assert main(argv) == 0
     run = load_run(tmp_path / "run")
-    again = FineTuning.of(run.config.but(model=str(tmp_path / "mine"), tune="full")).module()
+    again = task_module(run.config.but(model=str(tmp_path / "mine"), tune="full"))
     ids = run.dataset.test_images
     torch.testing.assert_close(again(ids), run.model(ids))
-    assert not torch.allclose(again(ids), FineTuning.of(run.config).module()(ids), atol=1e-5)  # it has learnt
+    assert not torch.allclose(again(ids), task_module(run.config)(ids), atol=1e-5)  # it has learnt
     assert main(argv) == 2  # it is there already
 
 

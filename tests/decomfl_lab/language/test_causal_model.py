@@ -121,7 +121,6 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_folder_gives_the_model_that_was_saved(folder: Path) -> None:
     model, before = load_causal(str(folder)), tiny("opt", seed=3)
-    assert model.name == "tiny-opt"
     assert model.context == 40
     assert model.tokenizer.pad == 1
     assert model.tokenizer.encode("it was good") == [2, 3, 4, 5]
@@ -271,10 +270,10 @@ def test_a_gguf_file_is_converted_once(kind: str, tmp_path: Path, monkeypatch: p
     first = load_causal(str(tmp_path / "tiny.gguf"))
     parts = zip(first.module.parameters(), original.parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in parts)
-    assert first.name == "tiny"
     assert first.tokenizer.encode("it") == [5]
     assert first.tokenizer.pad == 1
-    assert f"llama, d = {sum(p.numel() for p in original.parameters()):,}, from GGUF with sha256 " in first.source
+    d = sum(p.numel() for p in original.parameters())
+    assert first.source.startswith(f"tiny: llama, d = {d:,}, from GGUF with sha256 ")
     assert len(list((tmp_path / "cache" / "decomfl-lab" / "models").iterdir())) == 1  # and nothing half made beside it
     with zipfile.ZipFile(tmp_path / "tiny.whl", "w") as wheel:
         wheel.write(tmp_path / "tiny.gguf", "somewhere/tiny.gguf")

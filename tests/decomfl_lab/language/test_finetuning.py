@@ -12,7 +12,7 @@ from torch import Tensor
 
 from decomfl_lab.cli.main import main
 from decomfl_lab.language import finetuning
-from decomfl_lab.language.finetuning import FineTuning
+from decomfl_lab.language.finetuning import task_dataset, task_module
 from decomfl_lab.language.tasks import load_task
 from decomfl_lab.objectives import evaluation
 from decomfl_lab.runs.configuration import TrainConfig, config_from_mapping, read_config
@@ -47,7 +47,7 @@ def config(tmp_path: Path) -> TrainConfig:
 
 
 def test_a_task_is_a_data_set_of_prompts_and_classes(config: TrainConfig) -> None:
-    data, examples = FineTuning.of(config).dataset(), load_task("sst2", folder=config.task_data)
+    data, examples = task_dataset(config), load_task("sst2", folder=config.task_data)
     assert data.train_labels.tolist() == [c for _, c in examples.train]
     for ids, (prompt, _) in zip(data.train_images, examples.train, strict=True):
         assert ids[ids != PAD].tolist() == ToyTokens().encode(prompt)
@@ -65,7 +65,7 @@ def test_an_evaluation_is_of_all_examples_in_order_of_length(
     seen: list[tuple[Tensor, Tensor, int | None]] = []
     plain = evaluation.mean_losses
     monkeypatch.setattr(evaluation, "mean_losses", lambda *a, **k: seen.append(a[2:]) or plain(*a, **k))
-    data = FineTuning.of(config).dataset()
+    data = task_dataset(config)
     Run(replace(config, rounds=1), dataset=data).train()
     for ids, classes, _ in seen:
         lengths = (ids != PAD).sum(1)
@@ -81,7 +81,7 @@ def test_an_evaluation_is_of_all_examples_in_order_of_length(
 
 
 def test_the_module_gives_the_logits_of_the_verbalizers(config: TrainConfig) -> None:
-    module, ids = FineTuning.of(config).module(), FineTuning.of(config).dataset().train_images[:5]
+    module, ids = task_module(config), task_dataset(config).train_images[:5]
     causal = toy_causal().module
     words = [ToyTokens().encode(word)[-1] for word in (" bad", " good")]
     expected = causal(ids, attention_mask=(ids != PAD).long()).logits[:, -1, words]
@@ -91,7 +91,7 @@ def test_the_module_gives_the_logits_of_the_verbalizers(config: TrainConfig) -> 
 def test_the_first_row_is_the_model_as_it_came(config: TrainConfig) -> None:
     told: list[dict[str, float]] = []
     rows = Run(config).train(on_start=told.append)
-    data, module = FineTuning.of(config).dataset(), FineTuning.of(config).module()
+    data, module = task_dataset(config), task_module(config)
     assert data.content_free is not None
     with torch.no_grad():
         chances = module(data.test_images).softmax(1)
@@ -111,13 +111,13 @@ def test_the_first_row_is_the_model_as_it_came(config: TrainConfig) -> None:
 
 
 def test_decomfl_learns_a_task(config: TrainConfig) -> None:
-    data = Materials.of(config).dataset()
+    data = Materials(config).dataset()
     longer = replace(config, rounds=100, eval_every=100, server_model=True)
     rows = Run(longer, dataset=data).train()
     assert rows["test_accuracy"].iloc[-1] > rows["test_accuracy"].iloc[0] + 0.2
     assert rows["test_loss"].iloc[-1] < rows["test_loss"].iloc[0]
     layout = Prepared.of(config, data).layout
-    assert layout.d == sum(p.numel() for p in FineTuning.of(config).module().parameters())
+    assert layout.d == sum(p.numel() for p in task_module(config).parameters())
 
 
 @pytest.mark.parametrize(

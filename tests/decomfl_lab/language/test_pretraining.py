@@ -95,8 +95,6 @@ def test_text_from_a_folder_is_checked(monkeypatch: pytest.MonkeyPatch, tmp_path
     folder = tmp_path / "corpus"
     folder.mkdir()
     monkeypatch.setenv("DECOMFL_DATA", str(tmp_path))
-    with pytest.raises(InputError, match=r"movie_reviews.txt.gz must be readable \(No such file"):
-        load_corpus()
     contents = {"a.txt.gz": gzip.compress(b"first\n" * 9, mtime=0), "b.txt": b"second\n" * 9}
     for name, content in contents.items():
         (folder / name).write_bytes(content)

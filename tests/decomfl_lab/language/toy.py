@@ -2,6 +2,7 @@
 
 import hashlib
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -56,7 +57,7 @@ class ToyLM(nn.Module):
 
 def toy_causal(source: str = "toy", *, context: int = 64) -> SimpleNamespace:
     """What ``load_causal`` would give."""
-    return SimpleNamespace(module=ToyLM(), tokenizer=ToyTokens(), context=context, name=source, source=f"toy {source}")
+    return SimpleNamespace(module=ToyLM(), tokenizer=ToyTokens(), context=context, source=f"toy {source}")
 
 
 def write_sst2(folder: Path, *, copies: int = 20) -> Path:
@@ -74,6 +75,6 @@ def toy_sst2(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_sst2(data / "sst2")
     (folder / "validation.tsv").rename(folder / "dev.tsv")
     sums = [{file: hashlib.sha256((folder / file).read_bytes()).hexdigest()} for file in ("train.tsv", "dev.tsv")]
-    monkeypatch.setitem(tasks.SOURCES, "sst2", tasks.TaskFiles(*sums))
+    monkeypatch.setitem(tasks.TASKS, "sst2", replace(tasks.TASKS["sst2"], files=tasks.TaskFiles(*sums)))
     monkeypatch.setenv("DECOMFL_DATA", str(data))
     monkeypatch.setattr(finetuning, "load_causal", toy_causal)

@@ -16,7 +16,10 @@ from decomfl_lab.methods.registry import METHODS, find_method, name_of
 from decomfl_lab.noise import Format
 from decomfl_lab.runs.configuration import config_from_mapping, run_options
 from decomfl_lab.runs.preparation import Prepared
+from tests.refusals import refuses
+from tests.tables import rows_of
 
+ROWS = rows_of(__file__)
 EACH = pytest.mark.parametrize("kind", [*METHODS.values(), FedSgd], ids=lambda kind: kind.name)
 
 
@@ -76,28 +79,28 @@ def test_every_rule_and_aggregation_is_written_and_read_back(given: dict[str, An
     assert config_from_mapping(TrainConfig(method).to_dict(), "the test") == TrainConfig(method)
 
 
-def test_a_rule_of_ones_own_trains_but_is_not_written() -> None:
-    class Mine(lab.Sgd):
-        pass
-
-    assert TrainConfig(lab.DeComFL(rule=Mine())).method.rule == Mine()  # type: ignore[attr-defined]
-    with pytest.raises(InputError, match="rule must be one of the lab's to be written to a file"):
-        TrainConfig(lab.DeComFL(rule=Mine())).to_dict()
+class OwnRule(lab.Sgd):
+    """A rule of one's own, which may do more."""
 
 
-def test_an_aggregation_of_ones_own_trains_but_is_not_written_and_a_name_or_a_class_is_none() -> None:
-    class Mine(lab.Median):
-        pass
+class OwnMedian(lab.Median):
+    """An aggregation likewise."""
 
-    own = TrainConfig(lab.DeComFL(aggregation=Mine()), data="digits", model="logistic", rounds=1)
-    run = lab.Run(own)
-    run.train()
-    assert len(run.metrics) == 1
-    with pytest.raises(InputError, match="aggregation must be one of the lab's to be written to a file"):
-        own.to_dict()
-    for wrong in ("median", lab.Median):
-        with pytest.raises(InputError, match=r"aggregation must be a rule, as lab.Median\(\) or"):
-            lab.DeComFL(aggregation=wrong)
+
+@pytest.mark.parametrize(("name", "own"), [("rule", OwnRule()), ("aggregation", OwnMedian())])
+def test_an_object_of_ones_own_trains_but_is_not_written(name: str, own: Any) -> None:
+    config = TrainConfig(lab.DeComFL(**{name: own}), data="digits", model="logistic", rounds=1)
+    assert len(lab.Run(config).train()) == 1
+    with pytest.raises(InputError, match=f"{name} must be one of the lab's to be written to a file"):
+        config.to_dict()
+
+
+@refuses(
+    ("median", r"aggregation must be a rule, as lab.Median\(\) or"),
+    (lab.Median, r"aggregation must be a rule, as lab.Median\(\) or"),
+)
+def test_the_name_of_an_aggregation_or_its_class_is_none(wrong: Any) -> None:
+    lab.DeComFL(aggregation=wrong)
 
 
 def test_another_method_keeps_what_both_have() -> None:
@@ -144,3 +147,27 @@ def test_the_template_is_a_method_and_sends_what_it_says() -> None:
 def test_a_method_that_is_none_is_refused() -> None:
     with pytest.raises(InputError, match="method must be a name or module:Class"):
         find_method("pathlib:Path")
+
+
+# --- directions of low rank, which version 0.1 had --------------------------------------------------------------------
+
+
+def test_the_identity_of_every_method_is_what_it_was_with_the_option() -> None:
+    assert {name: TrainConfig(name).identity("00").hex() for name in METHODS} == ROWS["identities"]
+
+
+@pytest.mark.parametrize("lenient", [True, False])
+@pytest.mark.parametrize("method", METHODS)
+def test_rank_one_is_read_and_dropped(method: str, lenient: bool) -> None:
+    values = {"method": method, "draws": "stream"}
+    found = config_from_mapping({**values, "rank": 1}, "config.toml", lenient=lenient)
+    assert found == config_from_mapping(values, "config.toml", lenient=lenient)
+    assert "rank" not in found.to_dict()
+
+
+@refuses(*ROWS["refused"])
+@pytest.mark.parametrize("lenient", [True, False])
+def test_directions_of_low_rank_are_refused_in_a_line_that_names_the_version(
+    values: dict[str, object], lenient: bool
+) -> None:
+    config_from_mapping(values, "config.toml", lenient=lenient)

@@ -11,6 +11,7 @@ import decomfl_lab as lab
 from decomfl_lab import InputError, TrainConfig
 from decomfl_lab.datasets.user_data import own_dataset
 from decomfl_lab.methods.registry import METHODS
+from decomfl_lab.protocol.messages import Dense
 from decomfl_lab.runs.preparation import Prepared
 from tests.refusals import refuses
 from tests.tables import rows_of
@@ -52,9 +53,10 @@ def test_a_mean_of_models_is_numpys_weighted_one(method: str) -> None:
     federation: Any
     start = Prepared.of(config, own, module=nn.Linear(4, 2))
     federation, layout = start.federation(), start.layout
-    models, send = [], federation.uplink
-    federation.uplink = lambda *at: models.append(send(*at)) or models[-1]
+    sent, send = [], federation.uplink
+    federation.uplink = lambda i, r, down, own: sent.append((down, send(i, r, down, own))) or sent[-1][1]
     federation.advance()
+    models = [back.x if isinstance(back, Dense) else down + back.update.dense() for down, back in sent]
     wanted = np.average(models, axis=0, weights=[3, 20, 7])
     np.testing.assert_allclose(federation.x.numpy(), wanted, rtol=1e-6)
     assert layout.d == federation.x.numel() == 10

@@ -10,7 +10,6 @@ from torch import nn
 from decomfl_lab.errors import InputError
 from decomfl_lab.models import MODEL_NAMES, initialisers
 from decomfl_lab.models.registry import build_model
-from decomfl_lab.noise.starts import Start
 from tests.tables import rows_of
 
 BITS = rows_of(__file__)["bits"]
@@ -40,22 +39,6 @@ def test_each_tensor_has_the_distribution_that_torch_gives_it(name: str) -> None
             assert abs(float(a.square().mean().sqrt() / b.square().mean().sqrt()) - 1) < 1.5 * error, path
             assert abs(float(a.mean())) < 5 * float(b.square().mean().sqrt()) / math.sqrt(a.numel()), path
             assert float(a.abs().max()) <= 1.05 * float(b.abs().max()) or a.numel() < 1000 or name[:3] != "cnn", path
-
-
-def test_formulas_are_those_of_torch() -> None:
-    w = torch.empty(64, 32, 3, 3)
-    into, out = initialisers.fans(w.shape)
-    bound = initialisers.kaiming_uniform(into).scale
-    assert float(nn.init.kaiming_uniform_(w).abs().max()) == pytest.approx(bound, rel=1e-3)
-    deviations = {
-        initialisers.kaiming_normal(into): lambda: nn.init.kaiming_normal_(w),
-        initialisers.kaiming_normal(out): lambda: nn.init.kaiming_normal_(w, mode="fan_out"),
-        initialisers.normal(0.3): lambda: nn.init.normal_(w, std=0.3),
-    }
-    for start, draw in deviations.items():
-        assert float(draw().std()) == pytest.approx(start.scale, rel=2e-2)
-    cut, theirs = Start("normal", 0.5, 2.0), nn.init.trunc_normal_(w, std=0.5, a=-1.0, b=1.0)
-    assert cut.elements(0, 0, w.numel()).std() == pytest.approx(float(theirs.std()), rel=2e-2)
 
 
 def test_a_layer_that_says_nothing_is_refused_by_name() -> None:

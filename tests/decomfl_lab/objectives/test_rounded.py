@@ -13,7 +13,7 @@ from decomfl_lab.engines.base import Line, Serial
 from decomfl_lab.estimators.differences import central
 from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.language import finetuning
-from decomfl_lab.language.finetuning import FineTuning
+from decomfl_lab.language.finetuning import task_dataset
 from decomfl_lab.layout import Layout
 from decomfl_lab.noise import Distribution, direction
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective, RoundedObjective
@@ -100,7 +100,7 @@ def test_replicas_are_float32_and_equal_to_the_bit(
     if "tune" in changed:  # the toy has no norms: its head alone
         monkeypatch.setattr(finetuning, "norms_", lambda module: module.base_model.requires_grad_(False))
     config = replace(config, **changed)  # type: ignore[arg-type]
-    start = Prepared.of(config, FineTuning.of(config).dataset())
+    start = Prepared.of(config, task_dataset(config))
     federation, module, layout = start.federation(), start.module, start.layout
     assert isinstance(federation, DeComFLFederation)
     before = federation.observer.digest()

@@ -1,4 +1,4 @@
-"""Traces without sampling against dense matrices."""
+"""Traces of Gauss-Newton matrices without sampling, and where tr(H) = tr(G) is exact, and where it is refused."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.functional import cross_entropy, mse_loss, relu
 
 from decomfl_lab.errors import InputError
-from hessian import GaussNewtonOperator, MeanLoss, gauss_newton_trace
+from decomfl_lab.models.registry import MODELS, build_model
+from hessian import GaussNewtonOperator, HessianOperator, MeanLoss, gauss_newton_trace, trace_operator
+from hessian.operators.gauss_newton_trace import why_not_piecewise_affine
 from tests.hessian import problems
 
 INPUTS, TARGETS = problems.data(shape=(1, 6, 6))
@@ -61,3 +63,137 @@ def mixed(loss: Callable[[Tensor, Tensor], Tensor], *layers: nn.Module) -> float
 
 def test_an_error_is_of_the_examples_that_are_mixed_and_not_of_the_loss() -> None:
     assert mixed(mse_loss) > 0
+
+
+class Residual(nn.Module):
+    """Functions and operators beside modules: BatchNorm, a gain, PReLU, pooling, writing in place, a frozen layer."""
+
+    def __init__(self, activation=relu):
+        super().__init__()
+        self.stem, self.norm, self.branch = nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Conv2d(3, 3, 3, padding=1)
+        self.gain, self.slope, self.out = nn.Parameter(torch.ones(1)), nn.PReLU(3), nn.Linear(3, 3)
+        self.frozen = nn.Linear(3, 3).requires_grad_(False)
+        self.activation = activation
+
+    def forward(self, h):
+        h = self.slope(self.norm(self.stem(h)))
+        h = self.activation(h + self.gain * self.branch(h))
+        h = nn.functional.max_pool2d(h, 2).mean((2, 3)).clone()
+        h += 1
+        return self.out(self.frozen(h).clamp(-2, 2))
+
+
+IMAGES = problems.data(shape=(1, 6, 6))
+
+
+def objective(build, batch=None, **options) -> MeanLoss:
+    module = problems.seeded(build)
+    with torch.no_grad():
+        for p in module.parameters():
+            p.add_(0.1 * torch.sin(torch.arange(p.numel(), dtype=p.dtype)).view(p.shape))
+    return MeanLoss(
+        module, cross_entropy, [problems.data() if batch is None else batch], **{"normalisation": "eval", **options}
+    )
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        objective(lambda: problems.mlp(nn.ReLU)),
+        objective(lambda: problems.mlp(nn.LeakyReLU)),
+        objective(lambda: problems.cnn(nn.ReLU6), IMAGES),
+        objective(Residual, IMAGES),
+        objective(Residual, IMAGES, parameters=["branch", "out"]),
+    ],
+    ids=["mlp-relu", "mlp-leaky", "cnn-relu6", "residual", "residual-block"],
+)
+def test_the_diagonals_of_both_matrices_are_equal(f):
+    assert why_not_piecewise_affine(f) is None
+    hessian = HessianOperator(f, f.x + 0.01)
+    trace = trace_operator(hessian)
+    H, G = problems.columns(hessian), problems.columns(trace)
+    assert (H.diagonal() - G.diagonal()).abs().max() < 1e-12
+    assert (H - G).abs().max() > 1e-3  # the matrices are not
+
+
+class Twice(nn.Module):
+    """A layer that is used twice, without a tied name."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.out = nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, h):
+        return self.out(relu(self.layer(relu(self.layer(h)))))
+
+
+class TiedWeights(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.b.weight = self.a.weight
+
+    def forward(self, h):
+        return self.b(relu(self.a(h)))[:, :3]
+
+
+class Gate(nn.Module):
+    """A product of two values that depend on one weight."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.out = nn.Linear(4, 4), nn.Linear(4, 3)
+
+    def forward(self, h):
+        h = self.layer(h)
+        return self.out(h * relu(h))
+
+
+class Branching(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, h):
+        h = self.layer(h)
+        return h if h.sum() > 0 else 2 * h
+
+
+NOT = {
+    "gelu": (objective(lambda: problems.mlp(nn.GELU)), "operation 'gelu'"),
+    "tanh": (objective(lambda: problems.mlp(nn.Tanh)), "operation 'tanh'"),
+    "smooth inside": (objective(lambda: Residual(torch.square), IMAGES), "operation 'pow'"),
+    "twice": (objective(Twice), "'addmm' of two values that both depend on parameter 'layer.weight'"),
+    "tied": (objective(TiedWeights), "'addmm' of two values that both depend on parameter 'a.weight'"),
+    "gate": (objective(Gate), "'mul' of two values that both depend on parameter 'layer.bias'"),
+    "batch statistics": (
+        objective(Residual, IMAGES, normalisation="batch"),
+        "operation 'native_batch_norm' with the statistics of the batch",
+    ),
+    "layer norm": (objective(lambda: nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3))), "operation 'native_layer_norm'"),
+    "branching": (objective(Branching), "a forward pass that cannot be traced"),
+}
+
+
+@pytest.mark.parametrize("case", NOT)
+def test_others_are_refused_by_what_spoils_them(case):
+    f, reason = NOT[case]
+    with pytest.raises(InputError, match=f"^module must be piecewise affine in each weight.*{reason}") as caught:
+        trace_operator(HessianOperator(f))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("case", ["gelu", "twice", "tied", "gate", "batch statistics"])
+def test_the_refusals_are_needed(case):
+    f, _ = NOT[case]
+    H = problems.columns(HessianOperator(f))
+    G = problems.columns(GaussNewtonOperator(f))
+    assert (H.diagonal() - G.diagonal()).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if not name.startswith("gpt")])
+def test_every_image_model_of_the_lab_is_piecewise_affine(name):
+    module = build_model(name, seed=0, in_shape=(1, 28, 28), classes=10)
+    images, labels = problems.data(shape=(1, 28, 28))
+    f = MeanLoss(module, cross_entropy, [(images, labels)], dtype=torch.float32, normalisation="eval")
+    assert why_not_piecewise_affine(f) is None

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from decomfl_lab.datasets.splits import fixed_choice
-from decomfl_lab.language.finetuning import FineTuning
+from decomfl_lab.language.finetuning import task_dataset, task_module
 from decomfl_lab.processes import Processes
 from decomfl_lab.runs.configuration import read_config
 from paper_repro.language_models import sizes
@@ -132,7 +132,7 @@ def test_a_work_trains_every_seed_at_its_eta_and_measures_kappa(tmp_path: Path) 
     assert read_config(tmp_path / "1" / "config.toml")["lr"] == rows.eta[0]
 
     config = configuration(size, "toy")  # κ by all eigenvalues of G = JᵀMJ / n, M of softmax cross-entropy
-    data, module = FineTuning.of(config).dataset(), FineTuning.of(config).module()
+    data, module = task_dataset(config), task_module(config)
     chosen = fixed_choice(80, 16, 8)
     jacobian = []
     for ids in data.train_images[chosen]:

@@ -1,4 +1,4 @@
-"""The parts on stability, language models, the board, memory, spectra and bounds: their frames; and the audit."""
+"""The parts on stability, language models, memory, spectra and bounds: their frames; and the audit."""
 
 import math
 from collections import Counter
@@ -255,40 +255,6 @@ def _(frame: pd.DataFrame) -> Frames:
     kappa = own.agg(kappa=("kappa", "mean"), low=("low", "min"), high=("high", "max")).reset_index()
     accuracies = ends.assign(error=[binomial(value, 872) for value in ends.accuracy])
     return {"runs": runs, "rounds": rounds, "slope": pd.DataFrame([slope]), "accuracies": accuracies, "kappa": kappa}
-
-
-# --- the board --------------------------------------------------------------------------------------------------------
-
-
-def ends(frame: pd.DataFrame) -> pd.DataFrame:
-    """The last evaluation of every raced run, with the forward passes until then."""
-    own = frame[frame.what == "evaluation"]
-    last = own.loc[own.groupby(["problem", "line", "seed"])["round"].idxmax()]
-    return last.assign(passes=last["round"] * last.m * last.forward, there=last.ended == "reached")
-
-
-def ratio(runs: pd.DataFrame, column: str, more: str, less: str, told: str) -> pd.DataFrame:
-    """The geometric mean over problems that both reach with every seed, with two standard errors over seeds."""
-    logs, variance = {}, 0.0
-    for problem, own in runs.groupby("problem", sort=False):
-        both = [own[own.line == line] for line in (more, less)]
-        if all(len(each) > 1 and each.there.all() for each in both):
-            a, b = (np.log(each[column].astype(float)) for each in both)
-            logs[problem] = a.mean() - b.mean()
-            variance += a.sem() ** 2 + b.sem() ** 2
-    mean, error = np.mean([*logs.values()]), variance**0.5 / len(logs)
-    low, high = (math.exp(mean + sign * ALL.errors * error) for sign in (-1, 1))
-    rows = [{"problem": problem, "value": math.exp(value), "whole": False} for problem, value in logs.items()]
-    rows.append({"value": math.exp(mean), "low": low, "high": high, "whole": True})
-    return pd.DataFrame(rows).assign(told=told)
-
-
-@frames_of("board")
-def _(frame: pd.DataFrame) -> Frames:
-    runs, one = ends(frame), "FZOO, one client"
-    rounds = ratio(runs, "round", "DeComFL", "HiSo", "rounds, DeComFL / HiSo")
-    passes = ratio(runs, "passes", "MeZO", one, f"forward passes, MeZO / {one}")
-    return {"": runs.assign(round_both=runs.round_up + runs.round_down), "ratios": pd.concat([rounds, passes])}
 
 
 # --- memory and spectra -----------------------------------------------------------------------------------------------

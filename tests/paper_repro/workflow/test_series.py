@@ -130,7 +130,7 @@ def test_a_run_that_checks_another_differs_from_it_in_method_and_length_alone(
 
 @pytest.mark.parametrize("scale", SCALES.values(), ids=SCALES)
 def test_every_scale_says_what_it_is(scale: Scale) -> None:
-    said = [llm.scale_words(scale), *map(scale.words, ("fig2", "fig3", "projection", "board"))]
+    said = [llm.scale_words(scale), *map(scale.words, ("fig2", "fig3", "projection"))]
     assert {"not the paper's" in words for words in said} == {scale.name != "full"}
     assert all(10 * scale.of(part).m == scale.of(part).M for part in CURVES)
     assert {job.config.data for job in jobs("fig3", scale)} == {data_set("fashion-mnist")}

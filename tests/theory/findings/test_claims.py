@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import sympy as sp
 
-from decomfl_lab.language.tasks import SOURCES, TASKS, load_task
+from decomfl_lab.language.tasks import TASKS, load_task
 from tests.tables import rows_of
 from tests.theory.findings.coverage import mistranscribed
 from tests.theory.findings.entries import result
@@ -80,7 +80,7 @@ def test_the_most_frequent_answers_are_those_of_the_data(monkeypatch: pytest.Mon
         pytest.skip("needs the tasks (DECOMFL_DATA)")
     monkeypatch.setenv("DECOMFL_DATA", DATA)
     for task, name in zip(TASKS, EXAMPLES, strict=True):
-        if not SOURCES[task].borrowed:  # else a part of the validation set is trained on
+        if not TASKS[task].files.borrowed:  # else a part of the validation set is trained on
             classes = [label for _, label in load_task(task).test]
             assert (len(classes), max(map(classes.count, classes))) == (EXAMPLES[name], MOST_FREQUENT[name]), name
 

@@ -86,7 +86,7 @@ def _measured(folder: Path, report: Report, config: TrainConfig, examples: int, 
 
     norm is ‖x‖, drawn the examples that a step is made of, m·B or all that the clients have.
     """
-    dataset = Materials.of(config).dataset()
+    dataset = Materials(config).dataset()
     start = Prepared.of(config, dataset)
     federation, module, layout = start.federation(), start.module, start.layout
     # The mean losses of so many training images, and of two halves of five times as many others.

@@ -1,4 +1,4 @@
-"""HiSo: a scale that the records determine, directions along it on every engine, and what it is good for."""
+"""Methods with a rule of their own: HiSo, whose scale the records determine, and FZOO, whose steps have no unit."""
 
 from dataclasses import replace
 
@@ -14,6 +14,7 @@ from decomfl_lab.engines.registry import make_engine
 from decomfl_lab.errors import InputError
 from decomfl_lab.estimators.differences import central, projection
 from decomfl_lab.layout import Layout
+from decomfl_lab.methods.fzoo import Normalised
 from decomfl_lab.methods.hiso import Whitened
 from decomfl_lab.noise import Distribution, direction
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
@@ -23,6 +24,7 @@ from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import LowPrecision, Step
 
 STEP = Step(7, np.array([0.5, -2.0], np.float32), 0.1, Distribution.GAUSSIAN)
+SIGNS = Step(7, np.array([0.5, -2.0, 1.0], np.float32), 0.1, Distribution.RADEMACHER)
 
 
 def net() -> ModuleObjective:
@@ -81,3 +83,31 @@ def test_what_cannot_be_whitened_is_refused_by_name() -> None:
         LowPrecision(Whitened())
     with pytest.raises(InputError, match="option of hiso must be one of"):
         lab.HiSo(rule=lab.Sgd())
+
+
+def moved(step: Step) -> torch.Tensor:
+    """How a step moves the origin."""
+    replica = Replica(torch.zeros(40).double(), Normalised())
+    replica.step_(step)
+    return replica.x
+
+
+def test_a_step_is_over_the_standard_deviation_of_its_scalars() -> None:
+    z = np.stack([direction(7, p, 40, distribution=Distribution.RADEMACHER) for p in range(3)])
+    sigma = np.std(SIGNS.scalars, ddof=1)
+    np.testing.assert_allclose(moved(SIGNS), -0.1 / (3 * sigma) * SIGNS.scalars @ z, rtol=1e-6)
+
+
+def test_a_loss_in_other_units_takes_the_same_step() -> None:
+    assert torch.equal(moved(SIGNS), moved(replace(SIGNS, scalars=1024 * SIGNS.scalars)))
+
+
+@pytest.mark.parametrize("scalars", [[2.0, 2.0, 2.0], [3.0], [0.0, 0.0]])
+def test_scalars_without_a_spread_move_nothing(scalars: list[float]) -> None:
+    assert not moved(replace(SIGNS, scalars=np.array(scalars, np.float32))).any()
+
+
+def test_one_direction_has_no_spread() -> None:
+    for options in ({"perturbations": 1}, {"perturbation_schedule": {3: 1}}):
+        with pytest.raises(InputError, match="perturbations P for fzoo must be an integer of at least 2, got 1"):
+            lab.FZOO(**options)  # type: ignore[arg-type]

@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from figures.studies import edge
-from paper_repro.studies.edge_runs import DIFFERENCES, PAPER_STEP, POINT, PROJECTION, USUAL, at_point, points
+from figures.edge import edge
+from paper_repro.parts.edge_runs import DIFFERENCES, PAPER_STEP, POINT, PROJECTION, USUAL, at_point, points
 from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.expression import judged
 from paper_repro.workflow.measures import RISEN, diverges

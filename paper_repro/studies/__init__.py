@@ -1,1 +1,0 @@
-"""Studies of our own beside the paper: the board of methods, and the edge of stability."""
