@@ -45,12 +45,6 @@ class Trainer(Protocol):
         """The model after K local steps from ``x`` (d,), which is not changed, and the mean training loss."""
 
 
-class Keeping(Trainer, Protocol):
-    """A trainer that keeps tensors from round to round, by name in ``kept_tensors``, which a checkpoint keeps too."""
-
-    kept_tensors: dict[str, Tensor]
-
-
 Uplink = Callable[[int, int, Floats, Floats], Dense | Quantized | Sparse]
 """What a client sends back, as a function of it, the round, the model that went down and the client's own: the model
 itself, or its difference to what went down, compressed."""
@@ -151,12 +145,15 @@ class FedAvgFederation:
             if hasattr(client, "resolution"):  # as that of a client that measures differences
                 client.resolution = resolution
 
+    def sample(self) -> tuple[int, ...]:
+        """C_r."""
+        return sample_clients(self.seed, self.round, self.present(self.round), self.m)
+
     def advance(self) -> float:
         """See ``Federation``."""
         import torch
 
-        total, losses = np.zeros(self.x.numel()), []
-        chosen = sample_clients(self.seed, self.round, self.present(self.round), self.m)
+        total, losses, chosen = np.zeros(self.x.numel()), [], self.sample()
         for i in chosen:
             here = self.x.cpu().numpy()
             message = self.ledger.sent(i, Dense(self.round, here), upwards=False)
