@@ -381,12 +381,6 @@ class _LeakingPadding(Planted):
         return super().decode(message, run_seed)
 
 
-def with_replacement(_: Any, __: Planted, seed: int, r: int, M: int, m: int) -> Sequence[int]:
-    """Samples a client more than once."""
-    generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(r,)))
-    return tuple(sorted(int(i) for i in generator.choice(M, size=m)))
-
-
 def one_after_another(_: Any, __: Planted, ___: Aggregation, replies: Sequence[Any]) -> Any:
     """Adds float32 numbers one after another, whatever the rule."""
     total = np.zeros_like(replies[0])
@@ -412,13 +406,6 @@ def by_coordinates(rule: Krum, replies: Sequence[Any]) -> Any:
     """Chooses a client anew for every scalar."""
     columns = np.stack(replies).reshape(len(replies), -1, 1, 1)
     return np.array([rule(list(column)) for column in columns.swapaxes(0, 1)]).reshape(replies[0].shape)
-
-
-def mean_norm(rule: ClippedMean, replies: Sequence[Any]) -> Any:
-    """Clips to the mean of the norms, which one liar makes what it likes."""
-    if rule.clip:
-        return rule(replies)
-    return ClippedMean(float(np.mean([np.linalg.norm(reply.astype(np.float64)) for reply in replies])))(replies)
 
 
 def the_other_way(right: Any, _: Planted, case: Case, i: int, objective: Perturbable) -> Any:
@@ -633,7 +620,10 @@ plant({
     "padding-leaks": (_WIRE, Planted, "encode", _LeakingPadding),
     # Believes every body, whatever its header's checksum says.
     "checksum-ignored": (_WIRE, Planted, "decode", lambda right, _, message, *seed: right(_resealed(message), *seed)),
-    "sampled-with-replacement": (_SAMPLING, Planted, "sample", with_replacement),
+    # Samples a client more than once.
+    "sampled-with-replacement": (_SAMPLING, Planted, "sample", lambda _, __, seed, r, M, m: sorted(
+        np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(r,))).choice(M, size=(m,)).tolist()
+    )),
     # Samples the clients of round 0 in every round.
     "same-clients-every-round": (_SAMPLING, Planted, "sample", lambda right, _, seed, __, M, m: right(seed, 0, M, m)),
     "added-in-order-of-arrival": ("aggregates-have-no-order", Planted, "aggregate", one_after_another),
@@ -662,7 +652,10 @@ plant({
         Mean()([np.clip(reply, -rule.clip, rule.clip).astype(np.float32) for reply in replies])
         if rule.clip else rule(replies)
     ))),
-    "clipped-to-the-mean-norm": (_CLIPPED, Planted, "aggregate", _by(ClippedMean, mean_norm)),
+    # Clips to the mean of the norms, which one liar makes what it likes.
+    "clipped-to-the-mean-norm": (_CLIPPED, Planted, "aggregate", _by(ClippedMean, lambda rule, replies: ClippedMean(
+        rule.clip or float(np.mean([np.linalg.norm(reply.astype(np.float64)) for reply in replies]))
+    )(replies))),
     # Directions of one seed that come back after two.
     "directions-repeat": ("streams-are-functions-of-their-counters", Planted, "direction", (
         lambda right, _, seed, p, d, distribution: right(seed, p // 2, d, distribution)

@@ -49,7 +49,7 @@ from decomfl_lab.protocol.aggregation import Weights, weighed_mean
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.delivery import Delivery, receive
 from decomfl_lab.protocol.log import RunLog
-from decomfl_lab.protocol.messages import Dense, Held, Message, Plan, Reply
+from decomfl_lab.protocol.messages import Dense, Held, Plan, Reply
 from decomfl_lab.protocol.server import PullPolicy, Server, Terms, Tracking
 from decomfl_lab.protocol.session import Coordinator, Frames, Host
 from decomfl_lab.protocol.wire import decode, split_frame
@@ -98,33 +98,14 @@ class _Hashing(Client):
         return Reply(self.id, plan.round, np.frombuffer(found, np.uint16).astype(np.float32).reshape(plan.K, plan.P))
 
 
-def _key(of: Any) -> Any:
-    """The same for equal messages, with a hash, which records do not have, nor what is made of them."""
-    if isinstance(of, np.ndarray):
-        return of.tobytes()
-    if isinstance(of, tuple):
-        return tuple(map(_key, of))
-    if isinstance(of, RoundRecord | Plan):
-        return tuple(_key(getattr(of, name)) for name in of.__dataclass_fields__)
-    return of
-
-
 class Stand(Implementation):
-    """The lab's server, and clients that hash where others rebuild and measure; each message is made and read once."""
+    """The lab's server, and clients that hash where others rebuild and measure; each message is read once."""
 
     name = "hashes"
 
     def __init__(self) -> None:
         self.decode = cache(super().decode)  # type: ignore[method-assign]
-        self._encoded: dict[Any, bytes] = {}
         self._first = _Chain(case_of(SIMPLEST).initial(), Momentum(0.5))  # the replica at x_0, which all settings share
-
-    def encode(self, message: Message) -> bytes:
-        """See ``Implementation``."""
-        key = _key(message)
-        if key not in self._encoded:
-            self._encoded[key] = super().encode(message)
-        return self._encoded[key]
 
     def _replica(self, case: Case, *, per_tensor: bool = False) -> Any:  # noqa: ARG002
         return self._first.clone()
@@ -156,6 +137,7 @@ class Sessions(World):
     _saved: Saved | None = None
     _began: float | None = None  # when the round under way did
     _ends = 0
+    _ways = staticmethod(lambda _: 2)
 
     def _delivery(self) -> Delivery:
         """The server's side of sessions at round 0."""
@@ -358,13 +340,10 @@ class Sessions(World):
 class _Bare:
     """A client without a session: it answers a plan by a reply, and a question by what it holds."""
 
-    def __init__(self, client: Any, implementation: Implementation) -> None:
-        self.client, self.implementation = client, implementation
-        self.refusal = ""
+    replica = property(lambda self: self.client.replica)
 
-    @property
-    def replica(self) -> Any:
-        return self.client.replica
+    def __init__(self, client: Any, implementation: Implementation) -> None:
+        self.client, self.implementation, self.refusal = client, implementation, ""
 
     def hello(self, i: int) -> tuple[bytes, ...]:
         return (self.implementation.encode(Held(i, self.replica.round)),)
@@ -406,6 +385,7 @@ class Deliveries(World):
         ("lost", ()),
     )
     absences = (SOON / 2,)
+    _takes = _waits = staticmethod(lambda *_: None)
 
     def _new(self) -> Any:
         """The server's side at round 0."""

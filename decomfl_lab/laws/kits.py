@@ -18,7 +18,8 @@ _LABS = ("supports", "measured_by", "delivery")
 def target_template() -> str:
     """The file that a target of one's own is filled in from: ``_template``, with every method that it lacks."""
     text = _HERE.joinpath("_template.py").read_text(encoding="utf-8").rstrip()
-    contract = {getattr(node, "name", ""): node for node in _tree("contract.py").body}
+    module = ast.parse(_HERE.joinpath("contract.py").read_text(encoding="utf-8"))
+    contract = {getattr(node, "name", ""): node for node in module.body}
     for own, of in _CONTRACTS.items():
         before, _, rest = text.partition(f"\n\n\nclass {own}")
         written, *others = rest.split("\n\n\nclass ")
@@ -59,14 +60,10 @@ def write_kits(folder: Path) -> list[Path]:
     return [folder / name for name in texts]
 
 
-def _tree(name: str) -> ast.Module:
-    return ast.parse(_HERE.joinpath(name).read_text(encoding="utf-8"))
-
-
 def _parts(name: str) -> tuple[str, set[str], str]:
     """The docstring of a module, its imports, a text each, and what follows them."""
     text = _HERE.joinpath(name).read_text(encoding="utf-8")
-    about, *statements = _tree(name).body
+    about, *statements = ast.parse(text).body
     imports = [node for node in statements if isinstance(node, ast.Import | ast.ImportFrom)]
     lines = text.splitlines()
     found = {ast.unparse(node) for node in imports if not ast.unparse(node).startswith("from __future__")}

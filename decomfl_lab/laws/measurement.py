@@ -62,18 +62,12 @@ class WrittenOut:
         self.vectors |= {slot: np.full_like(start, case.rule.start(slot)) for slot in case.rule.slots}
         if case.rule.pool:
             self.vectors |= {"sums": np.zeros(case.pool, np.int32), "start": start}
-        self._made: dict[tuple[StepSeed, int], _Vector] = {}
 
     def directions(self, seed: StepSeed, P: int) -> _Vector:
-        """z_p of a local step, float32 (P, d); those of the last few steps are kept."""
-        if (seed, P) not in self._made:
-            if len(self._made) > self.case.K:
-                self._made.clear()
-            streams = [stream_of(keyed(seed, self.key), p) for p in range(P)]
-            of, d = self.case.distribution, self.case.d
-            z = [noise.direction(*at, d, distribution=of, backend=self.backend) for at in streams]
-            self._made[seed, P] = np.stack(z)
-        return self._made[seed, P]
+        """z_p of a local step, float32 (P, d)."""
+        streams = [stream_of(keyed(seed, self.key), p) for p in range(P)]
+        of, d = self.case.distribution, self.case.d
+        return np.stack([noise.direction(*at, d, distribution=of, backend=self.backend) for at in streams])
 
     @property
     def scale(self) -> _Vector | float:

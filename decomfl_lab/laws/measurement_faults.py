@@ -86,9 +86,7 @@ class _NextBatch:
 class _OnOneBatch(Client):
     """A client that measures on the data of local step 0, whatever the step."""
 
-    @property
-    def _sample(self) -> SampleLoss:
-        return self.objective, 0
+    _sample = property(lambda self: (self.objective, 0))
 
 
 # What is made of it, and of which round ---------------------------------------------------------------------------

@@ -53,6 +53,7 @@ class _OfMethod(Implementation):
     def __init__(self, method: Lagging) -> None:
         self.method = method.averaged().replaying()
         self.name = name_of(method).rpartition(":")[2]
+        self.simplest = {"rule": self.method.rule, "estimator": _estimator_of(self.method)}
         default = type(method)()
         self.names = {own.name for own in fields(method)}
         self.kept = {name for name in _CHOICES if getattr(method, name, None) != getattr(default, name, None)}
@@ -68,11 +69,6 @@ class _OfMethod(Implementation):
     def skips(self) -> Mapping[str, str]:  # type: ignore[override]
         """A law without a case asks for what the method does not have."""
         return dict.fromkeys(LAWS, f"{self.name} has no such option, or keeps what it was given")
-
-    @property
-    def simplest(self) -> Mapping[str, Any]:  # type: ignore[override]
-        """The rule and the estimator that the method has."""
-        return {"rule": self.method.rule, "estimator": _estimator_of(self.method)}
 
     def _with(self, case: Case, **more: Any) -> Lagging:
         """The method with a case's options, and more; RefusedError where it has no such, or refuses them."""

@@ -200,9 +200,7 @@ class _Kit:
     tolerance: float
     device: str
 
-    @property
-    def has_log(self) -> bool:
-        return hasattr(self.make, "log") and hasattr(self.make, "replay")
+    has_log = property(lambda self: hasattr(self.make, "log") and hasattr(self.make, "replay"))
 
     def places(self, *dtypes: torch.dtype, of: Iterable[str] = ()) -> Iterator[_Place]:
         """The modules of these names, or all, of these types."""

@@ -183,8 +183,7 @@ class _Pickler(pickle.Pickler):
 
 
 class _Unpickler(pickle.Unpickler):
-    def persistent_load(self, pid: int) -> Any:
-        return _CONSTANT[pid]
+    persistent_load = staticmethod(_CONSTANT.__getitem__)
 
 
 def _tensor(dtype: str, size: int, data: bytes) -> Tensor:
@@ -268,10 +267,7 @@ def rot(host: Any, start: bool = False) -> None:
 class Weighty(Wavy):
     """A loss of more examples, the larger its client's number."""
 
-    @property
-    def examples(self) -> int:
-        """See ``Objective``."""
-        return 2 + self.client
+    examples = property(lambda self: 2 + self.client)
 
 
 @dataclass
@@ -390,8 +386,11 @@ class World:
     _host: Callable[[tuple[int, ...]], Any]  # a new host of these clients
     _messages: Callable[[Any], list[Any]]  # the messages of a frame
     _server_state: Callable[[], Any]  # all that there is of the server, and on its disk
+    _ways: Callable[[Process], int]  # in how many ways a process may come back
     # The state in which a process comes back, and its words; the way is below ``self._ways``.
     _comes_back: Callable[[Process, int], tuple[int, str]]
+    _takes: Callable[[int, Any], None]  # the server has taken this frame of client i; more may have to be true then
+    _waits: Callable[[float], None]  # the server is about to wait for that long, and perhaps may not
 
     def __init__(
         self,
@@ -416,16 +415,6 @@ class World:
         self._given: dict[int, str] = {}  # the digests of the models of rounds that clients have held
         self._file = File(_empty_log(own.run_seed), self)
         self._about: tuple[Any, ...] = ()  # what is decided on
-
-    def _ways(self, process: Process) -> int:  # noqa: ARG002
-        """In how many ways a process may come back."""
-        return 2
-
-    def _takes(self, i: int, frame: Any) -> None:
-        """The server has taken this frame of client i; something more may have to be true."""
-
-    def _waits(self, until: float) -> None:
-        """The server is about to wait for that long, and perhaps may not."""
 
     def _fresh(self, ids: tuple[int, ...]) -> int:
         """The state of a new host of these clients."""

@@ -43,8 +43,7 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The recorded run's first rounds."""
     path = tmp_path_factory.mktemp("short") / "short.dcl"
     shutil.copy(FOLDER / "mnist.dcl", path)
-    with RunLog.open(path) as log:
-        log.cut(20)
+    RunLog.open(path, end=20).close()
     return path
 
 

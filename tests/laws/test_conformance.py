@@ -9,7 +9,7 @@ import pytest
 from decomfl_lab.cli.main import main
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.runs.replay import replay
-from tests.cases import rows_of
+from tests.cases import refused, rows_of
 
 ROWS = rows_of(__file__)
 
@@ -76,5 +76,4 @@ def test_a_wrong_call_gets_an_error(
     monkeypatch.chdir(tmp_path)
     Path("full").mkdir()
     Path("full/file").write_text("")
-    assert main(words) == 2
-    assert complaint in capsys.readouterr().err
+    assert complaint in refused(capsys, *words)

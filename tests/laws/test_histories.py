@@ -83,9 +83,9 @@ def counted_twice(right: Any, own: Any, i: int, *rest: Any) -> Any:
     return right(i, *rest)
 
 
-def counted_again(right: Any, own: Any, chosen: Any) -> None:
+def counted_again(right: Any, own: Any, *of: Any) -> None:
     before = own.replies
-    right(chosen)
+    right(*of)
     own.replies |= {i: replace(reply, round=own.round) for i, reply in before.items() if own.round}
 
 
@@ -116,9 +116,11 @@ def in_vain(right: Any, own: Any) -> Any:
     return record
 
 
-def measured_twice(_: Any, host: Any, i: int, plan: Any) -> bool:
-    host._answers.pop(i, None)  # so that the local steps go on, and are not taken again
-    return False
+def measured_twice(right: Any, host: Any, i: int, frame: bytes) -> Any:
+    plan, found = right(i, frame)
+    if plan is not None:
+        host._answers.pop(i, None)  # so that the local steps go on, and are not taken again
+    return plan, found
 
 
 def without_places(host: Any, _: Any) -> None:
@@ -195,7 +197,7 @@ FAULTS: dict[str, tuple[type, str, Wrong, str]] = {
     ),
     "the local steps of logged rounds are not counted": (Remote, "advance", steps_of_logged_rounds, RECORD),
     "who measured in vain is not told": (Coordinator, "close", in_vain, RECORD),
-    "a plan that comes twice is measured twice": (Host, "_is_known", measured_twice, RECORD),
+    "a plan that comes twice is measured twice": (Host, "_read", measured_twice, RECORD),
     "a host comes back without its answers": (
         Host, "load", then(lambda host, _: vars(host).update(_answers={})), RECORD
     ),

@@ -26,7 +26,7 @@ from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.pool_sums import PooledSgd
 from decomfl_lab.replicas.rules import LowPrecision
-from tests.cases import refuses, rows_of
+from tests.cases import refused, refuses, rows_of
 from tests.laws.foreign import Client, Foreign
 
 
@@ -73,8 +73,7 @@ def test_a_target_that_fails_is_told_in_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(text)
-    assert main(["verify", "--target", "mine.py:Mine"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    line = refused(capsys, "verify", "--target", "mine.py:Mine")
     assert re.search(says, line), line
 
 
