@@ -23,7 +23,7 @@ from decomfl_lab.protocol.log import LogEntry, RunLog
 from decomfl_lab.protocol.messages import ROUND_HEAD
 from docs import reader_rules
 from docs.reader_rules import Rule, rules
-from tests.decomfl_lab.protocol.chained import RECORD, chained, parted, with_record
+from tests.decomfl_lab.runs.rewritten import RECORD, chained, parted, with_record
 from tests.docs.blocks import ROOT
 
 GCC, NODE = shutil.which("gcc"), shutil.which("node")

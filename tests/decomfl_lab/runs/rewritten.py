@@ -1,14 +1,15 @@
 """A log that somebody has written anew, so that its chain is true, whatever it says."""
 
 import json
-from collections.abc import Callable
+import struct
+import zlib
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from decomfl_lab.protocol import log as logs
 from decomfl_lab.protocol.log import LogEntry, RunLog
 from decomfl_lab.runs.folder import LOG_FILE
-from tests.decomfl_lab.protocol.chained import chained
 
 
 def rewritten(
@@ -25,3 +26,39 @@ def rewritten(
         bodies = [logs._body(change(entry)) for entry in log.entries()]
         path.write_bytes(chained(json.dumps(said, sort_keys=True).encode(), bodies, log.start, version))
     return path
+
+
+RECORD = b"DC\x02\x04"
+"""How a RECORDS message begins."""
+
+
+def parted(content: bytes) -> tuple[bytes, list[bytes]]:
+    """The text of a log's header, and the bodies of its entries."""
+    length = struct.unpack_from("<I", content, 12)[0]
+    at, bodies = 16 + length + logs._CHAIN, []
+    while at < len(content):
+        first = at + logs._ENTRY.size
+        end = first + struct.unpack_from("<I", content, at + 4)[0]
+        bodies.append(content[first:end])
+        at = end + logs._CHAIN
+    return content[16 : 16 + length], bodies
+
+
+def chained(header: bytes, bodies: Iterable[bytes], start: bytes = b"", version: int = logs.VERSION) -> bytes:
+    """The log of a header's text, x_0 where it is packed behind it, and the bodies of rounds 0, 1, ..."""
+    whole = logs._FILE.pack(logs.MAGIC, version, len(header)) + header + start
+    chain = logs._chained(b"", whole)
+    whole += chain
+    for r, body in enumerate(bodies):
+        place = struct.pack("<II", r, len(body))
+        entry = place + struct.pack("<I", zlib.crc32(place)) + body
+        chain = logs._chained(chain, entry)
+        whole += entry + chain
+    return whole
+
+
+def with_record(body: bytes, change: Callable[[bytes], bytes]) -> bytes:
+    """An entry's body with another record, under a true length and checksum."""
+    at = body.rindex(RECORD)
+    record = change(body[at + 12 :])
+    return body[:at] + RECORD + struct.pack("<II", len(record), zlib.crc32(record)) + record

@@ -1,4 +1,4 @@
-"""The paper's source: displays, statements, algorithm lines and tables, and its running text as plain words, by lines."""
+"""The paper's source: displays, statements, algorithm lines, tables, and its running text as plain words, by lines."""
 
 import hashlib
 import re
