@@ -3,7 +3,7 @@
 from importlib.metadata import EntryPoint
 
 from benchmarks.mould import begin
-from decomfl_lab.cli.lazy import LazyGroup
+from decomfl_lab.cli.screen import LazyGroup
 
 _WHERE = {
     "rebuild": "rebuild:rebuild",

@@ -36,8 +36,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from decomfl_lab.cli.command import beside, flags_of, integer
-from decomfl_lab.cli.lazy import ARGUMENTS
-from decomfl_lab.cli.screen import Screened
+from decomfl_lab.cli.screen import ARGUMENTS, Screened
 from decomfl_lab.errors import InputError, require_choice
 from decomfl_lab.json_values import print_json
 from decomfl_lab.options import option

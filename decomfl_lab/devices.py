@@ -4,7 +4,6 @@ import math
 import os
 import platform
 import re
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -72,14 +71,11 @@ def free_memory(device: torch.device) -> int | None:
     free, _ = torch.cuda.mem_get_info(device)
     idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     index = torch.cuda.current_device() if device.index is None else device.index
-    return free + idle - private_idle(torch.cuda.memory_snapshot(), index)
-
-
-def private_idle(segments: Iterable[Mapping[str, Any]], index: int) -> int:
-    """Bytes of ``torch.cuda.memory_snapshot()`` that no tensor has, in pools that are a graph's own, on one GPU."""
-    shared = (0, 0)
-    own = [each for each in segments if each["device"] == index and each.get("segment_pool_id", shared) != shared]
-    return sum(each["total_size"] - each["allocated_size"] for each in own)
+    # No tensor has the rest of pools that are a graph's own; the pool that all share is (0, 0).
+    segments = [each for each in torch.cuda.memory_snapshot() if each["device"] == index]
+    own = [each for each in segments if each.get("segment_pool_id", (0, 0)) != (0, 0)]
+    private: int = sum(each["total_size"] - each["allocated_size"] for each in own)
+    return free + idle - private
 
 
 def room(device: torch.device) -> float:

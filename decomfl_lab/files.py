@@ -1,8 +1,11 @@
 """Files that are either whole or absent, or sealed, and folders that one process at a time writes to."""
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import hashlib
+import io
 import json
 import os
 import re
@@ -12,11 +15,14 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
 from decomfl_lab.errors import InputError, require, shown
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 LOCK_FILE = ".lock"
 _SIGNED = re.compile(r"process \d+( (on?( [^\n]*)?)?)?")
@@ -240,3 +246,24 @@ def read_sealed(path: Path) -> dict[str, Any] | None:
         return None
     found: dict[str, Any] = json.loads(text)
     return found
+
+
+# --- figures as files, refused early where they could not be written --------------------------------------------------
+
+
+def require_picture(path: Path, argument: str = "plot") -> None:
+    """InputError unless matplotlib writes files with the ending of ``path``, and there may be one."""
+    from matplotlib.figure import Figure  # here, since matplotlib takes long to load and only a plot needs it
+
+    kinds = sorted(Figure().canvas.get_supported_filetypes())
+    require(path.suffix[1:] in kinds, argument, f"end in one of .{', .'.join(kinds)}", str(path))
+    require_writable(argument, path)
+
+
+def save_picture(figure: Figure, path: Path) -> Path:
+    """Write the figure, and say where; InputError if its file cannot be written, or is of no known kind."""
+    require_picture(path)
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format=path.suffix[1:])
+    write_atomically(path, drawn.getvalue())
+    return path

@@ -15,8 +15,7 @@ import hashlib
 import math
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -44,7 +43,7 @@ from decomfl_lab.files import as_path, held_file
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.noise import STREAM_VERSION, Distribution, Format, Program, cpu_backend, derive_seed
 from decomfl_lab.objectives.function import back, enabled
-from decomfl_lab.objectives.lines import LINES, Line, continuous
+from decomfl_lab.objectives.lines import LINES, continuous
 from decomfl_lab.objectives.modules import require_apart
 from decomfl_lab.objectives.needs import Needs
 from decomfl_lab.objectives.perturbation import moved, stamp_of
@@ -152,6 +151,7 @@ class MeZO(torch.optim.Optimizer):
             seeds=Seeding.PER_RUN.value,
             lr=1.0,
         )
+        self._distribution = Distribution(distribution)
         self.seed = require_int("seed", seed, 0, 2**64 - 1)
         self.steps = 0
         self._run_seed = derive_seed(seed, DIRECTIONS)
@@ -198,27 +198,33 @@ class MeZO(torch.optim.Optimizer):
         require(self._measured is None, "measure", "be followed by step(), or zero_grad() to forget it", "another one")
         first = self._begin()
         (seed,) = draw_seeds(Seeding.PER_RUN, self._run_seed, self.steps, 1, self._method.perturbations)
-        kind = self._distribution
         named = [(name or str(n), w) for n, (name, w) in enumerate(self._named)]
         values = []
+        gpus = {w.device for _, w in named if w.is_cuda}
+        state, states = torch.get_rng_state(), {device: torch.cuda.get_rng_state(device) for device in gpus}
+
+        def rewind() -> None:
+            """Put torch's random generators back to where they were before the first evaluation."""
+            torch.set_rng_state(state)
+            for device, own in states.items():
+                torch.cuda.set_rng_state(own, device)
+
         # What torch.compile made would keep the first direction as a constant: it runs as it was written.
-        with torch.compiler.set_stance("force_eager"), _generators(w.device for _, w in named) as rewind:
+        with torch.compiler.set_stance("force_eager"):
 
             def evaluated(p: int, c: float) -> float:
                 rewind()
-                with moved(named, seed, p, c, distribution=kind, strict=self._strict):  # type: ignore[arg-type]
+                with moved(named, seed, p, c, distribution=self._distribution, strict=self._strict):  # type: ignore[arg-type]
                     loss: Any = closure()
-                if isinstance(loss, Tensor) and loss.is_floating_point():
-                    self._dtype = loss.dtype
-                # The loss that a closure returned, as a number.
-                if isinstance(loss, Tensor):
-                    require(loss.numel() == 1, "loss of the closure", "be one number", tuple(loss.shape))
-                    require(not loss.is_complex(), "loss of the closure", "be a real number", loss.dtype)
-                    return float(loss.detach())
-                rule = "be a number, or a tensor of one"
-                loss = loss.item() if isinstance(loss, np.ndarray) and loss.size == 1 else loss
-                require(isinstance(loss, int | float) and not isinstance(loss, bool), "loss of the closure", rule, loss)
-                return float(loss)
+                if not isinstance(loss, Tensor):
+                    loss = loss.item() if isinstance(loss, np.ndarray) and loss.size == 1 else loss
+                    is_number = isinstance(loss, int | float) and not isinstance(loss, bool)
+                    require(is_number, "loss of the closure", "be a number, or a tensor of one", loss)
+                    return float(loss)
+                require(loss.numel() == 1, "loss of the closure", "be one number", tuple(loss.shape))
+                require(not loss.is_complex(), "loss of the closure", "be a real number", loss.dtype)
+                self._dtype = loss.dtype if loss.is_floating_point() else self._dtype
+                return float(loss.detach())
 
             def value(p: int, c: float) -> float:
                 try:
@@ -234,7 +240,19 @@ class MeZO(torch.optim.Optimizer):
                     raise InputError(f"closure must {rule}") from error
 
             if not self._trust and (first or self.steps % self._digest_every == 0):
-                self._try(value, partial(self._slopes, closure, rewind, seed) if first else None)  # type: ignore[arg-type]
+                # The closure is to be a function of x alone.
+                eps = torch.finfo(self._named[0][1].dtype).eps
+                remedy = "draw the batch before the closure, and from torch's generators whatever is random in it; "
+                for place in (0.0, self._method.mu):
+                    refuse(unlike(value(0, place), value(0, place), ROUNDING * eps, remedy=remedy + STILL))
+            if not self._trust and first:
+                # Differences at μ are to be slopes.
+                size = math.hypot(*(float(w.norm()) for _, w in self._named)) / math.sqrt(self._d)
+                step = max(self._method.mu / 10, 1e-3 * size)
+                exact = torch.finfo(self._dtype).eps  # to which a loss of a model in 16 bits may be computed
+                slopes = partial(self._slopes, closure, rewind, seed)  # type: ignore[arg-type]
+                for finding in continuous(value, self._method.mu, exact, step=step, slopes=slopes):
+                    warnings.warn(finding, LabWarning, stacklevel=4)
             for p, c in central.points(self._method.perturbations, self._method.mu):
                 values.append(value(p, c))
         self._require_untouched()
@@ -245,19 +263,6 @@ class MeZO(torch.optim.Optimizer):
         self._resolution.note(found.g, float(found.loss), span(central, self._method.mu), self._method.mu)
         self._resolution.tell()
         return float(found.loss)
-
-    def _try(self, value: Line, slopes: Callable[[], list[float]] | None) -> None:
-        """InputError where the closure is no function of x alone; a warning where differences at μ are no slopes."""
-        eps = torch.finfo(self._named[0][1].dtype).eps
-        remedy = f"draw the batch before the closure, and from torch's generators whatever is random in it; {STILL}"
-        for place in (0.0, self._method.mu):
-            refuse(unlike(value(0, place), value(0, place), ROUNDING * eps, remedy=remedy))
-        if slopes is not None:
-            size = math.hypot(*(float(w.norm()) for _, w in self._named)) / math.sqrt(self._d)
-            step = max(self._method.mu / 10, 1e-3 * size)
-            exact = torch.finfo(self._dtype).eps  # to which a loss of a model in 16 bits may be computed
-            for finding in continuous(value, self._method.mu, exact, step=step, slopes=slopes):
-                warnings.warn(finding, LabWarning, stacklevel=5)
 
     def _slopes(self, closure: Closure, rewind: Callable[[], None], seed: int) -> list[float]:
         """∇fᵀz_p by torch; nothing where there is no gradient, or it may need memory that nobody has given."""
@@ -335,10 +340,6 @@ class MeZO(torch.optim.Optimizer):
         rule = "be left out, with fp16 of accelerate: it scales gradients, and MeZO has none; call step(closure)"
         raise InputError(f"GradScaler must {rule}, got one that is enabled")
 
-    @property
-    def _distribution(self) -> Distribution:
-        return Distribution(self._method.distribution)
-
     # What others may have done ---------------------------------------------------------------------------------------
 
     def _stamps_now(self) -> list[Any]:
@@ -372,8 +373,35 @@ class MeZO(torch.optim.Optimizer):
                     require(same, f"log {path}", f"have the {self.steps} steps of the state", f"{len(log)}, or others")
                     self._log = RunLog.open(path, end=self.steps)
         elif self._path is not None:
+            # What the log says of the run, and x_0 where it is in the file.
+            lr = float(self.param_groups[0]["lr"]) or 1.0
+            config = TrainConfig(self._method.but({"lr": lr}), clients=1, sampled=1, rounds=1, seed=self.seed)
+            config = config.but(model=OWN, data=OWN, loss=OWN_LOSS, log_start=self._log_start)
+            start, packed = {"by": "given"}, b""
+            if self._log_start:
+                # x_0 is compressed in pieces, 16-bit numbers as float32 ones.
+                wide = torch.float64 if self._named[0][1].dtype == torch.float64 else torch.float32
+                pack, pieces = zlib.compressobj(), []
+                for _, w in self._named:
+                    pieces.append(pack.compress(w.detach().cpu().to(wide).contiguous().numpy().tobytes()))
+                packed = b"".join([*pieces, pack.flush()])
+                start = {"by": "file", "dtype": _name_of(wide), "bytes": len(packed)}  # type: ignore[dict-item]
+            header = {
+                "config": config.to_dict(),
+                "data": "",
+                "source": "closures of an optimizer",
+                "classes": 0,
+                "shape": [],
+                "dtype": "float32",
+                "d": self._d,
+                "x0": self.digest(),
+                "run_seed": self._run_seed,
+                "stream": STREAM_VERSION,
+                "code": code_version(),
+                "start": start,
+                "tensors": [{"name": name or "", "shape": list(w.shape)} for name, w in self._named],
+            }
             rule = "be a new file, or load_state_dict called before, to go on with it"
-            header, packed = self._header()
             with held_file("log", self._path, threads=True):
                 if self._path.exists():  # the state may be that of before the first step
                     with RunLog.open(self._path, end=0, write=False) as log:
@@ -384,36 +412,6 @@ class MeZO(torch.optim.Optimizer):
         return True
 
     # The log ---------------------------------------------------------------------------------------------------------
-
-    def _header(self) -> tuple[dict[str, Any], bytes]:
-        """What the log says of the run, and x_0 where it is in the file."""
-        lr = float(self.param_groups[0]["lr"]) or 1.0
-        config = TrainConfig(self._method.but({"lr": lr}), clients=1, sampled=1, rounds=1, seed=self.seed)
-        config = config.but(model=OWN, data=OWN, loss=OWN_LOSS, log_start=self._log_start)
-        start, packed = {"by": "given"}, b""
-        if self._log_start:
-            # x_0 is compressed in pieces, 16-bit numbers as float32 ones.
-            wide = torch.float64 if self._named[0][1].dtype == torch.float64 else torch.float32
-            pack = zlib.compressobj()
-            pieces = [pack.compress(w.detach().cpu().to(wide).contiguous().numpy().tobytes()) for _, w in self._named]
-            packed = b"".join([*pieces, pack.flush()])
-            start = {"by": "file", "dtype": _name_of(wide), "bytes": len(packed)}  # type: ignore[dict-item]
-        header = {
-            "config": config.to_dict(),
-            "data": "",
-            "source": "closures of an optimizer",
-            "classes": 0,
-            "shape": [],
-            "dtype": "float32",
-            "d": self._d,
-            "x0": self.digest(),
-            "run_seed": self._run_seed,
-            "stream": STREAM_VERSION,
-            "code": code_version(),
-            "start": start,
-            "tensors": [{"name": name or "", "shape": list(w.shape)} for name, w in self._named],
-        }
-        return header, packed
 
     def digest(self) -> str:
         """BLAKE2b-128 of x, as hex: what the log has of it."""
@@ -547,20 +545,6 @@ def _at_least_zero(name: str, value: Any) -> float:
 
 def _name_of(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-@contextmanager
-def _generators(devices: Iterable[torch.device]) -> Iterator[Callable[[], None]]:
-    """A function that puts torch's random generators of the CPU and of these devices back to where they are now."""
-    gpus = {device for device in devices if device.type == "cuda"}
-    state, states = torch.get_rng_state(), {device: torch.cuda.get_rng_state(device) for device in gpus}
-
-    def rewind() -> None:
-        torch.set_rng_state(state)
-        for device, own in states.items():
-            torch.cuda.set_rng_state(own, device)
-
-    yield rewind
 
 
 # transformers ---------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ said by the class that has them.
 """
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_typ
 from msgspec import Meta, Struct, defstruct
 
 from decomfl_lab.errors import InputError, is_number, require, require_choice, require_int, shown
+from decomfl_lab.tables import table_beside
 
 REQUIRED: Final[Any] = dataclasses.MISSING
 """The default of an option that must be given."""
@@ -35,6 +36,8 @@ TRUST_CODE: Final = (
 MOST_THREADS: Final = 1024
 """The most threads that a system can have."""
 _LONG = 1 << 63
+WORDS = {word: option for option, words in table_beside(__name__, "words.toml").items() for word in words}
+"""The paper's symbols and other libraries' words for options, and what they are called here."""
 
 
 @dataclass(frozen=True)
@@ -238,3 +241,12 @@ def struct_of(name: str, options: Mapping[str, Option]) -> type[Struct]:
             default = str(each.default) if isinstance(each.default, Path) else each.default
             fields.append((own, each.written if default is not None else each.written | None, default))
     return defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
+
+
+def require_option(owner: str, name: str, known: Iterable[str]) -> None:
+    """InputError for an option that ``owner`` does not have; it names the one that is meant, or is nearest."""
+    names = list(known)
+    meant = WORDS.get(name.replace("_", "-"), "").replace("-", "_")
+    if name not in names and meant in names:
+        raise InputError(f"option of {owner} must be one of its own, got {name!r} (did you mean {meant}?)")
+    require_choice(f"option of {owner}", name, names)

@@ -10,10 +10,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.noise.starts import MOST_TENSORS, Start
@@ -235,6 +236,19 @@ class SavedFederation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def clients(self) -> int:
         """M."""
         return len(self.steps)
+
+    def padded(self, M: int) -> Self:
+        """The same of M clients, where some join: these have taken no step, hold round 0 and were told nothing."""
+        more = M - self.clients
+        nothing = [(0, 0, 0, 0)] * more  # is what they were sent
+        counts = Counts([*self.counts.up, *nothing], [*self.counts.down, *nothing])
+        grown: dict[str, Any] = {"steps_taken": [*self.steps, *[0] * more], "ledger": counts}
+        if self.held:  # empty where clients track their rounds
+            grown["held"] = [*self.held, *[0] * more]
+        if self.client_rounds:  # clients elsewhere are listed by their numbers once they are told
+            grown["client_rounds"] = [*self.client_rounds, *[0] * more]
+            grown["told"] = [*(self.told or ()), *[False] * more]
+        return replace(self, **grown)
 
 
 Saved = tuple[dict[str, "Tensor"], SavedFederation]

@@ -1,28 +1,28 @@
-"""Processes that work while this one shows how far they are, tells them to stop, and takes what they bring."""
+"""Processes that work while this one shows how far they are, tells them to stop, and takes what they bring.
+
+What lies in the current folder is no library of a Python that is started from here. ``python -m`` and ``python -c``
+have that folder first on their path, so that a file ``re.py`` there is run in place of Python's own. A user's modules
+are found there all the same, after all others (``plugins.named``).
+"""
 
 import multiprocessing
 import os
 import signal
-import traceback
-from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from types import TracebackType
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
+from contextlib import ExitStack, contextmanager
+from threading import Event, Thread
 from typing import Any, Final, Self
 
 import joblib
 
-from decomfl_lab.children import safely
 from decomfl_lab.errors import InputError
 from decomfl_lab.interrupts import Interrupted
 
-POLL_SECONDS: Final = 0.5  # how often this process takes what the others tell, and looks around
+_SAFE: Final = "PYTHONSAFEPATH"
+POLL_SECONDS: Final = 0.5  # how often the others tell something; this process takes it, and looks around, at once
 Call = tuple[Any, Callable[..., Any], tuple[Any, ...]]
 """A name, a function of a module, and its arguments."""
-_TOLD, _DONE, _FAILED = "told", "done", "failed"  # what a process sends: something it tells, or how a call ended
 
 _tell: Callable[[Any], None] = print  # what ``tell`` does in this process
 
@@ -32,13 +32,23 @@ def tell(what: Any) -> None:
     _tell(what)
 
 
-@dataclass
-class _Child:
-    """Another process, and the pipe to it."""
+def environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment of a process that is started here: that of this one, with changes."""
+    return {**os.environ, _SAFE: "1", **(changes or {})}
 
-    process: BaseProcess
-    pipe: Connection
-    names: deque[Any] = field(default_factory=deque)  # of the calls that it has: the one under way, and the next
+
+@contextmanager
+def safely() -> Iterator[None]:
+    """Let libraries that start processes by themselves start them in ``environment()``."""
+    before = os.environ.get(_SAFE)
+    os.environ[_SAFE] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_SAFE]
+        else:
+            os.environ[_SAFE] = before
 
 
 class Processes:
@@ -50,30 +60,32 @@ class Processes:
     def __init__(self, n_jobs: int) -> None:
         """``n_jobs`` is how many there are, -1 for one a CPU."""
         self.count = joblib.effective_n_jobs(n_jobs)
-        self.stopped = False  # whether they were told to stop
-        self._children: list[_Child] = []
+        self._stop: Any = Event()
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
         self._open.enter_context(safely())
+        if self.count > 1:
+            context = multiprocessing.get_context("spawn")  # one that is forked would have this one's threads half
+            self._told, self._stop = context.SimpleQueue(), context.Event()
+            self._pool = ProcessPoolExecutor(self.count, context, _begin, (self._told, self._stop))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for child in self._children:
-            child.process.kill()  # it is idle, or what it has saved is whole
-            child.process.join()
-            child.pipe.close()
+    def __exit__(self, *_: object) -> None:
+        if self.count > 1:
+            for process in list((self._pool._processes or {}).values()):
+                process.kill()  # it is idle, or what it has saved is whole
+            self._pool.shutdown()
         self._open.close()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether they were told to stop."""
+        return bool(self._stop.is_set())
 
     def stop(self) -> None:
         """Let what is under way be saved, and begin nothing more."""
-        if not self.stopped:
-            self.stopped = True
-            for child in self._children:
-                with suppress(OSError):  # one that was killed has stopped
-                    child.pipe.send(None)
+        self._stop.set()
 
     def results(
         self,
@@ -89,8 +101,8 @@ class Processes:
             calls: The next call, None while there is none; asked again after every result.
             heard: Called with what processes ``tell``.
             look: Called now and then meanwhile.
-            ahead: Whether each process has one call more than it is at, so that none is idle while this one is busy:
-                for calls that are small, as the next one has to fit into the pipe.
+            ahead: Whether there is one call more for each process than it is at, so that none is idle while this one
+                is busy.
 
         Raises:
             InputError: If a process was killed; and what a call raises.
@@ -98,25 +110,23 @@ class Processes:
         if self.count == 1:
             yield from self._here(calls, heard, look)
             return
+        names: dict[Future[Any], Any] = {}  # of the calls that they have
         while True:
             look()
             try:
-                self._hand_out(calls, 2 if ahead else 1)
-                busy = [child for child in self._children if child.names]
-                if not busy:
-                    return
-                wait([child.pipe for child in busy], POLL_SECONDS)
-                came = [(child, *child.pipe.recv()) for child in busy if child.pipe.poll()]
-            except (EOFError, OSError):
+                while len(names) < self.count * (2 if ahead else 1) and (call := calls()) is not None:
+                    name, function, given = call
+                    names[self._pool.submit(function, *given)] = name
+                done = wait(names, POLL_SECONDS / 10, FIRST_COMPLETED).done
+                while not self._told.empty():
+                    heard(self._told.get())
+                for each in done:
+                    yield names.pop(each), each.result()
+            except BrokenExecutor:
                 rule = "not be killed from outside (too little memory?)"
                 raise InputError(f"processes must {rule}, got one that was; --jobs 1 needs least") from None
-            for child, what, found in came:
-                if what == _FAILED:
-                    raise found
-                if what == _TOLD:
-                    heard(found)
-                else:
-                    yield child.names.popleft(), found
+            if not done and not names:
+                return
 
     def _here(
         self, calls: Callable[[], Call | None], heard: Callable[[Any], None], look: Callable[[], None]
@@ -136,62 +146,22 @@ class Processes:
             yield name, function(*given)
             look()
 
-    def _hand_out(self, calls: Callable[[], Call | None], most: int) -> None:
-        """Give calls to the processes, first one to each, until each has so many."""
-        for wanted in range(1, most + 1):
-            for n in range(self.count):
-                if n < len(self._children) and len(self._children[n].names) >= wanted:
-                    continue
-                if (call := calls()) is None:
-                    return
-                if n == len(self._children):
-                    # A process that is forked would have this one's threads half.
-                    context = multiprocessing.get_context("spawn")
-                    here, there = context.Pipe()
-                    process = context.Process(target=_serve, args=(there,))
-                    process.start()
-                    there.close()  # so that this process is told when that one ends
-                    self._children.append(_Child(process, here))
-                name, function, given = call
-                self._children[n].names.append(name)
-                self._children[n].pipe.send((function, given))
 
-
-def _serve(pipe: Connection) -> None:
-    """Do the calls that come through the pipe, until it is closed."""
+def _begin(told: Any, stop: Any) -> None:
+    """Be one of the processes: what is told goes to the one that started them, and none outlives it."""
     global _tell
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    waiting: deque[tuple[Callable[..., Any], tuple[Any, ...]]] = deque()
-    stopping = False
 
-    def take() -> None:
-        nonlocal stopping
-        message = pipe.recv()
-        if message is None:
-            stopping = True
-        else:
-            waiting.append(message)
+    def outlived() -> None:
+        parent = multiprocessing.parent_process()
+        assert parent is not None
+        parent.join()
+        os._exit(1)
 
-    def told(what: Any) -> None:
-        try:
-            pipe.send((_TOLD, what))
-            while pipe.poll():
-                take()
-        except (EOFError, OSError):
-            os._exit(1)  # who asked for the work is gone
-        if stopping:
+    def hear(what: Any) -> None:
+        told.put(what)
+        if stop.is_set():
             raise Interrupted
 
-    _tell = told
-    with suppress(EOFError, OSError):
-        while True:
-            while not waiting:
-                take()
-            function, given = waiting.popleft()
-            try:
-                found = _DONE, function(*given)
-            except Exception as error:
-                if not isinstance(error, InputError):
-                    error.add_note(traceback.format_exc())
-                found = _FAILED, error
-            pipe.send(found)
+    Thread(target=outlived, daemon=True).start()
+    _tell = hear

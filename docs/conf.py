@@ -29,8 +29,8 @@ from sphinx.util import logging
 from sphinx_gallery.scrapers import figure_rst
 
 from decomfl_lab import __version__
-from decomfl_lab.cli.lazy import Contribution
 from decomfl_lab.cli.main import application, main
+from decomfl_lab.cli.screen import Contribution
 from theory.bounds.successors import ratios
 
 HERE = Path(__file__).parent

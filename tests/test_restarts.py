@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from decomfl_lab.children import environment
+from decomfl_lab.processes import environment
 from tests.decomfl_lab.runs.variants import OTHERS, VARIANTS
 from tests.disk import Fate
 from tests.hessian.operators.test_operator import STEPS, WAYS

@@ -9,8 +9,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from decomfl_lab.children import environment
 from decomfl_lab.errors import require
+from decomfl_lab.processes import environment
 
 Name = TypeVar("Name", bound=Hashable)
 

@@ -40,26 +40,6 @@ class Whole(click.ParamType[int]):
 WHOLE = Whole()
 
 
-class Flag(click.Option):
-    """An option that belongs to a group of the help, or, without one, to the usual options."""
-
-    def __init__(self, declarations: list[str], group: str = "", **attributes: Any) -> None:
-        super().__init__(declarations, **attributes)
-        self.group = group.capitalize() if group.islower() else group
-
-
-class Argument(click.Argument):
-    """A positional argument that the help tells of."""
-
-    def __init__(self, declarations: list[str], help_: str = "", **attributes: Any) -> None:
-        super().__init__(declarations, **attributes)
-        self.help = help_
-
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:  # type: ignore[override]
-        """Its name and its help."""
-        return (self.make_metavar(ctx), self.help) if self.help else None
-
-
 class OptionsCommand(Screened):
     """A command of one dataclass of options."""
 
@@ -113,7 +93,9 @@ def flags(options: Iterable[tuple[str, Option]], *, unset: bool = False) -> list
         if option.default is not REQUIRED or unset:
             attributes["default"] = None if unset else option.default
         if option.argument:
-            params.append(Argument([name], option.help, **attributes, nargs=-1 if many else 1))
+            argument: Any = click.Argument([name], **attributes, nargs=-1 if many else 1)
+            argument.help = option.help
+            params.append(argument)
             continue
         dashed = f"--{name.replace('_', '-')}"
         if type_ is bool:
@@ -123,7 +105,9 @@ def flags(options: Iterable[tuple[str, Option]], *, unset: bool = False) -> list
         # The help tells the default where it does not do so by itself.
         silent = option.default in (None, "", (), {}, REQUIRED) or option.default is False or "[default:" in option.help
         text = option.help if silent else f"{option.help} [default: {option.default}]"
-        params.append(Flag([*names, name], option.group, **attributes, multiple=many, help=text))
+        flag: Any = click.Option([*names, name], **attributes, multiple=many, help=text)
+        flag.group = option.group.capitalize() if option.group.islower() else option.group  # of the help
+        params.append(flag)
     return params
 
 

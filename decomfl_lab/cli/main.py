@@ -17,7 +17,7 @@ import click
 from click.shell_completion import get_completion_class, shell_complete
 
 from decomfl_lab import __version__
-from decomfl_lab.cli.lazy import ARGUMENTS, COMMANDS, LazyGroup
+from decomfl_lab.cli.screen import ARGUMENTS, COMMANDS, LazyGroup
 from decomfl_lab.errors import InputError, LabWarning, brief, require, shown
 from decomfl_lab.interrupts import Interrupted, interrupt
 from decomfl_lab.tables import table_beside
@@ -43,12 +43,20 @@ def application() -> click.Group:
         epilog=_TEXTS["notes"],
         context_settings={"help_option_names": ["-h", "--help"]},
     )
+
+    def show_completion(ctx: click.Context, _: click.Parameter, value: str | None) -> None:
+        if value is not None and not ctx.resilient_parsing:
+            shell = get_completion_class(value)
+            assert shell is not None
+            click.echo(shell(application(), {}, "decomfl", COMPLETE).source())
+            ctx.exit()
+
     completion = click.option(
         "--show-completion",
         type=click.Choice(["bash", "zsh", "fish"]),
         expose_value=False,
         is_eager=True,
-        callback=_show_completion,
+        callback=show_completion,
         metavar="SHELL",
         help="Print the script of a shell's completion, and stop.",
     )
@@ -56,15 +64,6 @@ def application() -> click.Group:
         __version__, message=f"decomfl-lab {__version__}", help="Print the version and stop."
     )
     return completion(version(app))
-
-
-def _show_completion(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-    del param
-    if value is not None and not ctx.resilient_parsing:
-        shell = get_completion_class(value)
-        assert shell is not None
-        click.echo(shell(application(), {}, "decomfl", COMPLETE).source())
-        ctx.exit()
 
 
 def _show_warning(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import msgspec
 
 from decomfl_lab.cli.command import OptionsCommand, command
-from decomfl_lab.cli.lazy import Contribution
+from decomfl_lab.cli.screen import Contribution
 from decomfl_lab.errors import require_choice
 from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.options import Option, declared, option, struct_of

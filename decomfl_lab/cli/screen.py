@@ -1,17 +1,16 @@
 """What a command says of itself: help that fits a screen, names that complete, a hint for another library's words."""
 
 import re
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterable, Mapping, Sequence
+from importlib.metadata import EntryPoint
 from itertools import groupby
 from typing import Any
 
 import click
-from click.shell_completion import CompletionItem
 
 from decomfl_lab.datasets import DATA_NAMES
 from decomfl_lab.models import MODEL_NAMES
-from decomfl_lab.words import WORDS
+from decomfl_lab.options import WORDS
 
 LINES = 60
 """The most lines of a --help, at 80 columns."""
@@ -30,8 +29,10 @@ class Screened(click.Command):
     def __init__(self, *args: Any, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
         for param in self.params:
-            if param.name in COMPLETED:
-                param._custom_shell_complete = partial(_completed, COMPLETED[param.name])
+            if names := COMPLETED.get(param.name or ""):
+                param._custom_shell_complete = lambda _, __, typed, names=names: [
+                    name for name in names if name.startswith(typed)
+                ]
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """The parameters, with --help-all."""
@@ -59,10 +60,12 @@ class Screened(click.Command):
 
     def _write(self, ctx: click.Context, formatter: click.HelpFormatter, usual: bool, brief: Sequence[str]) -> None:
         options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
-        first = _panel(options[0])
+        first = getattr(options[0], "group", "")
         groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
         for param in self.get_params(ctx):
-            name, record = _panel(param), param.get_help_record(ctx)
+            name, record = getattr(param, "group", ""), param.get_help_record(ctx)
+            if isinstance(param, click.Argument):  # of which click tells nothing
+                record = param.make_metavar(ctx), getattr(param, "help", "")
             if record is None or not record[1] or (usual and name not in ("", first)) or param is _HELP_ALL:
                 continue
             group = name or ("Options" if isinstance(param, click.Option) else "Arguments")
@@ -104,18 +107,6 @@ def lines_of(text: str) -> int:
     return sum(max(1, -(-len(line) // 80)) for line in text.rstrip("\n").split("\n"))
 
 
-def _panel(param: click.Parameter) -> str:
-    return getattr(param, "group", "")
-
-
-def _completed(
-    names: tuple[str, ...], ctx: click.Context, param: click.Parameter, incomplete: str
-) -> list[CompletionItem]:
-    """What begins with what was typed."""
-    del ctx, param
-    return [CompletionItem(name) for name in names if name.startswith(incomplete)]
-
-
 def _show_all(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     del param
     if value and not ctx.resilient_parsing:
@@ -133,3 +124,63 @@ _HELP_ALL = click.Option(
     callback=_show_all,
     help="Show every option, in groups, and exit.",
 )
+
+
+# Groups of commands that entry points name: a command is loaded when it is run, or to list it with its help.
+
+COMMANDS = "decomfl.commands"
+"""The group of entry points that are commands, by which layers above contribute what this one need not know."""
+ARGUMENTS = "decomfl_lab.arguments"
+"""The key of click's ``Context.meta`` under which the command line stands."""
+
+
+class Contribution(click.Command):
+    """A command that an entry point names: what can be said of it before it is loaded."""
+
+    def __init__(self, entry: EntryPoint) -> None:
+        super().__init__(entry.name)
+        self._entry = entry
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        """The beginning of its help, at most ``limit`` characters."""
+        return self.load().get_short_help_str(limit)
+
+    def load(self) -> click.Command:
+        """The command itself."""
+        found = self._entry.load()
+        assert isinstance(found, click.Command)
+        return found
+
+
+class LazyGroup(Screened, click.Group):
+    """A group of contributions: the one that is run is loaded alone, for a list all of them are."""
+
+    def __init__(
+        self, name: str, entries: Iterable[EntryPoint], sections: Mapping[str, Sequence[str]] = {}, **attributes: Any
+    ) -> None:
+        """A group whose help lists commands under the titles ``sections``, and those of none under "Commands"."""
+        super().__init__(name, {entry.name: Contribution(entry) for entry in entries}, **attributes)
+        self._sections = sections
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """What click makes of the arguments; none are --help, and help before others is --help after them."""
+        return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] in ([], ["help"]) else args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write a section a title, with the whole first sentence of every command."""
+        named = [name for names in self._sections.values() for name in names]
+        rest = sorted(self.commands.keys() - set(named))
+        width = max(map(len, self.commands))
+        for title, names in {**self._sections, "Commands": rest}.items():
+            known = [self.commands[name] for name in names if name in self.commands]
+            rows = [(f"{each.name:<{width}}", each.get_short_help_str(1000)) for each in known]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """What click finds for the arguments, loaded."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command.load() if isinstance(command, Contribution) else command, rest

@@ -6,12 +6,12 @@ import inspect
 import os
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,14 +21,12 @@ from decomfl_lab.errors import DivergedError, require, require_choice
 from decomfl_lab.federations.carrier import FEDERATIONS
 from decomfl_lab.json_values import print_json
 from decomfl_lab.methods.decomfl import DeComFL
-from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.registry import METHODS, find_method
-from decomfl_lab.options import MOST_THREADS, TRUST_CODE, option
+from decomfl_lab.options import MOST_THREADS, TRUST_CODE, WORDS, option
 from decomfl_lab.plugins import code_in, require_trusted
 from decomfl_lab.runs.configuration import FLAGS, config_from_mapping, parse_schedule, read_config, run_options
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, further
 from decomfl_lab.runs.tuning import AUTO, CHOSEN, tuned, without_auto
-from decomfl_lab.words import WORDS
 
 if TYPE_CHECKING:
     from decomfl_lab.federations.carrier import Elsewhere
@@ -54,7 +52,28 @@ class TrainGroup(Screened, click.Group):
     A run's file (--config) names its method too.
     """
 
-    first: ClassVar[Mapping[str, str]] = FIRST
+    def __init__(
+        self,
+        name: str,
+        own: type[Any],
+        run: Callable[[str, Any, dict[str, Any]], None],
+        *,
+        methods: Collection[str] = METHODS,
+        first: Mapping[str, str] = FIRST,
+        **attributes: Any,
+    ) -> None:
+        """A group of these methods.
+
+        Args:
+            name: The group's name.
+            own: Its options beside those of a run.
+            run: What a command does, ``run(method, options, flags)`` with the flags of a run that were given.
+            methods: The methods.
+            first: See ``FIRST``.
+            attributes: Those of a ``click.Group``.
+        """
+        super().__init__(name, **attributes)
+        self._own, self._run, self._methods, self.first = own, run, methods, first
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """What click makes of the arguments, once they begin with a method."""
@@ -88,11 +107,34 @@ class TrainGroup(Screened, click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         """The methods, in the order of the register."""
-        return list(METHODS)
+        return list(self._methods)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:  # noqa: ARG002
-        """The command of a method, also of a ``module:Class``."""
-        return command_of(cmd_name, find_method(cmd_name), TrainOptions, _train)
+        """The command of a method, also of a ``module:Class``, with the flags of a run."""
+        method = find_method(cmd_name)
+        options = run_options() | method.options()
+        if method.alone:
+            options = {key: each for key, each in options.items() if key not in ("clients", "sampled", "joined")}
+        common = [name for name, each in method.options().items() if not each.rare]
+        usual = {*USUAL, *(name for name in common if name not in DeComFL.options())}
+        grouped = {key: each.group or GROUPS[0] for key, each in options.items()}
+        ordered = sorted(options, key=lambda key: [*GROUPS, grouped[key]].index(grouped[key]))
+        listed = [(key, replace(options[key], group="" if key in usual else grouped[key])) for key in ordered]
+        # A flag is None where it is not given, so that a file's value stands; what can be searched may be auto.
+        params = flags(listed, unset=True)
+        for param in params if method.tunable else ():
+            if param.name in CHOSEN:
+                param.type = _OrAuto(options[param.name].kind)
+        summary, _, more = inspect.cleandoc(method.__doc__ or "").partition("\n\n")
+        formula, source, reference = more.partition("Source:")
+        paragraphs = [summary, formula.rstrip(), USAGE, source and "Source: " + reference.strip()]
+        return MethodCommand(
+            cmd_name,
+            params=[*params, *flags_of(self._own)],
+            callback=beside(partial(self._run, cmd_name), self._own),
+            help="\n\n".join(filter(None, paragraphs)),
+            short_help=summary.rstrip("."),
+        )
 
 
 class MethodCommand(Screened):
@@ -122,36 +164,6 @@ USUAL = (
     *("server_optimizer", "server_lr"),
 )
 """The options that --help has; besides these it has those that a method does not share with DeComFL, but rare ones."""
-
-
-def command_of(
-    name: str, method: type[Method], own: type[Any], run: Callable[[str, Any, dict[str, Any]], None]
-) -> click.Command:
-    """The command of one method: ``run(name, options, flags)`` with ``own`` options, and the flags of a run."""
-    options = run_options() | method.options()
-    if method.alone:
-        options = {key: each for key, each in options.items() if key not in ("clients", "sampled", "joined")}
-    common = [name for name, each in method.options().items() if not each.rare]
-    usual = {*USUAL, *(name for name in common if name not in DeComFL.options())}
-    grouped = {key: each.group or GROUPS[0] for key, each in options.items()}
-    ordered = sorted(options, key=lambda key: [*GROUPS, grouped[key]].index(grouped[key]))
-    listed = [(key, replace(options[key], group="" if key in usual else grouped[key])) for key in ordered]
-    # A flag is None where it is not given, so that a file's value stands; a number that can be searched may be auto.
-    params = flags(listed, unset=True)
-    for param in params if method.tunable else ():
-        if param.name in CHOSEN:
-            param.type = _OrAuto(options[param.name].kind)
-    doc = inspect.cleandoc(method.__doc__ or "")
-    summary, _, more = doc.partition("\n\n")
-    formula, source, reference = more.partition("Source:")
-    paragraphs = [summary, formula.rstrip(), USAGE, source and "Source: " + reference.strip()]
-    return MethodCommand(
-        name,
-        params=[*params, *flags_of(own)],
-        callback=beside(partial(run, name), own),
-        help="\n\n".join(filter(None, paragraphs)),
-        short_help=summary.rstrip("."),
-    )
 
 
 class _OrAuto(click.ParamType[Any]):
@@ -277,9 +289,15 @@ def _train(method: str, options: TrainOptions, flags: dict[str, Any]) -> None:
     run = prepared(method, options.place, flags, _elsewhere(options.federation, options.workers))
     if (first := click.get_current_context().meta.get(_MEANT)) is not None:
         print(f"this is: {first}\n(the authors' run on MNIST is: decomfl train decomfl)", file=sys.stderr, flush=True)
+
+    def tell_start(row: dict[str, float]) -> None:
+        """What a task's model can do before it is trained, as soon as it is known (the table has it too)."""
+        plain, calibrated = row["test_accuracy"], row["calibrated_accuracy"]
+        print(f"zero-shot accuracy {plain:.4f}, calibrated {calibrated:.4f}", file=sys.stderr, flush=True)
+
     try:
         with run_bar(title(run)) as show:
-            run.train(out=out, on_round=show, on_start=_tell_start, hooks=hooks)
+            run.train(out=out, on_round=show, on_start=tell_start, hooks=hooks)
     except DivergedError:
         if len(run.metrics):
             print(_table(run))
@@ -347,12 +365,6 @@ def report(run: Run, rebuilt: Rebuilt, out: Path | None, *, as_json: bool, **mor
     print("\n".join([f"written to {out}; look at it by", *lines]), file=sys.stderr)
 
 
-def _tell_start(row: dict[str, float]) -> None:
-    """What a task's model can do before it is trained, as soon as it is known (the table has it too)."""
-    plain, calibrated = row["test_accuracy"], row["calibrated_accuracy"]
-    print(f"zero-shot accuracy {plain:.4f}, calibrated {calibrated:.4f}", file=sys.stderr, flush=True)
-
-
 def _table(run: Run) -> str:
     rows = run.metrics
     columns = ["round", "train_loss", "test_loss", "test_accuracy", *further(run.config), "wire_scalars", "drift"]
@@ -364,6 +376,8 @@ def _table(run: Run) -> str:
 
 train = TrainGroup(
     "train",
+    TrainOptions,
+    _train,
     help="Train one model with one method and print its evaluations.",
     epilog="""\b
   decomfl train                        DeComFL on 8×8 digits, in seconds

@@ -108,9 +108,9 @@ def verify(options: VerifyOptions) -> None:
         print(target_template(), end="")
         raise click.exceptions.Exit
     anybodys = options.update is not None or options.identity is not None
-    require(options.module is None or options.update is not None, "module", "come with update", options.module)
-    require(not options.tolerance or options.update is not None, "tolerance", "come with update", options.tolerance)
-    require(not options.shared or options.identity is not None, "shared", "come with identity", options.shared)
+    for name, other in {"module": "update", "tolerance": "update", "shared": "identity"}.items():
+        given = getattr(options, name)
+        require(not given or getattr(options, other) is not None, name, f"come with {other}", given)
     require(options.write is None or not anybodys, "write", "be left out with update and identity", str(options.write))
     if options.write is not None:
         from decomfl_lab.laws.kits import write_kits
@@ -137,14 +137,9 @@ def verify(options: VerifyOptions) -> None:
         require(not options.states, "plant", "name one fault with --states", options.plant)
         require(options.device is None, "plant", "be left out where device is given", options.plant)
         theirs = None if options.target is None else load_implementation(options.target, None)
+        cases = 6 if options.cases is None else options.cases
         with telling(lambda: "interrupted; nothing was kept"):
-            table = planted(
-                theirs,
-                cases=6 if options.cases is None else options.cases,
-                seed=options.seed,
-                laws=options.law,
-                on_fault=announce,
-            )
+            table = planted(theirs, cases=cases, seed=options.seed, laws=options.law, on_fault=announce)
         announce()
         raise click.exceptions.Exit(_tell_planted(theirs, table, options, started))
 
@@ -240,8 +235,7 @@ def _tell_planted(
     theirs: Implementation | None, table: dict[str, dict[str, Outcome]], options: VerifyOptions, started: float
 ) -> int:
     """What each law said of each fault; 1 if the law that is meant to catch one does not."""
-    from decomfl_lab.laws.faults import FAULTS, NOT_SHOWN
-    from decomfl_lab.laws.wrapper_faults import AROUND, around
+    from decomfl_lab.laws.faults import AROUND, FAULTS, NOT_SHOWN, around
 
     faults: Mapping[str, Any] = FAULTS if theirs is None else AROUND
     left = {name: f"as {reason}" for name, reason in NOT_SHOWN.items() if name.partition(", ")[0] in table}

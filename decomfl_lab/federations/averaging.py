@@ -6,20 +6,19 @@ What trains a client's copy (``Trainer``) and how it is sent back (``Uplink``) i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from decomfl_lab.errors import DivergedError, require
 from decomfl_lab.estimators.second_differences import CurvatureLog
-from decomfl_lab.federations.newcomers import padded
-from decomfl_lab.federations.server_optimizers import ServerOptimizer
 from decomfl_lab.outside import SavedFederation
-from decomfl_lab.protocol.ledger import Ledger
+from decomfl_lab.protocol.aggregation import Weighting, Weights
 from decomfl_lab.protocol.messages import Dense, Examples, Quantized, Sparse
 from decomfl_lab.protocol.server import sample_clients
-from decomfl_lab.protocol.weights import Weighting, Weights
-from decomfl_lab.protocol.wire import read, vector_of
+from decomfl_lab.protocol.wire import Ledger, read, vector_of
 from decomfl_lab.records.schedules import Schedule
 
 if TYPE_CHECKING:
@@ -28,6 +27,10 @@ if TYPE_CHECKING:
     from decomfl_lab.estimators.resolution import Resolution
     from decomfl_lab.federations.setting import TrainingSetting
     from decomfl_lab.outside import Saved
+
+SERVER_OPTIMIZERS = ("sgd", "adagrad", "adam", "yogi")
+
+_F64 = NDArray[np.float64]
 
 Floats = Any
 """A float32 or float64 vector (d,)."""
@@ -56,6 +59,52 @@ itself, or its difference to what went down, compressed."""
 def whole_model(client: int, r: int, down: Floats, own: Floats) -> Dense:  # noqa: ARG001
     """The ``Uplink`` of the model itself, every element."""
     return Dense(r, own)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerOptimizer:
+    """A step of the server along the mean update Δ_r = x̄_r − x_r, in float64, coordinate by coordinate.
+
+        sgd:      x_{r+1} = x_r + η_s Δ_r
+        others:   m_r = β₁ m_{r−1} + (1 − β₁) Δ_r,   x_{r+1} = x_r + η_s m_r / (√v_r + τ),   m_{−1} = 0,  v_{−1} = τ²
+        adagrad:  v_r = v_{r−1} + Δ_r²
+        adam:     v_r = β₂ v_{r−1} + (1 − β₂) Δ_r²
+        yogi:     v_r = v_{r−1} − (1 − β₂) Δ_r² sign(v_{r−1} − Δ_r²)
+
+    Source: Reddi, Charles, Zaheer, Garrett, Rush, Konečný, Kumar and McMahan, "Adaptive federated optimization", ICLR
+    2021, Algorithm 2 (FedAdagrad, FedYogi, FedAdam), where v_{−1} ≥ τ².
+    """
+
+    name: str = "sgd"  # one of ``SERVER_OPTIMIZERS``
+    lr: float = 1.0  # the server's learning rate η_s. A step of the others is about η_s long in every coordinate
+    beta1: float = 0.9  # β₁ in [0, 1)
+    beta2: float = 0.99  # β₂ in [0, 1)
+    tau: float = 1e-3  # the adaptivity τ, in the unit of x: updates far below it are taken in proportion
+
+    def start(self, d: int) -> dict[str, _F64]:
+        """M and v before the first round, shape (d,) each; empty where nothing is kept from round to round."""
+        return {} if self.name == "sgd" else {"m": np.zeros(d), "v": np.full(d, self.tau * self.tau)}
+
+    def step(self, x: _F64, mean: _F64, kept: dict[str, _F64]) -> _F64:
+        """x_{r+1}, shape (d,).
+
+        Args:
+            x: x_r, shape (d,).
+            mean: x̄_r, shape (d,).
+            kept: m and v, which become those of this round.
+        """
+        update = mean - x
+        if self.name == "sgd":
+            return x + self.lr * update
+        square, v = update * update, kept["v"]
+        kept["m"] = self.beta1 * kept["m"] + (1 - self.beta1) * update
+        if self.name == "adagrad":
+            kept["v"] = v + square
+        elif self.name == "adam":
+            kept["v"] = self.beta2 * v + (1 - self.beta2) * square
+        else:
+            kept["v"] = v - (1 - self.beta2) * square * np.sign(v - square)
+        return x + self.lr * kept["m"] / (np.sqrt(kept["v"]) + self.tau)
 
 
 class FedAvgFederation:
@@ -102,15 +151,12 @@ class FedAvgFederation:
             if hasattr(client, "resolution"):  # as that of a client that measures differences
                 client.resolution = resolution
 
-    def sample(self) -> tuple[int, ...]:
-        """C_r."""
-        return sample_clients(self.seed, self.round, self.present(self.round), self.m)
-
     def advance(self) -> float:
         """See ``Federation``."""
         import torch
 
-        total, losses, chosen = np.zeros(self.x.numel()), [], self.sample()
+        total, losses = np.zeros(self.x.numel()), []
+        chosen = sample_clients(self.seed, self.round, self.present(self.round), self.m)
         for i in chosen:
             here = self.x.cpu().numpy()
             message = self.ledger.sent(i, Dense(self.round, here), upwards=False)
@@ -159,7 +205,7 @@ class FedAvgFederation:
         """See ``Federation``; InputError where what a client or the server keeps is not there, or cannot be that."""
         import torch
 
-        tensors, values = padded(saved, len(self.clients))
+        tensors, values = saved[0], saved[1].padded(len(self.clients))
         self.x.copy_(tensors["x"])
         for slot in self._moments:
             name = f"server.{slot}"
@@ -184,9 +230,7 @@ class FedAvgFederation:
         self.weights.examples = dict(values.examples)
         self.ledger = Ledger.load(values.counts)
 
-    def _keeping(self) -> list[tuple[int, Keeping]]:
-        """The clients that keep anything, and have taken a step, by their numbers."""
-        found = [
-            (i, client) for i, client in enumerate(self.clients) if getattr(client, "kept_tensors", None) is not None
-        ]
-        return [(i, cast(Keeping, client)) for i, client in found if client.steps_taken]
+    def _keeping(self) -> list[tuple[int, Any]]:
+        """The clients that keep tensors from round to round, by name in ``kept_tensors``, and have taken a step."""
+        clients = [(i, client) for i, client in enumerate(self.clients) if client.steps_taken]
+        return [(i, client) for i, client in clients if getattr(client, "kept_tensors", None) is not None]

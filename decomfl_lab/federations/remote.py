@@ -12,16 +12,14 @@ from decomfl_lab.errors import DivergedError, InputError, require, require_finit
 from decomfl_lab.estimators.differences import ScalarEstimate
 from decomfl_lab.estimators.resolution import Resolution
 from decomfl_lab.federations.carrier import Carrier
-from decomfl_lab.federations.newcomers import padded
 from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.outside import Saved, SavedFederation
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.delivery import Delivery
-from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.log import ArchivedHistory, LogEntry, RunLog
+from decomfl_lab.protocol.server import Terms
 from decomfl_lab.protocol.session import Coordinator, Frames, Host
-from decomfl_lab.protocol.terms import Terms
-from decomfl_lab.protocol.wire import read
+from decomfl_lab.protocol.wire import Ledger, read
 from decomfl_lab.records.record import History
 from decomfl_lab.replicas.replica import Replica, Snapshot
 
@@ -124,7 +122,7 @@ class RemoteFederation(DeComFLFederation):
         coordinator = self.coordinator
         if self.log is not None and len(self.log) > self.round:
             entry = self.log.entry(self.round)
-            coordinator.repeat(entry.record, entry.sampled, entry.answered, entry.held, entry.examples)
+            coordinator.repeat(entry)
             self.observer.catch_up([entry.record])
             if entry.digest is None and len(self.log) == self.round:  # a kill may have come between the two writes
                 self._sign()
@@ -139,9 +137,9 @@ class RemoteFederation(DeComFLFederation):
         like = self.like
         if like is not None and like.resolution is not None:
             came = [own for own in coordinator.replies.values() if own.scalars.dtype == np.float32]
-            seen = [ScalarEstimate(own.scalars, coordinator.losses[own.client]) for own in came]
+            seen = [ScalarEstimate(own.scalars, own.loss) for own in came]
             like.resolution.see(like.estimator, like.mu, seen)
-        losses, weights = [coordinator.losses[i] for i in answered], self.server.weights.of(answered)
+        losses, weights = [coordinator.replies[i].loss for i in answered], self.server.weights.of(answered)
         record = coordinator.close()
         self._write(LogEntry(record, asked, answered, coordinator.held, examples=weights))
         self.observer.catch_up([record])
@@ -208,7 +206,7 @@ class RemoteFederation(DeComFLFederation):
 
     def load(self, saved: Saved) -> None:
         """See ``Federation``; the records come from the run's log."""
-        tensors, values = padded(saved, self.server.M)
+        tensors, values = saved[0], saved[1].padded(self.server.M)
         elsewhere = values.told is not None and values.base is None
         require(elsewhere, "saved run", "have had its clients elsewhere", "another")
         state = {slot: tensors[f"state.{slot}"] for slot in self.observer.state}
@@ -239,11 +237,8 @@ class CarriedFederation(RemoteFederation):
         """See ``Federation``."""
         return DeComFLFederation.save(self)
 
-    def _client_rounds(self) -> list[int]:
-        return self.server.held
-
-    def _client_steps(self) -> list[int]:
-        return self.coordinator.steps
+    def _held_and_taken(self) -> tuple[list[int], list[int]]:
+        return self.server.held, self.coordinator.steps
 
     def load(self, saved: Saved) -> None:
         """See ``Federation``; InputError if the first records, which a client made at x_0 needs, are gone."""

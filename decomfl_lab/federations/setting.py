@@ -1,10 +1,10 @@
-"""What a method trains: model, objectives, clients, seed and engine."""
+"""What a method trains (model, objectives, clients, seed, engine), and the federation that it makes of that."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from decomfl_lab.records.schedules import Schedule, growing
 
@@ -12,7 +12,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from decomfl_lab.engines.base import Engine
+    from decomfl_lab.estimators.resolution import Resolution
+    from decomfl_lab.estimators.second_differences import CurvatureLog
+    from decomfl_lab.federations.simulation import DeComFLFederation
     from decomfl_lab.objectives.objective import Objective
+    from decomfl_lab.outside import Saved
+    from decomfl_lab.protocol.wire import Ledger
 
 
 @dataclass(frozen=True)
@@ -43,3 +48,44 @@ class TrainingSetting:
     def present(self) -> Schedule[int]:
         """M_r: how many clients there are in round r."""
         return growing(self.M, self.joined)
+
+
+class Federation(Protocol):
+    """A federation in this process: advance it by rounds, read its model, save it, bring it back."""
+
+    drift: float | None
+    """The largest ‖x_i − x‖∞ / ‖x‖∞ of a client's rebuilt model so far, where replicas drift; else None."""
+    curvature: CurvatureLog | None
+    """What second differences of the loss say, where clients measure them; whoever reads it empties it."""
+
+    @property
+    def by_records(self) -> DeComFLFederation | None:
+        """This federation, where clients send scalars and records say all of its model; None where models travel."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """What was sent, and how much it was."""
+
+    @property
+    def pulls(self) -> int:
+        """Rebuilds that were replaced by sending the model (a policy's choice, or the records were gone)."""
+
+    @property
+    def round(self) -> int:
+        """Rounds completed."""
+
+    @property
+    def x(self) -> Tensor:
+        """The global model x_r, shape (d,)."""
+
+    def watch(self, resolution: Resolution) -> None:
+        """Show it the scalars that clients measure, where they measure some."""
+
+    def advance(self) -> float:
+        """Run one round; returns the training loss, averaged over the sampled clients' local steps."""
+
+    def save(self) -> Saved:
+        """Everything that the next rounds depend on."""
+
+    def load(self, saved: Saved) -> None:
+        """Inverse of ``save``, bit for bit."""

@@ -6,9 +6,10 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
-from decomfl_lab.errors import DivergedError, require
+from decomfl_lab.errors import DivergedError, plural, require
 from decomfl_lab.estimators.differences import central_curved
 from decomfl_lab.estimators.resolution import Resolution
 from decomfl_lab.estimators.second_differences import CurvatureLog
@@ -17,11 +18,10 @@ from decomfl_lab.outside import Saved, SavedFederation
 from decomfl_lab.protocol.attacks import Attack
 from decomfl_lab.protocol.client import Client, handle_all
 from decomfl_lab.protocol.delivery import Delivery, receive
-from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.log import LogEntry, RunLog
 from decomfl_lab.protocol.messages import Held, Plan, Reply
 from decomfl_lab.protocol.server import Server, Tracking
-from decomfl_lab.protocol.wire import encode, read
+from decomfl_lab.protocol.wire import Ledger, encode, read
 from decomfl_lab.records.record import History, RoundRecord, unsound
 from decomfl_lab.replicas.replica import Replica, Snapshot
 from decomfl_lab.replicas.rules import Step
@@ -83,11 +83,6 @@ class DeComFLFederation:
     def by_records(self) -> Self:
         """See ``Federation``."""
         return self
-
-    @property
-    def movable(self) -> bool:
-        """Whether clients can be in other processes: they keep their model, and only scalars travel."""
-        return self.delivery.lags
 
     def watch(self, resolution: Resolution) -> None:
         """See ``Federation``."""
@@ -182,7 +177,7 @@ class DeComFLFederation:
         clients = [client for client, _ in self._plans(entry.sampled, held)]
         for i in entry.answered:
             self.clients[i].steps_taken += entry.record.K
-        self._closed(clients, lambda: self.delivery.repeat(entry.record, entry.answered, entry.examples))
+        self._closed(clients, lambda: self.delivery.repeat(entry))
 
     def _closed(
         self,
@@ -256,14 +251,15 @@ class DeComFLFederation:
         for i, replica in self._drifting():
             tensors[f"client.{i}.x"] = replica.x.clone()
             taken[str(i)] = [(step.seed, step.scalars.tolist(), step.eta, step.distribution) for step in replica.taken]
+        rounds, steps = self._held_and_taken()
         return tensors, SavedFederation(
             base=base.round,
             first=start,
             round=self.round,
             held=self.server.held,
             examples=sorted(self.server.weights.examples.items()),
-            client_rounds=self._client_rounds(),
-            steps_taken=self._client_steps(),
+            client_rounds=rounds,
+            steps_taken=steps,
             told=[i in self.delivery.told for i in range(self.server.M)],
             taken=taken,
             drift=self.drift,
@@ -272,11 +268,9 @@ class DeComFLFederation:
             curvature=None if self.curvature is None else [(a, b, c) for a, b, c in self.curvature.steps],
         )
 
-    def _client_rounds(self) -> list[int]:
-        return [client.replica.round for client in self.clients]
-
-    def _client_steps(self) -> list[int]:
-        return [client.steps_taken for client in self.clients]
+    def _held_and_taken(self) -> tuple[list[int], list[int]]:
+        """The round that each client holds, and the local steps that it has taken."""
+        return [client.replica.round for client in self.clients], [client.steps_taken for client in self.clients]
 
     def load(self, saved: Saved) -> None:
         """See ``Federation``: one replica rolls from the base to the present and leaves copies on its way."""
@@ -327,6 +321,56 @@ class DeComFLFederation:
                 taken.append(Step(own, np.array(scalars, dtype=np.float32), eta, Distribution(distribution)))
             replica.diverge(taken)
         self.delivery.ledger = Ledger.load(values.counts)
+
+    def with_newcomers(
+        self, saved: Saved, start: Snapshot, x0: str | None, before: Callable[[int], Sequence[RoundRecord] | None]
+    ) -> Saved:
+        """``SavedFederation.padded``, with what those that join need: x_0, and the records from round 0 on.
+
+        Where such records are gone, or more than the server may keep, it sends a model in their place, as to any
+        client.
+
+        Args:
+            saved: What was saved without those that join, who are in this federation.
+            start: The model that is given as that of x_0.
+            x0: The digest of x_0; None where nobody has noted it, and the records say whether ``start`` is right.
+            before: It gives the records before a round; None where they are gone and the server has a model.
+
+        Raises:
+            InputError: If the records, or the model at x_0, are not to be had.
+        """
+        tensors, values = saved[0], saved[1].padded(self.server.M)
+        joining = range(saved[1].clients, self.server.M)
+        # The round of the first record that was saved; the round of the model that rebuilding begins from.
+        first, base, keep = values.first, values.base, self.server.keep
+        too_many = keep > 0 and values.round > keep
+        if not too_many and (earlier := before(first) if first else ()) is not None:
+            kept: tuple[RoundRecord, ...] = read(tuple, tensors["records"].numpy().tobytes(), self.server.run_seed)
+            records = (*earlier, *kept)
+            # Forgetful clients without a base are sent the model whenever they take part: nothing is moved.
+            forgetful = self.forgetful and self.base is None
+            # Who joins begins at x_0. The saved base may be later, so it is moved back there; that the given model is
+            # x_0 is shown by its digest, or by the records that lead from it to the base.
+            if base and not forgetful:
+                rolling = self.observer.clone()
+                state = {slot: tensors[f"state.{slot}"] for slot in rolling.state}
+                rolling.restore(Snapshot(base, tensors["x"], state))
+                there = rolling.digest()
+                rolling.restore(start)
+                if x0 is None:  # the way from x_0 to the saved model is as good a proof
+                    rolling.catch_up(record for record in records if record.round < base)
+                who = plural(len(joining), "client")
+                rule = f"have its weights of then (x_0), as {who} more begin there"
+                require(rolling.digest() == (there if x0 is None else x0), "model", rule, "other weights")
+                tensors = tensors | {"x": start.x, **{f"state.{slot}": own for slot, own in start.state.items()}}
+                base = 0
+            values = replace(values, first=0, base=base)
+            tensors = tensors | {"records": torch.frombuffer(bytearray(encode(records)), dtype=torch.uint8)}
+        for i in joining:
+            if self.clients and self.clients[i].replica.drifts:
+                tensors = tensors | {f"client.{i}.x": start.x}
+                values = replace(values, taken={**values.taken, str(i): []})
+        return tensors, values
 
     def _drifting(self) -> list[tuple[int, Replica]]:
         return [(i, client.replica) for i, client in enumerate(self.clients) if client.replica.drifts]

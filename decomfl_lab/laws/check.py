@@ -27,7 +27,6 @@ from decomfl_lab.interrupts import Interrupted, postponed
 from decomfl_lab.laws import (  # noqa: F401
     aggregation,
     federation,
-    machine,
     measurement,
     measurement_faults,
     stream,
@@ -35,12 +34,11 @@ from decomfl_lab.laws import (  # noqa: F401
 )
 from decomfl_lab.laws.contract import PARTS, AcrossDevices, Case, Implementation, RefusedError
 from decomfl_lab.laws.edge import fitted
-from decomfl_lab.laws.faults import FAULTS, narrow
+from decomfl_lab.laws.faults import AROUND, FAULTS, around, narrow
 from decomfl_lab.laws.method import of_method
 from decomfl_lab.laws.outcomes import Outcome, Outcomes, Status, suite
 from decomfl_lab.laws.register import LAWS, Law, LawBrokenError
 from decomfl_lab.laws.strategies import Support
-from decomfl_lab.laws.wrapper_faults import AROUND, around
 from decomfl_lab.methods.method import Method
 from decomfl_lab.plugins import made
 
@@ -49,11 +47,7 @@ _FEW = 25
 
 
 class _Untried(BaseException):
-    """A law is given up: status and reason. No Exception, of which hypothesis would look for a smaller one."""
-
-
-class _NothingMade(BaseException):
-    """A part of an implementation returned None; no Exception, as no case makes that smaller."""
+    """A law is given up: status, None for a bad part, and reason. No Exception, which hypothesis would make smaller."""
 
 
 class _Watch:
@@ -78,7 +72,7 @@ class _Watch:
                 self.check()
             return PARTS[part](self.of, *of, **named)
         if made is None:
-            raise _NothingMade(f"{part} of {self.own.name} must return what the laws are to use, got None")
+            raise _Untried(None, f"{part} of {self.own.name} must return what the laws are to use, got None")
         self.used.add(part)
         return made
 
@@ -124,7 +118,7 @@ def check_law(law: Law, implementation: Implementation, *, cases: int, seed: int
             watch.check()
         except UnsatisfiedAssumption:
             raise
-        except (NotImplementedError, _Untried, _NothingMade) as error:
+        except (NotImplementedError, _Untried) as error:
             if failing is not None:  # a case with which hypothesis would make the failure smaller: it is none
                 reject()
             if not isinstance(error, NotImplementedError):
@@ -157,10 +151,10 @@ def check_law(law: Law, implementation: Implementation, *, cases: int, seed: int
             run()
     except Unsatisfiable:
         pass
-    except _NothingMade as nothing:
-        raise InputError(str(nothing)) from None
     except _Untried as untried:
         status, why = untried.args
+        if status is None:
+            raise InputError(why) from None
         return came_out(status, 0, why)
     except (Exception, SystemExit) as error:  # any exception of a foreign implementation breaks the law
         if failing is not None and shrink and not isinstance(error, Flaky):
@@ -188,7 +182,7 @@ def _simplified(
             changed = (*inputs[:n], case, *inputs[n + 1 :])
             try:
                 check(*changed)
-            except (Exception, SystemExit, _Untried, _NothingMade) as other:
+            except (Exception, SystemExit, _Untried) as other:
                 if type(other) is type(error):
                     inputs, error = changed, other
                     return True
@@ -201,18 +195,16 @@ def _simplified(
 
 def _made(part: Any) -> bool:
     """Whether a part does anything but to say that it is not offered, as those of the template do."""
-    code = getattr(part, "__code__", None)
-    return code is None or code.co_names != ("NotImplementedError",)
+    return getattr(getattr(part, "__code__", None), "co_names", None) != ("NotImplementedError",)
 
 
 def _place(error: BaseException) -> str:
     """The last line of somebody else's that ran before the error, in brackets; nothing where all are the lab's."""
-    own = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith("<") and not _LIBRARIES.intersection(Path(frame.filename).parents)
-    ]
-    return f" ({Path(own[-1].filename).name} line {own[-1].lineno})" if own else ""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        if not frame.filename.startswith("<") and not _LIBRARIES.intersection(path.parents):
+            return f" ({path.name} line {frame.lineno})"
+    return ""
 
 
 _LIBRARIES = {Path(module.__file__ or "").parent for module in (decomfl_lab, hypothesis, np, torch, traceback)}
@@ -271,14 +263,13 @@ def verify(
     return outcomes
 
 
-def _require(implementation: Implementation, cases: int, seed: int) -> None:
-    wanted = "be an instance of laws.Implementation"
-    require(isinstance(implementation, Implementation), "implementation", wanted, implementation)
+def _require(own: Implementation, cases: int, seed: int) -> None:
+    require(isinstance(own, Implementation), "implementation", "be an instance of laws.Implementation", own)
     require_possible("cases", require_int("cases", cases, 1), operations=1e7 * cases)
     require_int("seed", seed, 0)
-    _require_reasons("skips", implementation.skips)
-    if implementation.own:  # else clients and server have two arithmetics
-        made = implementation.replaced
+    _require_reasons("skips", own.skips)
+    if own.own:  # else clients and server have two arithmetics
+        made = own.replaced
         whole = "client" in made and bool({"replica", "server"} & made)
         require(whole, "own", "be of who makes the client, and the replica or the server", sorted(made))
 
@@ -308,7 +299,7 @@ def planted(
 
     Some faults are rare, so the law that is meant to catch one is tried on up to 25 times as many cases. Every law is
     left at its first failure. A fault behind a narrow ``supports`` (``faults.narrow``), and one around somebody's own
-    parts (``wrapper_faults``), is put to that law alone.
+    parts (``faults.AROUND``), is put to that law alone.
 
     Args:
         implementation: Around whose own parts faults are put; None for the lab's, which has faults of its own.

@@ -146,8 +146,7 @@ def _vectors(replica: Replica) -> dict[str, str]:
 
 def _scalars(r: int, K: int, P: int) -> ScalarArray:
     """Scalars of a round, drawn."""
-    drawn: ScalarArray = directions(_SEED, r, 0, K * P, Distribution.GAUSSIAN, 1.0).reshape(K, P)
-    return drawn
+    return directions(_SEED, r, 0, K * P, Distribution.GAUSSIAN, 1.0).reshape(K, P)
 
 
 def _log(name: str, small: _Small) -> tuple[bytes, dict[str, Any]]:
@@ -198,7 +197,25 @@ def _log(name: str, small: _Small) -> tuple[bytes, dict[str, Any]]:
             held = (r, r, 0) if r % 2 else None
             entry = LogEntry(record, (0, 2, 5), (2, 5), held=held, digest=digest, examples=(7, 9) if r % 3 else None)
             log.append(entry)
-            rounds.append(_said(entry, key, log.chain))
+            # What the log says of the round.
+            step_seeds = [keyed(seed, key) for seed in record.seeds]
+            streams = [[stream_of(seed, p) for p in range(record.P)] for seed in step_seeds]
+            rounds.append({
+                "round": record.round,
+                "eta": hex_words(np.float64(record.eta)),
+                "K": record.K,
+                "P": record.P,
+                "distribution": record.distribution.value,
+                "seeding": record.seeding.value,
+                "streams": [[f"{stream:016x} {q}" for stream, q in own] for own in streams],
+                "scalars": hex_words(record.scalars.astype(np.float32)),
+                "sampled": entry.sampled,
+                "answered": entry.answered,
+                "held": entry.held,
+                "examples": entry.examples,
+                "digest": entry.digest,
+                "chain": log.chain.hex(),
+            })  # fmt: skip
         content = Path(log.name).read_bytes()
     return content, {
         "about": small.about,
@@ -208,29 +225,4 @@ def _log(name: str, small: _Small) -> tuple[bytes, dict[str, Any]]:
         "rounds": rounds,
         "after": _vectors(replica),
         "digest": replica.digest(),
-    }
-
-
-def _said(entry: LogEntry, key: int | None, chain: bytes) -> dict[str, Any]:
-    """What a log says of a round."""
-    record = entry.record
-    streams = []
-    for seed in record.seeds:
-        own, P = keyed(seed, key), record.P
-        streams.append([f"{stream:016x} {q}" for stream, q in (stream_of(own, p) for p in range(P))])
-    return {
-        "round": record.round,
-        "eta": hex_words(np.float64(record.eta)),
-        "K": record.K,
-        "P": record.P,
-        "distribution": record.distribution.value,
-        "seeding": record.seeding.value,
-        "streams": streams,
-        "scalars": hex_words(record.scalars.astype(np.float32)),
-        "sampled": entry.sampled,
-        "answered": entry.answered,
-        "held": entry.held,
-        "examples": entry.examples,
-        "digest": entry.digest,
-        "chain": chain.hex(),
     }

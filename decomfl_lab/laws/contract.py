@@ -19,14 +19,12 @@ from decomfl_lab.laws.register import Model, bits
 from decomfl_lab.noise import Backend, Distribution
 from decomfl_lab.objectives.objective import Objective, Perturbable
 from decomfl_lab.protocol import wire
-from decomfl_lab.protocol.aggregation import Aggregation, Majority, Mean
+from decomfl_lab.protocol.aggregation import Aggregation, Majority, Mean, Weighting, Weights
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.delivery import Delivery, receive
-from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.messages import Held, Message, Plan, Reply
-from decomfl_lab.protocol.policy import PullPolicy
-from decomfl_lab.protocol.server import Server, Tracking
-from decomfl_lab.protocol.weights import Weighting, Weights
+from decomfl_lab.protocol.server import PullPolicy, Server, Tracking
+from decomfl_lab.protocol.wire import Ledger
 from decomfl_lab.records.record import History, RoundRecord, ScalarArray
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import POOL, Seeding, StepSeed, keyed, stream_of
@@ -131,15 +129,13 @@ class Wavy:
         """φ_n(i, t), shape (3,); irrational multiples, so that no client's phases are another's some steps later."""
         return np.array([1.0, 2.0, 3.0]) * (math.sqrt(2) * self.client + math.sqrt(3) * step)
 
-    def values(self, points: NDArray[np.float64], step: int) -> NDArray[np.float64]:
+    def values(self, points: NDArray[np.float64], step: int) -> Any:
         """F at each of ``points`` (n, d), in float64; shape (n,)."""
-        found: NDArray[np.float64] = np.sin(points @ self.waves.T + self.phases(step)) @ (1 / (3 * self.scales))
-        return found
+        return np.sin(points @ self.waves.T + self.phases(step)) @ (1 / (3 * self.scales))
 
-    def gradient(self, x: NDArray[np.float64], step: int) -> NDArray[np.float64]:
+    def gradient(self, x: NDArray[np.float64], step: int) -> Any:
         """∇f(x) in float64; shape (d,)."""
-        found: NDArray[np.float64] = np.cos(self.waves @ x + self.phases(step)) / (3 * self.scales) @ self.waves
-        return found
+        return np.cos(self.waves @ x + self.phases(step)) / (3 * self.scales) @ self.waves
 
     def __call__(self, x: Tensor | NDArray[Any], step: int) -> float:
         """See ``Objective``; x may be an array, too."""
@@ -161,12 +157,11 @@ def _wide(x: Tensor | NDArray[Any]) -> NDArray[np.float64]:
 
 
 @lru_cache(maxsize=64)
-def _waves(d: int) -> NDArray[np.float64]:
+def _waves(d: int) -> Any:
     """The rows s_n a_n: cosines of incommensurable frequencies, so that no element is 0 and no two rows are alike."""
     a = np.cos(np.outer([1.0, math.sqrt(2), math.sqrt(5)], np.arange(d)))
     a += np.sign(a)  # no element is small
-    found: NDArray[np.float64] = Wavy.scales[:, None] * a / np.linalg.norm(a, axis=1, keepdims=True)
-    return found
+    return Wavy.scales[:, None] * a / np.linalg.norm(a, axis=1, keepdims=True)
 
 
 class AnyReplica(Protocol):
@@ -360,8 +355,7 @@ class Implementation:
 
     def aggregate(self, rule: Aggregation, replies: Sequence[ScalarArray]) -> ScalarArray:
         """A round's scalars of the clients', by one of the rules of ``protocol.aggregation``."""
-        found: ScalarArray = rule(replies)
-        return found
+        return cast("ScalarArray", rule(replies))
 
     def encode(self, message: Message) -> bytes:
         """Any message as bytes."""
@@ -381,8 +375,7 @@ class Implementation:
 
     def _replica(self, case: Case, *, per_tensor: bool = False) -> Any:
         """The lab's, of which the lab's client and server want more than a replica has by the contract."""
-        sizes = case.sizes if per_tensor else None
-        return self._kind(kind_of(case.rule))(case.initial(), case.rule, sizes=sizes)
+        return self._kind(kind_of(case.rule))(case.initial(), case.rule, sizes=case.sizes if per_tensor else None)
 
     def _kind(self, right: type) -> Any:
         """The class that is made in place of one of the lab's, which a planted fault exchanges."""
@@ -393,10 +386,9 @@ class Implementation:
 
         Of the lab's every second one applies updates tensor by tensor.
         """
-        objective = Wavy(case.d, i) if objective is None else objective
+        loss = Wavy(case.d, i) if objective is None else objective
         replica = self._replica(case, per_tensor=i % 2 == 1)
-        made: AnyClient = self._kind(Client)(i, replica, objective, self.measured_by(case), case.mu)
-        return made
+        return cast("AnyClient", self._kind(Client)(i, replica, loss, self.measured_by(case), case.mu))
 
     def keyed_client(self, case: Case, i: int, key: int) -> AnyClient:
         """Client i with the private key that clients share and the server does not know.
@@ -424,7 +416,7 @@ class Implementation:
         replica: Any = None
         if with_model:
             replica = self.replica(case) if self.own else self._replica(case)
-        if not with_model and case.rule.pool:
+        elif case.rule.pool:
             replica = make_replica(case.initial().to("meta"), case.rule)
         made: AnyServer = self._kind(Server)(
             M=case.M,
@@ -455,8 +447,7 @@ class Implementation:
 
     def ledger(self, case: Case) -> Ledger:
         """A ledger that encodes and counts."""
-        made: Ledger = self._kind(Ledger)(case.M, encode=self.encode)
-        return made
+        return cast("Ledger", self._kind(Ledger)(case.M, encode=self.encode))
 
     def delivery(self, case: Case, policy: PullPolicy | None = None, *, with_model: bool = True) -> Delivery:
         """The lab's delivery of a server at round 0, by this codec."""
@@ -538,38 +529,11 @@ def model_of(replica: AnyReplica | None) -> Model:
 class RoundWatch:
     """Who looks on while rounds are played; what is not overridden does nothing."""
 
-    def planned(self, client: AnyClient, plan: Plan) -> None:
-        """The client has received this plan, and has done nothing with it."""
-
     def replied(self, client: AnyClient, plan: Plan, reply: Reply) -> None:
-        """This is its answer, which may yet be lost."""
+        """This is the client's answer to the plan, which may yet be lost."""
 
     def closed(self, record: RoundRecord) -> None:
         """The round has this record."""
-
-
-class Heard(RoundWatch):
-    """Keeps what goes to and comes from every client, by the number of the round, from ``first`` on, and of the client.
-
-    Rounds are counted here, whatever number plans say.
-    """
-
-    def __init__(self, first: int = 0) -> None:
-        self._round = first
-        self.plans: dict[tuple[int, int], Plan] = {}
-        self.replies: dict[tuple[int, int], Reply] = {}
-
-    def planned(self, client: AnyClient, plan: Plan) -> None:
-        """See ``RoundWatch``."""
-        self.plans[self._round, client.id] = plan
-
-    def replied(self, client: AnyClient, plan: Plan, reply: Reply) -> None:  # noqa: ARG002
-        """See ``RoundWatch``."""
-        self.replies[self._round, client.id] = replace(reply, scalars=reply.scalars.copy())
-
-    def closed(self, record: RoundRecord) -> None:  # noqa: ARG002
-        """See ``RoundWatch``."""
-        self._round += 1
 
 
 @dataclass
@@ -581,7 +545,9 @@ class Played:
     records: list[RoundRecord] = field(default_factory=list)  # the records of the rounds so far
     # The bytes that went down to and up from each client: [down, up].
     carried: dict[int, list[int]] = field(default_factory=lambda: defaultdict(lambda: [0, 0]))
-    watch: RoundWatch | None = None  # who looks on, or nobody
+    # What went to and came from each client, by the number of the round, as counted here, and of the client.
+    heard: dict[tuple[int, int], tuple[Plan, Reply]] = field(default_factory=dict)
+    watch: RoundWatch = field(default_factory=RoundWatch)  # who looks on
 
     @property
     def server(self) -> AnyServer:
@@ -628,18 +594,15 @@ class Played:
         """One round through the wire; ``backwards`` lets the replies arrive in reverse order."""
         arrived: list[bytes] = []
         for client, plan in self.plans(at.clients):
-            if self.watch:
-                self.watch.planned(client, plan)
             answer = client.handle(plan)
-            if self.watch:
-                self.watch.replied(client, plan, answer)
+            self.watch.replied(client, plan, answer)
+            self.heard[len(self.records), client.id] = plan, replace(answer, scalars=answer.scalars.copy())
             reply = self.ledger.sent(answer.client, answer, upwards=True)
             self.carried[client.id][1] += len(reply)
             if client.id not in at.lost:
                 arrived.append(reply)
         self.records.append(self.delivery.close(reversed(arrived) if backwards else arrived))
-        if self.watch:
-            self.watch.closed(self.records[-1])
+        self.watch.closed(self.records[-1])
 
 
 def play(
@@ -655,7 +618,8 @@ def play(
 ) -> Played:
     """Play the rounds of ``case`` (or the given ones) with its clients (or the given ones)."""
     own = (implementation.client(case, i) for i in range(case.M)) if clients is None else clients
-    played = Played(implementation.delivery(case, policy, with_model=with_model), list(own), watch=watch)
+    delivery = implementation.delivery(case, policy, with_model=with_model)
+    played = Played(delivery, list(own), watch=watch or RoundWatch())
     for at in case.rounds if rounds is None else rounds:
         played.play_round(at, backwards=backwards)
     return played

@@ -19,7 +19,7 @@ from torch import Tensor
 from decomfl_lab.errors import InputError
 from decomfl_lab.laws.contract import Case, Implementation
 from decomfl_lab.laws.register import LawBrokenError
-from decomfl_lab.noise import Backend, Distribution, Op, reference
+from decomfl_lab.noise import Distribution, Op, reference
 from decomfl_lab.noise.program import DISTRIBUTIONS, Code
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.messages import Held, Plan, Reply
@@ -38,7 +38,8 @@ def fitted(implementation: Implementation) -> Implementation:
     outside: Any = copy.copy(implementation)
     for part, edge in _EDGES.items():
         setattr(outside, part, partial(_fit, edge, getattr(implementation, part)))
-    outside.backends = partial(_backends, implementation.backends)
+    make: Any = implementation.backends
+    outside.backends = lambda: {name: own if hasattr(own, "run") else _Slices(own) for name, own in make().items()}
     return cast("Implementation", outside)
 
 
@@ -70,13 +71,8 @@ class _Outside:
     def __init__(self, of: Any, case: Case) -> None:
         self.of, self.case = of, case
 
-    @property
-    def round(self) -> int:
-        return int(self.of.round)
-
-    @property
-    def replica(self) -> Any:
-        return _replica(self.of.replica, self.case)
+    round = property(lambda self: int(self.of.round))
+    replica = property(lambda self: _replica(self.of.replica, self.case))
 
 
 class _Replica(_Outside):
@@ -88,9 +84,8 @@ class _Replica(_Outside):
 
     def snapshot(self) -> Snapshot:
         found = self.of.snapshot()
-        state = (
-            found.state if hasattr(found, "state") else {slot: getattr(found, slot) for slot in self.case.rule.slots}
-        )
+        slots = self.case.rule.slots
+        state = found.state if hasattr(found, "state") else {slot: getattr(found, slot) for slot in slots}
         return Snapshot(found.round, _tensor(found.x), {slot: _tensor(vector) for slot, vector in state.items()})
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -113,10 +108,7 @@ class _Client(_Outside):
     """See ``contract.AnyClient``."""
 
     run_seed: int | None = None
-
-    @property
-    def id(self) -> int:
-        return int(self.of.id)
+    id = property(lambda self: int(self.of.id))
 
     def report(self) -> Held:
         found = self.of.report() if hasattr(self.of, "report") else Held(self.id, self.replica.round)
@@ -136,12 +128,12 @@ class _Server(_Outside):
         self.tracking: Tracking = getattr(of, "tracking", case.tracking)
         self.run_seed: int = of.run_seed
 
+    held = property(lambda self: self.of.held, lambda self, held: setattr(self.of, "held", held))
+
     @property
     def history(self) -> History:
         kept: Any = self.of.history
-        if isinstance(kept, list):
-            kept = History(map(self._record, kept), start=self.of.round - len(kept))
-        return cast("History", kept)
+        return History(map(self._record, kept), self.of.round - len(kept)) if isinstance(kept, list) else kept
 
     @history.setter
     def history(self, history: History) -> None:
@@ -149,14 +141,6 @@ class _Server(_Outside):
             self.of.history, self.of.round = list(history.since(history.start)), history.end
         else:
             self.of.history = history
-
-    @property
-    def held(self) -> list[int]:
-        return cast("list[int]", self.of.held)
-
-    @held.setter
-    def held(self, held: list[int]) -> None:
-        self.of.held = held
 
     def plan_round(
         self, participants: Sequence[int] | None = None, reports: Iterable[Held] | None = None
@@ -171,10 +155,7 @@ class _Server(_Outside):
         return self._record(record)
 
     def dense_model(self) -> Snapshot:
-        if hasattr(self.of, "dense_model"):
-            return cast("Snapshot", self.of.dense_model())
-        assert self.replica is not None
-        return cast("Snapshot", self.replica.snapshot())
+        return cast("Snapshot", self.of.dense_model() if hasattr(self.of, "dense_model") else self.replica.snapshot())
 
     def note_dense_pull(self, client: int) -> None:
         if self.tracking is Tracking.SERVER:
@@ -269,7 +250,3 @@ class _Slices(ByInstruction):
 
     def tile_square_sums(self, *at: int) -> _F64:
         raise NotImplementedError("square sums of tiles are not offered")
-
-
-def _backends(make: Callable[[], dict[str, Any]]) -> dict[str, Backend]:
-    return {name: own if hasattr(own, "run") else _Slices(own) for name, own in make().items()}

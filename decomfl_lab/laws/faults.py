@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -16,25 +16,25 @@ from numpy.typing import NDArray
 
 from decomfl_lab import noise
 from decomfl_lab.devices import on_host
+from decomfl_lab.errors import InputError
 from decomfl_lab.laws.contract import Case, Implementation
-from decomfl_lab.laws.edge import ByInstruction
-from decomfl_lab.noise import Backend, Distribution, Op, Program, reference
+from decomfl_lab.laws.edge import ByInstruction, fitted
+from decomfl_lab.noise import Distribution, Op, Program, reference
 from decomfl_lab.noise.program import Code
 from decomfl_lab.noise.spec import TILE
 from decomfl_lab.objectives.objective import Objective, Perturbable
-from decomfl_lab.protocol.aggregation import Aggregation, ClippedMean, Krum, Majority, Mean, TrimmedMean
+from decomfl_lab.protocol.aggregation import Aggregation, ClippedMean, Krum, Majority, Mean, TrimmedMean, Weights
 from decomfl_lab.protocol.client import Client
-from decomfl_lab.protocol.ledger import Ledger, Traffic
 from decomfl_lab.protocol.messages import HEADER_BYTES, Dense, Kind, Message, Plan, Reply
 from decomfl_lab.protocol.server import Server
-from decomfl_lab.protocol.weights import Weights
+from decomfl_lab.protocol.wire import Ledger, Traffic
 from decomfl_lab.records.pool import PoolSums
-from decomfl_lab.records.record import RoundRecord
+from decomfl_lab.records.record import RoundRecord, ScalarArray
 from decomfl_lab.records.seeds import DerivedSeeds, PooledSeeds, pooled
 from decomfl_lab.replicas.pool_sums import PooledReplica
 from decomfl_lab.replicas.rebuild import rebuild_
 from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica
-from decomfl_lab.replicas.rules import GridSgd, Step
+from decomfl_lab.replicas.rules import GridSgd, Step, UpdateRule
 
 _F32 = NDArray[np.float32]
 _F64 = NDArray[np.float64]
@@ -95,21 +95,10 @@ def narrow(faults: Mapping[str, Planted]) -> dict[str, Planted]:
     return found
 
 
-class _FaultyBackend(Planted):
-    """The lab's implementation with one more backend, which is wrong."""
-
-    def backends(self) -> dict[str, Backend]:
-        return {self.name: self.wrong}
-
-
 Wrong = Callable[..., Any]
 """What is called instead of a method: with the right one, the part, and the arguments. Or a class with several."""
 Row = tuple[str, type, str, Wrong]
 """A fault: the law that is meant to catch it, a class of the lab's, a method of that class, and what is wrong."""
-
-_PARTS = frozenset(("replica", "client", "server", "weighing_server", "ledger"))
-"""The parts that may have a faulty class in them; of replicas that synchronise it is one alone."""
-_SYNC_PARTS = frozenset(("sync_client",))
 
 
 def plant(rows: Mapping[str, Row]) -> None:
@@ -118,10 +107,13 @@ def plant(rows: Mapping[str, Row]) -> None:
         kind: Any = wrong if isinstance(wrong, type) else type(name, (of,), {method: instead(of, method, wrong)})
         if of is Planted:
             kind(name, caught_by)
-        elif of is ByInstruction:
-            _FaultyBackend(name, caught_by, kind())
+        elif of is ByInstruction:  # one more backend, which is wrong
+            plant({name: (caught_by, Planted, "backends", lambda _, planted, own=kind: {planted.name: own()})})
         else:
-            Planted(name, caught_by, kind, _SYNC_PARTS if of is SyncReplica else _PARTS)
+            # Of replicas that synchronise one part alone may have the faulty class in it.
+            sync = frozenset(("sync_client",))
+            parts = frozenset(("replica", "client", "server", "weighing_server", "ledger"))
+            Planted(name, caught_by, kind, sync if of is SyncReplica else parts)
 
 
 def instead(of: type, method: str, wrong: Wrong) -> Any:
@@ -136,51 +128,65 @@ def instead(of: type, method: str, wrong: Wrong) -> Any:
     return property(method_of) if computed else method_of
 
 
+def then(act: Callable[[Any, Any], object]) -> Wrong:
+    """What is right, and then something is done to the part, or to what came of it."""
+
+    def wrong(right: Any, part: Any, *given: Any, **named: Any) -> Any:
+        found = right(*given, **named)
+        act(part, found)
+        return found
+
+    return wrong
+
+
 # Clients ---------------------------------------------------------------------------------------------------------
 
 
-def _stepped(client: Client, plan: Plan) -> tuple[Snapshot, Reply]:
-    """What was before the local steps, which are not taken back, and the answer."""
-    client.replica.catch_up(plan.records)
-    before = client.replica.snapshot()
-    return before, Reply(client.id, plan.round, *client.local_update(plan))
+def _undone(undo: Callable[[Replica, Snapshot, Sequence[Step]], object], only: type = UpdateRule) -> Wrong:
+    """What is done instead of the revert, of what was before the local steps, and of these, where the rule is such."""
 
-
-def x_alone(_: Any, client: Client, plan: Plan) -> Reply:
-    """Brings back x alone."""
-    before, reply = _stepped(client, plan)
-    client.replica.x.copy_(before.x)
-    return reply
-
-
-def by_arithmetic(_: Any, client: Client, plan: Plan) -> Reply:
-    """Undoes the local steps by adding back what they subtracted, as eq. (sync) does in real arithmetic."""
-    before, reply = _stepped(client, plan)
-    if client.replica.state:
-        client.replica.restore(before)
+    def handle(right: Any, client: Client, plan: Plan) -> Any:
+        if not isinstance(client.replica.rule, only):
+            return right(plan)
+        client.replica.catch_up(plan.records)
+        client._taken.clear()
+        before = client.replica.snapshot()
+        reply = Reply(client.id, plan.round, *client.local_update(plan))
+        undo(client.replica, before, client._taken[::-1])
         return reply
-    for k in reversed(range(plan.K - 1)):
-        client.replica.step_(Step(plan.seeds[k], -reply.scalars[k], plan.eta, plan.distribution))
-    return reply
+
+    return handle
 
 
-def all_but_the_maximum(_: Any, client: Client, plan: Plan) -> Reply:
+def by_arithmetic(replica: Replica, before: Snapshot, taken: Sequence[Step]) -> None:
+    """Undoes the local steps by adding back what they subtracted, as eq. (sync) does in real arithmetic."""
+    if replica.state:
+        replica.restore(before)
+        return
+    for step in taken:
+        replica.step_(replace(step, scalars=-on_host(step.scalars), last=True))
+
+
+def all_but_the_maximum(replica: Replica, before: Snapshot, _: Sequence[Step]) -> None:
     """Brings back x and every state vector but ZO-AdaMM's maximum."""
-    before, reply = _stepped(client, plan)
-    kept = {slot: client.replica.state[slot] for slot in before.state if slot == "maximum"}
-    client.replica.restore(replace(before, state={**before.state, **kept}))
-    return reply
+    kept = {slot: replica.state[slot] for slot in before.state if slot == "maximum"}
+    replica.restore(replace(before, state={**before.state, **kept}))
 
 
-def all_but_the_first(right: Any, client: Client, plan: Plan) -> Reply:
+def all_but_the_first(replica: Replica, _: Snapshot, taken: Sequence[Step]) -> None:
     """Takes back all steps on the grid but the first."""
-    if not isinstance(client.replica.rule, GridSgd):
-        return cast("Reply", right(plan))
-    client._taken.clear()
-    _, reply = _stepped(client, plan)
-    for step in reversed(client._taken[1:]):
-        client.replica.step_back_(step)
-    return reply
+    for step in taken[:-1]:
+        replica.step_back_(step)
+
+
+def sent(change: Callable[[ScalarArray, Plan], Any]) -> Wrong:
+    """The reply with its scalars changed, which its local steps were taken by as they are."""
+
+    def handle(right: Any, _: Any, plan: Plan) -> Reply:
+        reply: Reply = right(plan)
+        return replace(reply, scalars=change(reply.scalars, plan).astype(reply.scalars.dtype))
+
+    return handle
 
 
 def own_scalars(right: Any, client: Client, plan: Plan) -> Reply:
@@ -211,12 +217,6 @@ def without_the_second(_: Any, replica: Replica, records: Iterable[RoundRecord])
     return len(missed)
 
 
-def last_rate(right: Any, _: Replica, records: Iterable[RoundRecord]) -> Any:
-    """Replays a lag with the learning rate of its last round."""
-    records = list(records)
-    return right(replace(record, eta=records[-1].eta) for record in records)
-
-
 def without_decay(right: Any, replica: Replica) -> Any:
     """Leaves weight decay out, as all others do."""
     rule: Any = replica.rule
@@ -232,11 +232,6 @@ def over_a_gap(_: Any, replica: Replica, records: Iterable[RoundRecord]) -> int:
         replica.round = record.round
         replica.apply(record)
     return len(missed)
-
-
-def not_its_own(_: Any, replica: Replica) -> None:
-    """Steps on in vectors that others hold too."""
-    replica._shared = False
 
 
 def each_from_0(_: Any, replica: Replica, program: Program) -> None:
@@ -263,26 +258,7 @@ def the_sum_beside(right: Any, replica: PooledReplica, records: Sequence[RoundRe
     right([replace(record, seeds=moved(pooled(record.seeds))) for record in records])
 
 
-# Servers ---------------------------------------------------------------------------------------------------------
-
-
-def in_order_of_arrival(right: Any, _: Server, replies: Iterable[Reply]) -> Any:
-    """Adds the scalars in float32 in the order in which they arrive."""
-    arrived = list(replies)
-    if not arrived or arrived[0].scalars.dtype == np.int8:
-        return right(arrived)
-    total = np.zeros_like(arrived[0].scalars)
-    for reply in arrived:
-        total += reply.scalars
-    mean = (total / np.float32(len(arrived))).astype(np.float32)
-    return right([replace(reply, scalars=mean) for reply in arrived])
-
-
-def forgets_too_much(right: Any, server: Server, replies: Iterable[Reply]) -> Any:
-    """Forgets what only the client that is furthest on has."""
-    record = right(replies)
-    server.history.prune(max(server.held, default=server.round))
-    return record
+# Servers, weights and ledgers -------------------------------------------------------------------------------------
 
 
 def forgets_nothing(right: Any, server: Server, replies: Iterable[Reply]) -> Any:
@@ -300,63 +276,26 @@ def without_state(right: Any, _: Server) -> Snapshot:
     return replace(found, state={slot: torch.zeros_like(v) for slot, v in found.state.items()})
 
 
-def forgets_for_all(right: Any, server: Server, client: int) -> None:
-    """Forgets all records when one client has pulled the model."""
-    right(client)
-    server.history.prune(server.round)
-
-
-def replanned(server: Server, plans: Mapping[int, Plan], wrong: Callable[[Plan], Plan]) -> dict[int, Plan]:
+def planned(wrong: Callable[[Server, Plan], Plan]) -> Wrong:
     """The plans of a round, of which each is another."""
-    server._planned = {i: wrong(plan) for i, plan in plans.items()}
-    return dict(server._planned)
+
+    def plan_round(right: Any, server: Server, *asked: Any) -> dict[int, Plan]:
+        server._planned = {i: wrong(server, plan) for i, plan in right(*asked).items()}
+        return dict(server._planned)
+
+    return plan_round
 
 
-def halved(right: Any, server: Server, replies: Iterable[Reply]) -> Any:
-    """Halves every scalar where it keeps no model."""
-    arrived = list(replies)
-    if server.replica is None and server.aggregation.dtype is np.float32:
-        half = np.float32(0.5)
-        arrived = [replace(reply, scalars=half * reply.scalars) for reply in arrived]
-    return right(arrived)
+def taken(other: Callable[[ScalarArray, Server, Sequence[Reply]], Any], *dtypes: type) -> Wrong:
+    """Other scalars are taken for those of each reply, which are of these types."""
 
+    def aggregate(right: Any, server: Server, replies: Iterable[Reply]) -> Any:
+        arrived = list(replies)
+        if arrived and arrived[0].scalars.dtype in dtypes:
+            return right([replace(reply, scalars=other(reply.scalars, server, arrived)) for reply in arrived])
+        return right(arrived)
 
-def without_the_round(right: Any, server: Server, *asked: Any) -> dict[int, Plan]:
-    """Step seeds derive from the run's seed alone where they are not sent."""
-
-    def wrong(plan: Plan) -> Plan:
-        derived = isinstance(plan.seeds, DerivedSeeds)
-        return replace(plan, seeds=DerivedSeeds(server.run_seed, plan.K, plan.seeding)) if derived else plan
-
-    return replanned(server, right(*asked), wrong)
-
-
-def one_seed(right: Any, server: Server, *asked: Any) -> dict[int, Plan]:
-    """The directions of a step have seeds of their own, all the same."""
-
-    def wrong(plan: Plan) -> Plan:
-        own = tuple((seed[0],) * plan.P for seed in plan.seeds if isinstance(seed, tuple))
-        return replace(plan, seeds=own or plan.seeds)
-
-    return replanned(server, right(*asked), wrong)
-
-
-def accepted(right: Any, server: Server, reply: Reply) -> None:
-    """Looks only at who answers."""
-    if reply.client not in server._planned:
-        right(reply)
-
-
-def summed_votes(right: Any, _: Server, replies: Iterable[Reply]) -> Any:
-    """Adds up what is sent instead of signs: who says 100 has a hundred votes."""
-    arrived = list(replies)
-    if arrived and arrived[0].scalars.dtype == np.int8:
-        said = np.where(np.sum([reply.scalars for reply in arrived], axis=0) >= 0, 1, -1).astype(np.int8)
-        arrived = [replace(reply, scalars=said) for reply in arrived]
-    return right(arrived)
-
-
-# Weights ---------------------------------------------------------------------------------------------------------
+    return aggregate
 
 
 def _reweighed(wrong: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Wrong:
@@ -373,24 +312,6 @@ def said_again(right: Any, weights: Weights, client: int, n: int) -> None:
     """Lets a client say another number of examples later."""
     weights.examples.pop(client, None)
     right(client, n)
-
-
-def any_number(right: Any, weights: Weights, client: int, n: int) -> None:
-    """Takes whatever number a client says first."""
-    if weights.examples.setdefault(client, n) != n:
-        right(client, n)
-
-
-def by_the_number_of_clients(right: Any, server: Server, replies: Iterable[Reply]) -> Any:
-    """Divides the weighed sum by how many clients answered."""
-    arrived = list(replies)
-    if weights := server.weights.of(reply.client for reply in arrived):
-        much = np.float32(sum(weights) / len(weights))
-        arrived = [replace(reply, scalars=much * reply.scalars) for reply in arrived]
-    return right(arrived)
-
-
-# Ledgers ---------------------------------------------------------------------------------------------------------
 
 
 def _uncounted(kind: type, way: str, forget: Callable[[Traffic, Any], Traffic]) -> Wrong:
@@ -418,17 +339,6 @@ def earlier_sums(right: Any, ledger: Ledger, client: int, message: Any, *, upwar
 
 
 _CLOCK = itertools.count()
-
-
-def _seeded(seed: Callable[[], int]) -> Wrong:
-    """A server of another seed than the case's."""
-
-    def made(right: Any, _: Planted, case: Case, *, with_model: bool = True) -> Any:
-        server = right(case, with_model=with_model)
-        server.seed = seed()
-        return server
-
-    return made
 
 
 def shared_batches(right: Any, planted: Planted, case: Case, i: int, objective: Objective | None = None) -> Any:
@@ -511,14 +421,6 @@ def mean_norm(rule: ClippedMean, replies: Sequence[Any]) -> Any:
     return ClippedMean(float(np.mean([np.linalg.norm(reply.astype(np.float64)) for reply in replies])))(replies)
 
 
-def lost_key(right: Any, _: Planted, case: Case, i: int, key: int) -> Any:
-    """Client 0 never got the private key."""
-    client = right(case, i, key)
-    if i == 0:
-        client.replica.private_key = None
-    return client
-
-
 def the_other_way(right: Any, _: Planted, case: Case, i: int, objective: Perturbable) -> Any:
     """Lean clients that walk to x − μz."""
     other: Any = copy.copy(objective)
@@ -527,11 +429,6 @@ def the_other_way(right: Any, _: Planted, case: Case, i: int, objective: Perturb
 
 
 # Backends --------------------------------------------------------------------------------------------------------
-
-
-def fused(_: Any, __: ByInstruction, r: _Floats, c: np.float32, z: _F32) -> None:
-    """The product is not rounded before the sum."""
-    r[:] = (np.longdouble(c) * z.astype(np.longdouble) + r).astype(r.dtype)
 
 
 def swapped_words(right: Any, _: ByInstruction, key: int, direction: int, first: int, count: int, *of: Any) -> Any:
@@ -606,20 +503,27 @@ _CLIPPED = "clipped-means-keep-the-norm"
 
 plant({
     # Leaves the local steps in its replica.
-    "revert-forgotten": (_REVERT, Client, "handle", lambda _, client, plan: _stepped(client, plan)[1]),
-    "momentum-not-reverted": (_REVERT, Client, "handle", x_alone),
-    "revert-by-arithmetic": (_REVERT, Client, "handle", by_arithmetic),
-    "maximum-not-reverted": (_REVERT, Client, "handle", all_but_the_maximum),
-    "grid-undone-in-part": (_REVERT, Client, "handle", all_but_the_first),
+    "revert-forgotten": (_REVERT, Client, "handle", _undone(lambda *_: None)),
+    # Brings back x alone.
+    "momentum-not-reverted": (_REVERT, Client, "handle", _undone(lambda replica, before, _: replica.x.copy_(before.x))),
+    "revert-by-arithmetic": (_REVERT, Client, "handle", _undone(by_arithmetic)),
+    "maximum-not-reverted": (_REVERT, Client, "handle", _undone(all_but_the_maximum)),
+    "grid-undone-in-part": (_REVERT, Client, "handle", _undone(all_but_the_first, only=GridSgd)),
     "state-of-own-scalars": (_REVERT, Client, "handle", own_scalars),
     # Replays what it missed with the learning rate of the plan.
     "learning-rate-of-the-present": (_REBUILT, Client, "handle", lambda right, _, plan: right(
         replace(plan, records=tuple(replace(record, eta=plan.eta) for record in plan.records))
     )),
     "lacking-records-not-missed": (_REBUILT, Client, "_catch_up", lacking),
-    "client-order-changed": ("reply-order-does-not-matter", Server, "aggregate", in_order_of_arrival),
+    # Adds the scalars in float32 in the order in which they arrive.
+    "client-order-changed": ("reply-order-does-not-matter", Server, "aggregate", taken(
+        lambda _, __, arrived: sum(reply.scalars for reply in arrived) / np.float32(len(arrived)), np.float32
+    )),
     "round-skipped": (_REBUILT, Replica, "catch_up", without_the_second),
-    "rate-of-the-last-for-all": ("history-in-pieces-equals-in-one-go", Replica, "catch_up", last_rate),
+    # Replays a lag with the learning rate of its last round.
+    "rate-of-the-last-for-all": ("history-in-pieces-equals-in-one-go", Replica, "catch_up", lambda right, _, records: (
+        right([replace(record, eta=records[-1].eta) for record in records])
+    )),
     "decay-forgotten": (_RECURSION, Replica, "_program", without_decay),
     # Adds the estimate of the gradient, as all others do.
     "steps-go-uphill": (_RECURSION, Replica, "_real", lambda right, _, step: replace(
@@ -630,21 +534,42 @@ plant({
         right(step), last=True
     )),
     "gap-accepted": ("a-gap-is-refused", Replica, "catch_up", over_a_gap),
-    "writes-to-shared-vectors": ("clients-may-share-what-is-equal", Replica, "own", not_its_own),
+    # Steps on in vectors that others hold too.
+    "writes-to-shared-vectors": ("clients-may-share-what-is-equal", Replica, "own", (
+        lambda _, replica: setattr(replica, "_shared", False)
+    )),
     "tensors-restart-the-stream": ("whole-vector-equals-per-tensor", Replica, "_run", each_from_0),
     "sums-in-single": (_RECURSION, PooledReplica, "_apply_all", sums_in_single),
     "place-off-by-one": (_RECURSION, PooledReplica, "_apply_all", the_sum_beside),
-    "pruned-too-far": (_PRUNING, Server, "aggregate", forgets_too_much),
+    # Forgets what only the client that is furthest on has.
+    "pruned-too-far": (_PRUNING, Server, "aggregate", then(
+        lambda server, _: server.history.prune(max(server.held, default=server.round))
+    )),
     "never-pruned": (_PRUNING, Server, "aggregate", forgets_nothing),
     "pull-without-state": ("dense-pull-equals-replay", Server, "dense_model", without_state),
-    "pull-prunes-for-all": ("any-order-of-events-keeps-the-bits", Server, "note_dense_pull", forgets_for_all),
-    # Plans a round with the learning rate of the one before.
-    "rate-of-the-round-before": (_RECURSION, Server, "plan_round", lambda right, server, *asked: replanned(
-        server, right(*asked), lambda plan: replace(plan, eta=server.eta(max(server.round - 1, 0)))
+    # Forgets all records when one client has pulled the model.
+    "pull-prunes-for-all": ("any-order-of-events-keeps-the-bits", Server, "note_dense_pull", then(
+        lambda server, _: server.history.prune(server.round)
     )),
-    "model-decides": ("the-server-needs-no-model", Server, "aggregate", halved),
-    "round-forgotten-in-seeds": ("fewer-seeds-give-the-same-models", Server, "plan_round", without_the_round),
-    "one-seed-for-all-directions": ("each-direction-can-have-its-seed", Server, "plan_round", one_seed),
+    # Plans a round with the learning rate of the one before.
+    "rate-of-the-round-before": (_RECURSION, Server, "plan_round", planned(
+        lambda server, plan: replace(plan, eta=server.eta(max(server.round - 1, 0)))
+    )),
+    # Halves every scalar where it keeps no model.
+    "model-decides": ("the-server-needs-no-model", Server, "aggregate", taken(
+        lambda g, server, _: np.float32(0.5) * g if server.replica is None else g, np.float32
+    )),
+    # Step seeds derive from the run's seed alone where they are not sent.
+    "round-forgotten-in-seeds": ("fewer-seeds-give-the-same-models", Server, "plan_round", planned(
+        lambda server, plan: replace(plan, seeds=DerivedSeeds(server.run_seed, plan.K, plan.seeding))
+        if isinstance(plan.seeds, DerivedSeeds) else plan
+    )),
+    # The directions of a step have seeds of their own, all the same.
+    "one-seed-for-all-directions": ("each-direction-can-have-its-seed", Server, "plan_round", planned(
+        lambda _, plan: replace(
+            plan, seeds=tuple(seed[:1] * plan.P for seed in plan.seeds if isinstance(seed, tuple)) or plan.seeds
+        )
+    )),
     # Sends everybody everything from the start.
     "report-ignored": ("clients-can-track-their-round", Server, "_held", lambda right, server, *asked: dict.fromkeys(
         right(*asked), server.history.start
@@ -653,8 +578,15 @@ plant({
     "queue-too-long": ("a-bounded-history-is-enough", Server, "_prune", lambda _, server: server.history.prune(
         server.round - server.keep - 1 if server.keep else 0
     )),
-    "any-reply-accepted": (_REFUSED, Server, "check", accepted),
-    "votes-have-weights": (_REFUSED, Server, "aggregate", summed_votes),
+    # Looks only at who answers.
+    "any-reply-accepted": (_REFUSED, Server, "check", lambda right, server, reply: (
+        None if reply.client in server._planned else right(reply)
+    )),
+    # Adds up what is sent instead of signs: who says 100 has a hundred votes.
+    "votes-have-weights": (_REFUSED, Server, "aggregate", taken(
+        lambda _, __, arrived: np.int8(2) * (np.sum([reply.scalars for reply in arrived], axis=0) >= 0) - np.int8(1),
+        np.int8,
+    )),
     # Gives every client the same weight, whatever it has said.
     "weights-ignored": (_WEIGHED, Weights, "of", _reweighed(lambda weights: (1,) * len(weights))),
     # Gives each client the weight of the one that stands after it among those that answered.
@@ -668,8 +600,15 @@ plant({
         lambda weights: tuple(map(math.isqrt, weights))
     )),
     "numbers-may-change": (_WEIGHED, Weights, "note", said_again),
-    "any-number-of-examples": (_WEIGHED, Weights, "note", any_number),
-    "divided-by-the-number-of-clients": (_WEIGHED, Server, "aggregate", by_the_number_of_clients),
+    # Takes whatever number a client says first.
+    "any-number-of-examples": (_WEIGHED, Weights, "note", lambda right, weights, client, n: (
+        None if weights.examples.setdefault(client, n) == n else right(client, n)
+    )),
+    # Divides the weighed sum by how many clients answered.
+    "divided-by-the-number-of-clients": (_WEIGHED, Server, "aggregate", taken(
+        lambda g, server, arrived: np.float32(np.mean(server.weights.of(own.client for own in arrived) or (1,))) * g,
+        np.float32,
+    )),
     # Counts no element of a model that is sent.
     "pull-not-counted": ("pulling-or-replaying-is-a-matter-of-cost", Ledger, "sent", _uncounted(
         Dense, "down", lambda counts, model: replace(counts, scalars=counts.scalars - model.x.size)
@@ -683,8 +622,8 @@ plant({
         Reply, "up", lambda counts, _: replace(counts, bytes=counts.bytes - HEADER_BYTES)
     )),
     "sums-of-an-earlier-round": (_REBUILT, Ledger, "sent", earlier_sums),
-    "seed-of-the-clock": (_REPEATS, Planted, "server", _seeded(lambda: next(_CLOCK))),
-    "seed-ignored": (_REPEATS, Planted, "server", _seeded(lambda: 0)),
+    "seed-of-the-clock": (_REPEATS, Planted, "server", then(lambda _, server: setattr(server, "seed", next(_CLOCK)))),
+    "seed-ignored": (_REPEATS, Planted, "server", then(lambda _, server: setattr(server, "seed", 0))),
     # Draws other seeds where there is another number of clients.
     "seeds-of-so-many-clients": (_JOINS, Server, "run_seed", lambda _, server: noise.derive_seed(
         server.seed, server.M
@@ -728,7 +667,10 @@ plant({
     "directions-repeat": ("streams-are-functions-of-their-counters", Planted, "direction", (
         lambda right, _, seed, p, d, distribution: right(seed, p // 2, d, distribution)
     )),
-    "private-key-lost": ("private-keys-hide-the-directions", Planted, "keyed_client", lost_key),
+    # Client 0 never got the private key.
+    "private-key-lost": ("private-keys-hide-the-directions", Planted, "keyed_client", (
+        lambda right, _, case, i, key: right(case, i, key if i else None)
+    )),
     "lean-the-other-way": ("lean-clients-are-like-others", Planted, "lean_client", the_other_way),
     # Applies the record on top of its own local steps.
     "own-steps-not-corrected": (_SYNC, SyncReplica, "diverge", lambda _, __, taken: None),  # noqa: ARG005
@@ -736,7 +678,10 @@ plant({
     "corrected-in-single": (_SYNC, SyncReplica, "_correct", lambda _, replica, program, own, step: (
         replica.rule.emit_correction(program, replica._real(own), step, wide=False)
     )),
-    "fused-multiply-add": (_PROGRAMS, ByInstruction, "add", fused),
+    # The product is not rounded before the sum.
+    "fused-multiply-add": (_PROGRAMS, ByInstruction, "add", lambda _, __, r, c, z: (
+        np.copyto(r, np.longdouble(c) * z.astype(np.longdouble) + r, casting="unsafe")
+    )),
     "words-swapped": ("known-answers-are-given", ByInstruction, "directions", swapped_words),
     # A slice that does not begin where a tile begins gets the next tile's numbers.
     "tile-off-by-one": ("slices-and-backends-agree", ByInstruction, "directions", (
@@ -750,3 +695,133 @@ plant({
     "double-within-a-program": ("one-instruction-at-a-time-agrees", ByInstruction, "run", _DoubleWithinAProgram),
     "squares-in-order": ("square-sums-agree", ByInstruction, "tile_square_sums", in_order),
 })  # fmt: skip
+
+
+# Around somebody's own parts -----------------------------------------------------------------------------------
+
+
+class AroundFault(NamedTuple):
+    """A fault that can be put around a client, a replica or a server of anybody's: what it makes is spoiled.
+
+    So whoever wrote that part sees which laws would notice the like in his code.
+    """
+
+    part: str  # the method of ``Implementation`` that makes the part
+    caught_by: str  # the name of the law that is meant to catch it
+    method: str  # the method of that part which is spoiled
+    spoil: Wrong  # what is called instead
+
+
+def _nudged(snapshot: Snapshot) -> Snapshot:
+    x = snapshot.x.clone()
+    x[0] += 1
+    return replace(snapshot, x=x)
+
+
+def not_reverted(right: Any, client: Any, plan: Plan) -> Any:
+    reply = right(plan)
+    if plan.K > 1:
+        client.replica.restore(_nudged(client.replica.snapshot()))
+    return reply
+
+
+def skipped(right: Any, _: Any, plan: Plan) -> Any:
+    emptied = [replace(record, scalars=np.zeros_like(record.scalars)) for record in plan.records[:-1]]
+    return right(replace(plan, records=(*emptied, *plan.records[-1:])))
+
+
+def answered(right: Any, client: Any, plan: Plan) -> Any:
+    try:
+        return right(plan)
+    except InputError:
+        return Reply(client.id, plan.round, np.zeros((plan.K, plan.P), np.float32))
+
+
+def skipped_over(right: Any, replica: Any, records: Iterable[RoundRecord]) -> None:
+    records = list(records)
+    try:
+        right(records)
+    except InputError:
+        for record in records:
+            replica.restore(replace(replica.snapshot(), round=record.round))
+            right([record])
+
+
+def again(right: Any, replica: Any, records: Iterable[RoundRecord]) -> None:
+    records = list(records)
+    if records and records[0].round < replica.round:  # the first one once more, and then as it should be
+        there = replica.round
+        replica.restore(replace(replica.snapshot(), round=records[0].round))
+        right(records[:1])
+        replica.restore(replace(replica.snapshot(), round=there))
+    right(records)
+
+
+def forgotten(right: Any, server: Any, replies: Iterable[Reply]) -> Any:
+    record = right(replies)
+    kept: Any = copy.copy(server.history)
+    kept.prune(server.round)
+    server.history = kept
+    return record
+
+
+def left_out(right: Any, server: Any, replies: Iterable[Reply]) -> Any:
+    replies = list(replies)
+    try:
+        return right(replies)
+    except InputError:
+        good = [own for own in replies if own.round == server.round and np.isfinite(own.scalars).all()]
+        return right(list({own.client: own for own in good}.values()))
+
+
+AROUND = {
+    "the-model-is-not-reverted": AroundFault("client", "revert-leaves-every-bit", "handle", not_reverted),
+    "what-was-missed-is-skipped": AroundFault("client", _REBUILT, "handle", skipped),
+    "a-plan-that-lacks-records-is-answered": AroundFault("client", _REBUILT, "handle", answered),
+    "scalars-depend-on-chance": AroundFault(
+        "client", "runs-repeat-from-one-seed", "handle", sent(
+            lambda g, _: g * np.random.default_rng().uniform(0.5, 1.5)
+        )
+    ),
+    "a-gap-is-skipped-over": AroundFault("replica", "a-gap-is-refused", "catch_up", skipped_over),
+    "a-record-that-is-known-is-applied-again": AroundFault(
+        "replica", "history-in-pieces-equals-in-one-go", "catch_up", again
+    ),
+    "another-model-is-handed-out": AroundFault(
+        "server", "dense-pull-equals-replay", "dense_model", lambda right, _: _nudged(right())
+    ),
+    "the-first-reply-is-taken": AroundFault("server", "reply-order-does-not-matter", "aggregate", taken(
+        lambda _, __, arrived: arrived[0].scalars, np.float32, np.int8
+    )),
+    "records-are-forgotten-too-early": AroundFault("server", "pruning-keeps-what-is-needed", "aggregate", forgotten),
+    "a-bad-reply-is-left-out-in-silence": AroundFault("server", "bad-replies-are-refused", "aggregate", left_out),
+}  # fmt: skip
+"""The faults by name."""
+
+
+class _Spoiled:
+    """A part with one method that is another; whatever else it has is the part's."""
+
+    def __init__(self, of: Any, fault: AroundFault) -> None:
+        vars(self).update(_of=of, _fault=fault)
+
+    def __getattr__(self, name: str) -> Any:
+        own = getattr(self._of, name)
+        return partial(self._fault.spoil, own, self._of) if name == self._fault.method else own
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._of, name, value)
+
+
+def around(target: Implementation) -> tuple[dict[str, Any], dict[str, str]]:
+    """The target with each fault, by its name, and the faults that cannot be put there, with the reason."""
+    planted: dict[str, Any] = {}
+    left: dict[str, str] = {}
+    for name, fault in AROUND.items():
+        if fault.part not in target.replaced:
+            left[name] = f"the {fault.part} is the lab's"
+            continue
+        planted[name] = spoiled = cast("Any", copy.copy(target))
+        make, spoiled.caught_by = getattr(fitted(target), fault.part), fault.caught_by
+        setattr(spoiled, fault.part, lambda *of, own=fault, make=make, **named: _Spoiled(make(*of, **named), own))
+    return planted, left

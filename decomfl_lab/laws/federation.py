@@ -1,6 +1,7 @@
 """The laws of a federation. Each is a function of an implementation and drawn inputs; see ``law``."""
 
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -11,23 +12,19 @@ from decomfl_lab.engines.base import wide_dtype
 from decomfl_lab.errors import InputError
 from decomfl_lab.laws import strategies as draw_from
 from decomfl_lab.laws.contract import (
-    AnyClient,
     Case,
-    Heard,
     Implementation,
     Participation,
     Played,
-    RoundWatch,
     model_of,
     play,
     sums_or,
     variant,
 )
-from decomfl_lab.laws.measurement import MeasurementWatch
-from decomfl_lab.laws.recursion import WrittenOut
-from decomfl_lab.laws.register import LawBrokenError, Model, bits, law, refused, same
+from decomfl_lab.laws.measurement import MeasurementWatch, WrittenOut
+from decomfl_lab.laws.register import LawBrokenError, bits, law, refused, same
 from decomfl_lab.protocol.delivery import Delivery
-from decomfl_lab.protocol.messages import Message, Plan, Reply, RunSeed
+from decomfl_lab.protocol.messages import Message, Reply, RunSeed
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.records.record import History
 from decomfl_lab.replicas.rules import Momentum, Sgd
@@ -92,27 +89,19 @@ def pruning_keeps_what_is_needed(implementation: Implementation, case: Case) -> 
         same(f"records missing for client {i}", needed - rounds, set())
 
 
-class _Reverts(RoundWatch):
-    """Looks on, and compares each client's model before and after its local steps."""
-
-    def __init__(self) -> None:
-        self.before: dict[int, Model] = {}
-
-    def planned(self, client: AnyClient, plan: Plan) -> None:
-        """See ``RoundWatch``."""
-        client.replica.catch_up(plan.records)
-        self.before[client.id] = model_of(client.replica)
-
-    def replied(self, client: AnyClient, plan: Plan, reply: Reply) -> None:  # noqa: ARG002
-        """See ``RoundWatch``."""
-        what = f"in round {plan.round}, model of client {client.id} after local updates and revert"
-        same(what, model_of(client.replica), self.before[client.id])
-
-
 @law(draw_from.cases())
 def revert_leaves_every_bit(implementation: Implementation, case: Case) -> None:
     """local updates followed by the revert leave every bit of x and of the optimizer state."""
-    play(implementation, case, watch=_Reverts())
+    played = play(implementation, case, rounds=())
+    for at in case.rounds:
+        replies: list[Reply] = []
+        for client, plan in played.plans(at.clients):
+            client.replica.catch_up(plan.records)
+            before = model_of(client.replica)
+            replies.append(client.handle(plan))
+            what = f"in round {plan.round}, model of client {client.id} after local updates and revert"
+            same(what, model_of(client.replica), before)
+        played.server.aggregate(reply for reply in replies if reply.client not in at.lost)
 
 
 @law(draw_from.cases())
@@ -172,10 +161,8 @@ def a_gap_is_refused(implementation: Implementation, case: Case) -> None:
     records = play(implementation, case).records
     replica = implementation.replica(case)
     for record in records[1:]:
-        before, otherwise = (
-            model_of(replica),
-            f"a replica at round {replica.round} took the record of round {record.round}",
-        )
+        before = model_of(replica)
+        otherwise = f"a replica at round {replica.round} took the record of round {record.round}"
         refused(otherwise, partial(replica.catch_up, [record]))
         same("model after a refused record", model_of(replica), before)
 
@@ -184,9 +171,7 @@ def a_gap_is_refused(implementation: Implementation, case: Case) -> None:
 def ledger_counts_what_is_sent(implementation: Implementation, case: Case) -> None:
     """the ledger counts K·P scalars a reply and a record sent, the seeds of its mode, and the bytes really encoded."""
     played = play(implementation, case)
-    track = case.tracking is Tracking.CLIENTS
-    held = [0] * case.M
-    told: set[int] = set()
+    held, told = [0] * case.M, set[int]()
     wanted = [{"scalars up": 0, "scalars down": 0, "seeds down": 0} for _ in held]
     for r, at in enumerate(case.rounds):
         for i in at.clients:
@@ -198,7 +183,8 @@ def ledger_counts_what_is_sent(implementation: Implementation, case: Case) -> No
             seeds += case.seeding.needs_run_seed and i not in told
             told |= {i} - at.lost  # until it answers nobody knows whether it was told
             row["seeds down"] += seeds
-            if track or i not in at.lost:  # a client knows what it holds, whatever became of its reply
+            # A client knows what it holds, whatever became of its reply.
+            if case.tracking is Tracking.CLIENTS or i not in at.lost:
                 held[i] = r
     for i, (up, down) in enumerate(zip(played.ledger.up, played.ledger.down, strict=True)):
         found = {"scalars up": up.scalars, "scalars down": down.scalars, "seeds down": down.seeds}
@@ -329,8 +315,7 @@ def who_joins_equals_who_was_never_sampled(implementation: Implementation, case:
     more = variant(implementation, case, M=case.M + 1)
     earlier = case.rounds[:joins]
     later = [Participation((*at.clients, case.M), at.lost) for at in case.rounds[joins:]]
-    told, heard = Heard(len(earlier)), Heard()
-    there = play(implementation, more, (*earlier, *later), watch=heard)
+    there = play(implementation, more, (*earlier, *later))
     played = play(implementation, case, earlier)
     same(f"records of the {len(earlier)} rounds before client {case.M} joined", played.records, there.records[:joins])
     server: Any = implementation.server(more)  # with the model, all records, and what it remembers of the others
@@ -341,16 +326,100 @@ def who_joins_equals_who_was_never_sampled(implementation: Implementation, case:
     delivery = Delivery(server, ledger=ledger, decode=implementation.decode)
     delivery.told = played.delivery.told
     clients = [*played.clients, implementation.client(more, case.M)]
-    grown = Played(delivery, clients, records=played.records, watch=told)
+    grown = Played(delivery, clients, records=played.records)
     for at in later:
         grown.play_round(at)
-    for (r, i), plan in told.plans.items():
-        wanted = heard.plans[r, i]
+    for (r, i), (plan, reply) in grown.heard.items():
+        wanted, answer = there.heard[r, i]
         same(f"records sent to client {i} in round {r}", plan.records, wanted.records)
         same(f"plan of client {i} in round {r}", plan, wanted)
-        same(f"scalars of client {i} in round {r}", bits(told.replies[r, i].scalars), bits(heard.replies[r, i].scalars))
+        same(f"scalars of client {i} in round {r}", bits(reply.scalars), bits(answer.scalars))
     same(f"bytes down to and up from client {case.M}", grown.carried[case.M], there.carried[case.M])
     same("records", grown.records, there.records)
     same("model of the server", grown.server_model, there.server_model)
     for i in range(more.M):
         same(f"model of client {i}", grown.model_after(i), there.model_after(i))
+
+
+# A federation as a state machine: rounds, lost replies, pulls, catch-ups and restarts in any order --------------------
+
+_CLIENTS = st.integers(0, 4)
+
+
+@dataclass(frozen=True)
+class Event:
+    """What happens: a round, or something to one client, or the server's restart; clients are counted modulo M."""
+
+    kind: str
+    clients: tuple[int, ...] = (0,)
+    lost: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        whose = f", clients {', '.join(map(str, self.clients))}" if "server" not in self.kind else ""
+        return f"{self.kind}{whose}" + f", replies lost of {', '.join(map(str, self.lost))}" * bool(self.lost)
+
+
+events = st.one_of(
+    st.builds(
+        Event,
+        st.just("round"),
+        st.lists(_CLIENTS, min_size=1, max_size=5).map(tuple),
+        st.lists(_CLIENTS, max_size=4).map(tuple),
+    ),
+    st.builds(Event, st.sampled_from(("catch up", "pull", "client restarts")), st.tuples(_CLIENTS)),
+    st.just(Event("server restarts")),
+)
+
+
+@law(
+    draw_from.cases(max_rounds=1).map(lambda case: replace(case, rounds=())),
+    st.sampled_from((0, 0, 1, 3)),
+    st.lists(events, min_size=1, max_size=15),
+)
+def any_order_of_events_keeps_the_bits(
+    implementation: Implementation, case: Case, keep: int, happens: Sequence[Event]
+) -> None:
+    """whatever happens in whatever order, every replica has the bits of the server's model of its round, and no record
+    that somebody needs is forgotten.
+    """
+    case = variant(implementation, case, keep=keep)
+    played = play(implementation, case)
+    models = [played.server_model]
+    for event in happens:
+        server, i = played.server, event.clients[0] % case.M
+        client = played.clients[i]
+        match event.kind:
+            case "round":
+                # Who takes part if it is a round; the first one's reply is never lost.
+                first, *others = dict.fromkeys(i % case.M for i in event.clients)
+                lost = frozenset(i % case.M for i in event.lost) & set(others)
+                played.play_round(Participation((first, *others), lost))
+            case "catch up":
+                played.bring_up(i)
+                same(f"round of client {i} after {event}", client.replica.round, server.round)
+            case "pull":
+                client.replica.restore(server.dense_model())
+                server.note_dense_pull(i)
+            case "client restarts":  # from its saved model, and it must be told the run's seed again
+                fresh = implementation.client(case, i)
+                fresh.replica.restore(client.replica.snapshot())
+                played.clients[i] = fresh
+                played.delivery.told.discard(i)
+            case "server restarts":  # from its stored model, records and what it remembers of its clients
+                again: Any = implementation.server(case)
+                again.replica.restore(server.dense_model())
+                kept = server.history.since(server.history.start)
+                stored = implementation.decode(implementation.encode(kept), server.run_seed)
+                assert isinstance(stored, tuple)
+                again.history, again.held = History(stored, server.history.start), list(server.held)
+                played.delivery.server = again
+        server = played.server
+        models[server.round :] = [played.server_model]
+        for i, client in enumerate(played.clients):
+            same(f"model of client {i} after {event}", model_of(client.replica), models[client.replica.round])
+        needed = min(client.replica.round for client in played.clients)
+        reach = max(needed, server.round - keep) if keep else needed
+        if server.history.start > reach:
+            raise LawBrokenError(f"the oldest record after {event} is of round {server.history.start}, not {reach}")
+        if keep and len(server.history) > keep:
+            raise LawBrokenError(f"{len(server.history)} records are kept after {event}, {keep} may be")

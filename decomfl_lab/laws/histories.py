@@ -10,7 +10,7 @@ import heapq
 import itertools
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -45,18 +45,15 @@ from decomfl_lab.laws.world import (
 )
 from decomfl_lab.objectives.objective import Objective
 from decomfl_lab.outside import Saved, SavedFederation
-from decomfl_lab.protocol.aggregation import weighed_mean
+from decomfl_lab.protocol.aggregation import Weights, weighed_mean
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.delivery import Delivery, receive
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.protocol.messages import Dense, Held, Message, Plan, Reply
-from decomfl_lab.protocol.policy import PullPolicy
-from decomfl_lab.protocol.server import Server, Tracking
+from decomfl_lab.protocol.server import PullPolicy, Server, Terms, Tracking
 from decomfl_lab.protocol.session import Coordinator, Frames, Host
-from decomfl_lab.protocol.terms import Terms
-from decomfl_lab.protocol.weights import Weights
 from decomfl_lab.protocol.wire import decode, split_frame
-from decomfl_lab.records.record import RoundRecord, ScalarArray
+from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import Momentum
 
@@ -120,6 +117,7 @@ class Stand(Implementation):
     def __init__(self) -> None:
         self.decode = cache(super().decode)  # type: ignore[method-assign]
         self._encoded: dict[Any, bytes] = {}
+        self._first = _Chain(case_of(SIMPLEST).initial(), Momentum(0.5))  # the replica at x_0, which all settings share
 
     def encode(self, message: Message) -> bytes:
         """See ``Implementation``."""
@@ -127,11 +125,6 @@ class Stand(Implementation):
         if key not in self._encoded:
             self._encoded[key] = super().encode(message)
         return self._encoded[key]
-
-    @cached_property
-    def _first(self) -> _Chain:
-        """The replica at x_0, which all settings share."""
-        return _Chain(case_of(SIMPLEST).initial(), Momentum(0.5))
 
     def _replica(self, case: Case, *, per_tensor: bool = False) -> Any:  # noqa: ARG002
         return self._first.clone()
@@ -159,7 +152,7 @@ class Sessions(World):
     time may refuse to go on, in words, while there are faults; it opens the round again, or is started again.
     """
 
-    _server: RemoteFederation | None = None
+    _server: Any = None  # the process under way
     _saved: Saved | None = None
     _began: float | None = None  # when the round under way did
     _ends = 0
@@ -218,7 +211,23 @@ class Sessions(World):
             self._ends += 1
             self.now += LATE
             self._say("the server is started again")
-        self._check(federation)
+        # What the disk has is what the server has, what clients held, and what a follower of the log knows.
+        whole, setting = self._file.getvalue(), self.setting
+        key = setting.clients, setting.sampled, setting.quorum, whole
+        digests, steps = self._own.once(key, self._replayed, whole)
+        for r, digest in self._given.items():
+            if r >= len(digests):
+                raise LawBrokenError(f"a client held a model of round {r}, but the log has {len(digests) - 1} rounds")
+            same(f"the model of round {r} that clients held", digest, digests[r])
+        same("the last model", federation.observer.digest(), digests[-1])
+        same("the local steps that the server counts", federation.coordinator.steps, steps)
+        delivery = self._delivery()
+        follower = Coordinator(delivery, RUN)
+        with Log.open(File(whole)) as log:  # type: ignore[arg-type]
+            for entry in log.entries():
+                follower.repeat(entry)
+        known, knows = ((own.told, own.pulls, own.server.held, own.ledger) for own in (delivery, federation.delivery))
+        same("what a server knows that follows the log", knows, known)
 
     def close(self) -> None:
         """See ``Carrier``."""
@@ -228,7 +237,6 @@ class Sessions(World):
 
     def _takes(self, i: int, frame: bytes) -> None:  # noqa: ARG002
         """Nobody is told that its model is wrong, unless bits of one changed or somebody began from another x_0."""
-        assert self._server is not None
         if not self._has_rotten:
             same("how often a client is told that its model is wrong", self._server.coordinator.healed, 0)
 
@@ -236,7 +244,6 @@ class Sessions(World):
         """A server waits no longer than it may, where a round has one exchange."""
         if self._began is None or self.setting.tracking is Tracking.CLIENTS:
             return
-        assert self._server is not None
         limit, deadline = self._began + PATIENCE, self.setting.deadline
         if deadline is not None and len(self._server.coordinator.replies) >= self.setting.quorum:
             limit = max(self._began + deadline, self.now)
@@ -308,25 +315,6 @@ class Sessions(World):
                 return
         same("the digests of all clients at the end", digests, right)
 
-    def _check(self, federation: RemoteFederation) -> None:
-        """What the disk has is what the server has, what clients held, and what a follower of the log knows."""
-        whole, setting = self._file.getvalue(), self.setting
-        key = setting.clients, setting.sampled, setting.quorum, whole
-        digests, steps = self._own.once(key, self._replayed, whole)
-        for r, digest in self._given.items():
-            if r >= len(digests):
-                raise LawBrokenError(f"a client held a model of round {r}, but the log has {len(digests) - 1} rounds")
-            same(f"the model of round {r} that clients held", digest, digests[r])
-        same("the last model", federation.observer.digest(), digests[-1])
-        same("the local steps that the server counts", federation.coordinator.steps, steps)
-        delivery = self._delivery()
-        follower = Coordinator(delivery, RUN)
-        with Log.open(File(whole)) as log:  # type: ignore[arg-type]
-            for entry in log.entries():
-                follower.repeat(entry.record, entry.sampled, entry.answered, entry.held, entry.examples)
-        known, knows = ((own.told, own.pulls, own.server.held, own.ledger) for own in (delivery, federation.delivery))
-        same("what a server knows that follows the log", knows, known)
-
     def _replayed(self, whole: bytes) -> tuple[list[str], list[int]]:
         """The digests of all models of a log, and each client's local steps, if its records are what they have to be.
 
@@ -354,17 +342,14 @@ class Sessions(World):
                 digests.append(replica.digest())
         return digests, steps
 
-    def _measured(self, i: int, steps: int, replica: Any) -> ScalarArray:
+    def _measured(self, i: int, steps: int, replica: Any) -> Any:
         """What client i measures at this model in its local steps ``steps``, ``steps`` + 1, ..."""
         terms, r = Terms.of(self._delivery().server), replica.round
         assert terms.eta is not None
         client = self._client(i)
         client.replica.restore(replica.snapshot())
         client.steps_taken = steps
-        scalars: ScalarArray = client.handle(
-            Plan(r, terms.eta(r), terms.P(r), terms.distribution, terms.seeds(r))
-        ).scalars
-        return scalars
+        return client.handle(Plan(r, terms.eta(r), terms.P(r), terms.distribution, terms.seeds(r))).scalars
 
 
 # Deliveries -----------------------------------------------------------------------------------------------------------
@@ -506,13 +491,7 @@ class Deliveries(World):
             return ()
 
         self._exchange(self._due, takes)
-        self._closes(r)
-
-    def _exchange(self, frames: Mapping[int, Any], take: Any) -> None:
-        self.exchange(Frames(frames, {}, lambda i: frames[i]), take, WAITS)
-
-    def _closes(self, r: int) -> None:
-        """The round ends with the replies that came, if there are any; one that is late or doubled changes nothing."""
+        # The round ends with the replies that came, if there are any; one that is late or doubled changes nothing.
         right = {i: reply for i, reply in self._answers if reply.round == r and i in self._due}
         late = [reply for _, reply in self._answers if reply.round < r]
         record = None
@@ -537,9 +516,11 @@ class Deliveries(World):
         self._due = {}
         self._check()
 
-    def _record(self, replies: Sequence[Reply]) -> RoundRecord:
-        record: RoundRecord = self._delivery.close([self._own.implementation.encode(reply) for reply in replies])
-        return record
+    def _exchange(self, frames: Mapping[int, Any], take: Any) -> None:
+        self.exchange(Frames(frames, {}, lambda i: frames[i]), take, WAITS)
+
+    def _record(self, replies: Sequence[Reply]) -> Any:
+        return self._delivery.close([self._own.implementation.encode(reply) for reply in replies])
 
     def _check(self) -> None:
         """The server's model and records, and that it keeps what clients need."""

@@ -20,7 +20,7 @@ import itertools
 import json
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -124,11 +124,14 @@ class _Asked:
         self._functions, self._bits = functions, bits
         self.own, self.shared = dict(own), dict(shared)
 
-    def everybody(self) -> Iterator[Who]:
+    def everybody(self) -> list[Who]:
         """Every combination, in order."""
         sizes = {**self.own, **self.shared}
-        for values in itertools.product(*map(range, sizes.values())):
-            yield tuple(zip(sizes, values, strict=True))
+        return [tuple(zip(sizes, values, strict=True)) for values in itertools.product(*map(range, sizes.values()))]
+
+    def rows(self) -> Rows:
+        """What everybody has, in order, and once more."""
+        return [(who, self(who)) for who in self.everybody() * 2]
 
     def __call__(self, who: Who) -> Any:
         coordinates = dict(who)
@@ -172,7 +175,7 @@ def _shown(value: Any) -> str:
 
 def _drawn(asked: _Asked, cases: int, seed: int) -> None:
     """Ask in drawn orders and numbers; each has what it had when all were asked in order."""
-    everybody = list(asked.everybody())
+    everybody = asked.everybody()
     known = {who: asked(who) for who in everybody}
     told: list[str] = []
 
@@ -231,12 +234,13 @@ def verify_identity(
     asked = _Asked(noise, own, shared or {}, bits)
     if not (off is None or callable(off)):
         raise ValueError(f"off must be a function, got {off!r}")
-    everybody = list(asked.everybody())
     checks = {
-        **_of_rows(cache(lambda: [(who, asked(who)) for who in everybody * 2]), asked.own),
+        **_of_rows(cache(asked.rows), asked.own),
         "order-does-not-matter": lambda: _drawn(asked, cases, seed),
         "randomness-of-others-stays": lambda: _require_untouched(asked),
-        "off-draws-anew": lambda: _require_anew(_Asked(off, {**asked.own, **asked.shared}, {}, bits)),
+        "off-draws-anew": lambda: _require_distinct(
+            _Asked(off, {**asked.own, **asked.shared}, {}, bits).rows(), lambda who: who, None
+        ),
     }
     skipped = {"shared-agree": "no coordinate is shared"} if not asked.shared else {}
     if off is None:
@@ -244,7 +248,8 @@ def verify_identity(
     names = list(laws) or list(IDENTITY_LAWS)
     if unknown := [name for name in names if name not in IDENTITY_LAWS]:
         raise ValueError(f"laws must be among {', '.join(IDENTITY_LAWS)}, got {unknown[0]!r}")
-    return Outcomes(_outcome(name, checks[name], len(everybody), skipped.get(name, "")) for name in names)
+    count = len(asked.everybody())
+    return Outcomes(_outcome(name, checks[name], count, skipped.get(name, "")) for name in names)
 
 
 def _of_rows(rows: Callable[[], Rows], own: Collection[str]) -> dict[str, Callable[[], None]]:
@@ -269,10 +274,6 @@ def _require_untouched(asked: _Asked) -> None:
             raise _BrokenError(f"asking for {_told(who)} moves a random generator that others use, too")
 
 
-def _require_anew(alone: _Asked) -> None:
-    _require_distinct([(who, alone(who)) for who in alone.everybody()], lambda who: who, None)
-
-
 def _outcome(law: str, check: Callable[[], None], count: int, skipped: str = "") -> Outcome:
     if skipped:
         return Outcome(law, IDENTITY_LAWS[law], "skipped", 0, skipped)
@@ -287,17 +288,14 @@ def _outcome(law: str, check: Callable[[], None], count: int, skipped: str = "")
     return Outcome(law, IDENTITY_LAWS[law], status, count, told, seconds=seconds)  # type: ignore[arg-type]
 
 
-def read_identities(
-    path: Path | str, own: Sequence[str] = (), shared: Sequence[str] = (), laws: Iterable[str] = ()
-) -> Outcomes:
+def read_identities(path: Path | str, shared: Sequence[str] = (), laws: Iterable[str] = ()) -> Outcomes:
     """The laws of what processes have written down, a JSON object a line: its coordinates, and "noise".
 
         {"step": 0, "prompt": 1, "tp": 0, "noise": 1234567}
 
     Args:
         path: The file.
-        own: The own coordinates, by default all that are not shared.
-        shared: The shared ones.
+        shared: The shared coordinates; all others are own ones.
         laws: Names of the laws to try, by default all that rows can be put to.
 
     Raises:
@@ -321,12 +319,12 @@ def read_identities(
     if not rows:
         raise ValueError(f"{path} must have lines, got none")
     there = [name for name, _ in rows[0][0]]
-    for name in [*own, *shared]:
+    for name in shared:
         if name not in there:
             raise ValueError(f"coordinates must be among {', '.join(there)}, got {name!r}")
     if not there:
         raise ValueError(f"lines of {path} must have coordinates beside their noise, got none")
-    checks = _of_rows(lambda: rows, set(own) or set(there) - set(shared))
+    checks = _of_rows(lambda: rows, set(there) - set(shared))
     for law in laws:
         if law not in checks:
             raise ValueError(f"laws of lines must be among {', '.join(checks)}, got {law!r}")

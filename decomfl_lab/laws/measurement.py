@@ -16,27 +16,177 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
+from hypothesis import assume
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from decomfl_lab import noise
+from decomfl_lab.engines.base import wide_dtype
 from decomfl_lab.estimators.differences import ESTIMATORS, Estimator, Point
 from decomfl_lab.laws import strategies as draw_from
-from decomfl_lab.laws.contract import AnyClient, Case, Heard, Implementation, RoundWatch, Wavy, play
-from decomfl_lab.laws.recursion import WrittenOut
+from decomfl_lab.laws.contract import AnyClient, Case, Implementation, RoundWatch, Wavy, play
 from decomfl_lab.laws.register import LawBrokenError, bits, law, same
+from decomfl_lab.methods.fzoo import Normalised
 from decomfl_lab.methods.hiso import Whitened
+from decomfl_lab.noise import Program, reference
 from decomfl_lab.protocol.messages import Plan, Reply
-from decomfl_lab.protocol.policy import PullPolicy
+from decomfl_lab.protocol.server import PullPolicy
 from decomfl_lab.records.record import RoundRecord, ScalarArray
-from decomfl_lab.records.seeds import Seeding, draw_seeds
+from decomfl_lab.records.seeds import Picks, Seeding, StepSeed, draw_seeds, keyed, step_seed, stream_of
+from decomfl_lab.replicas.pool_sums import PooledSgd
+from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, Step, UpdateRule
 
 _Floats = NDArray[np.float64]
 _CORNERS = 10
 """Values that are put to the ends of their errors in every combination; of more values 2¹⁰ combinations are drawn."""
+
+
+# The paper's recursion written out in numpy: what whoever follows the records must hold, to the bit ------------------
+
+_Vector = np.ndarray[Any, Any]
+
+
+class WrittenOut:
+    """x and the optimizer's state, followed in numpy: every line is a formula of the rule's docstring."""
+
+    def __init__(self, case: Case, *, key: int | None = None, backend: str | None = None) -> None:
+        """The model of round 0; ``key`` is the clients' private key, ``backend`` makes the directions."""
+        self.case, self.key, self.backend = case, key, backend
+        x = case.initial()
+        start = x.to(wide_dtype(x)).numpy()
+        self.vectors = {"x": start}  # and the rule's slots by their names, float32 (also of 16-bit models) or float64
+        self.vectors |= {slot: np.full_like(start, case.rule.start(slot)) for slot in case.rule.slots}
+        if case.rule.pool:
+            self.vectors |= {"sums": np.zeros(case.pool, np.int32), "start": start}
+        self._made: dict[tuple[StepSeed, int], _Vector] = {}
+
+    def directions(self, seed: StepSeed, P: int) -> _Vector:
+        """z_p of a local step, float32 (P, d); those of the last few steps are kept."""
+        if (seed, P) not in self._made:
+            if len(self._made) > self.case.K:
+                self._made.clear()
+            streams = [stream_of(keyed(seed, self.key), p) for p in range(P)]
+            of, d = self.case.distribution, self.case.d
+            z = [noise.direction(*at, d, distribution=of, backend=self.backend) for at in streams]
+            self._made[seed, P] = np.stack(z)
+        return self._made[seed, P]
+
+    @property
+    def scale(self) -> _Vector | float:
+        """s, which directions are multiplied with, shape (d,); 1 where the rule scales none."""
+        slot = self.case.rule.scaling
+        return 1.0 if slot is None else self.vectors[slot]
+
+    def apply(self, record: RoundRecord, eta: float | None = None) -> None:
+        """The K local steps of a round's record, at the learning rate ``eta``, or the record's."""
+        eta = record.eta if eta is None else eta
+        for k, (seed, g) in enumerate(zip(record.seeds, record.scalars, strict=True), 1):
+            self._take(self.case.rule, seed, g, eta, last=k == record.K)
+
+    def after_local_step(self, seed: StepSeed, g: ScalarArray, eta: float) -> "WrittenOut":
+        """Another model: this one after a local step that a client takes between two measurements."""
+        other = WrittenOut.__new__(WrittenOut)
+        other.__dict__.update(self.__dict__)
+        other.vectors = dict(self.vectors)
+        rule = Sgd() if self.case.rule.pool else self.case.rule  # the sums of a pool are of whole rounds
+        other._take(rule, seed, g, eta, last=False)
+        return other
+
+    def _take(self, rule: UpdateRule, seed: StepSeed, g: ScalarArray, eta: float, *, last: bool) -> None:
+        step = Step(keyed(seed, self.key), g, eta, self.case.distribution, last)
+        _step(rule, self.vectors, g, list(self.directions(seed, len(g))), eta, step)
+
+
+def _narrow(v: _Vector, kind: str) -> _Vector:
+    """The nearest number of a 16-bit format, by torch's conversion."""
+    return torch.from_numpy(v).to(getattr(torch, kind)).float().numpy()
+
+
+def _step(rule: UpdateRule, v: dict[str, _Vector], g: _Vector, z: list[_Vector], eta: float, step: Step) -> None:
+    """One step of ``rule`` on the named vectors v, in numpy: every line is one formula of the rule's docstring."""
+    number, P = v["x"].dtype.type, g.size
+
+    def plus(vector: _Vector, factor: float) -> _Vector:
+        for g_p, z_p in zip(g, z, strict=True):
+            vector = vector + number(np.float32(factor / P * float(g_p))) * z_p.astype(vector.dtype)
+        return vector
+
+    match rule:
+        case _ if not type(rule).__module__.startswith("decomfl_lab."):
+            # A rule of somebody's own, of which nothing is known but its instructions: the reference runs them.
+            program = Program(list(v))
+            rule.emit(program, step)
+            v |= {name: vector.copy() for name, vector in v.items()}
+            noise.run(program, v, d=v["x"].size, backend="numpy")
+        case Sgd():
+            if rule.weight_decay:
+                v["x"] = v["x"] * number(1.0 - eta * rule.weight_decay)
+            v["x"] = plus(v["x"], -eta)
+        case Momentum():
+            w = 1.0 - rule.beta if rule.convention == "paper" else 1.0
+            m = v["momentum"] * number(rule.beta)
+            if rule.weight_decay:
+                m = m + number(w * rule.weight_decay) * v["x"]
+            v["momentum"] = plus(m, w)
+            v["x"] = v["x"] + number(-eta) * v["momentum"]
+        case SignSgd():
+            sign = np.sign(plus(np.zeros_like(v["x"]), 1.0))
+            if rule.weight_decay:
+                v["x"] = v["x"] * number(1.0 - eta * rule.weight_decay)
+            v["x"] = v["x"] + number(-eta) * sign
+        case AdaMM():
+            estimate = plus(np.zeros_like(v["x"]), 1.0)
+            v["momentum"] = v["momentum"] * number(rule.beta1) + number(1 - rule.beta1) * estimate
+            v["variance"] = v["variance"] * number(rule.beta2) + number(1 - rule.beta2) * (estimate * estimate)
+            v["maximum"] = np.maximum(v["maximum"], v["variance"])
+            ratio = v["momentum"] / (np.sqrt(v["maximum"]) + number(rule.epsilon))
+            if rule.weight_decay:
+                v["x"] = v["x"] * number(1.0 - eta * rule.weight_decay)
+            v["x"] = v["x"] + number(-eta) * ratio
+        case Whitened():
+            move = plus(np.zeros_like(v["x"]), 1.0) * v["scale"]
+            v["x"] = v["x"] + number(-eta) * move
+            if step.last:
+                square = np.square(move * v["scale"]) * number(1.0 - rule.nu)
+                v["scale"] = v["scale"] / np.sqrt(square + number(rule.nu))
+        case Normalised():
+            sigma = float(np.std(g.astype(np.float64), ddof=1)) if P > 1 else 0.0
+            v["x"] = plus(v["x"], -eta / sigma) if sigma else v["x"]
+        case GridSgd():
+            u = plus(np.zeros_like(v["x"]), -eta)
+            v["x"] = v["x"] + (np.rint(u / rule.quantum) * rule.quantum).astype(u.dtype)
+        case LowPrecision():
+            names = ["x", *rule.rule.slots]
+            if rule.rounding == "compensated":
+                for name in names:
+                    v[name] = v[name] + v[f"{name}.low"]
+            _step(rule.rule, v, g, z, eta, step)
+            for place, name in enumerate(names):
+                exact = v[name]
+                if rule.rounding == "stochastic":
+                    words = reference.rounding_words(step_seed(step.seed), place, 0, exact.size)
+                    v[name] = reference.narrow(exact, rule.dtype, words)
+                else:
+                    v[name] = _narrow(exact, rule.dtype)
+                if rule.rounding == "compensated":
+                    v[f"{name}.low"] = _narrow(exact - v[name], rule.dtype)
+        case PooledSgd():
+            assert isinstance(step.seed, Picks)
+            for g_p, j in zip(g, step.seed.places, strict=True):
+                v["sums"][j] += round(-eta / P * float(g_p) * 2**-rule.exponent)  # of Python: ties to even
+            v["x"] = v["start"]
+            for j in map(int, np.flatnonzero(v["sums"])):
+                z_j = noise.direction(step.seed.pool, j, v["x"].size, distribution=step.distribution, backend="numpy")
+                v["x"] = v["x"] + number(np.float32(v["sums"][j] * 2.0**rule.exponent)) * z_j.astype(v["x"].dtype)
+        case _:
+            assume(False)  # a new rule of the lab's, which has to be written out here
+
+
+# What is measured ----------------------------------------------------------------------------------------------------
 
 
 class MeasurementWatch(RoundWatch):
@@ -63,11 +213,10 @@ class MeasurementWatch(RoundWatch):
         self.P_before = 0
         self.losses = [Wavy(case.d, i) for i in range(case.M)]
 
-    def planned(self, client: AnyClient, plan: Plan) -> None:
-        """See ``RoundWatch``."""
-        if self.drifting:
-            client.replica.catch_up(plan.records)
-            self.model.vectors["x"] = client.replica.snapshot().x.cpu().numpy()
+    def asks(self, client: AnyClient, plan: Plan) -> None:
+        """Ask a client that drifts for its x, before it does anything with this plan."""
+        client.replica.catch_up(plan.records)
+        self.model.vectors["x"] = client.replica.snapshot().x.cpu().numpy()
 
     def replied(self, client: AnyClient, plan: Plan, reply: Reply) -> None:
         """See ``RoundWatch``; LawBrokenError at the first scalar that is another."""
@@ -174,26 +323,17 @@ class _Place:
     """Where a client measures: a model, its loss, its local step; and how."""
 
     def __init__(
-        self,
-        case: Case,
-        model: WrittenOut,
-        loss: Wavy,
-        step: int,
-        *,
-        other_end: int | None = None,
-        mu: float | None = None,
-        estimator: str | None = None,
-        scale: float | None = None,
-        said: Estimator | None = None,
+        self, case: Case, model: WrittenOut, loss: Wavy, step: int, said: Estimator | None = None, **other: Any
     ) -> None:
-        """Where it is measured; ``other_end`` is the local step of a difference's second value, if it is another."""
-        self.said = said
-        self.loss, self.step, self.other_end = loss, step, step if other_end is None else other_end
-        self.mu = case.mu if mu is None else mu
-        self.estimator = (estimator or case.estimator).removesuffix("-sign")
+        """Where it is measured; other than by the case and the model may be estimator, μ, s and ``other_end``.
+
+        That is the local step of a difference's second value.
+        """
+        self.loss, self.step, self.said = loss, step, said
         self.unit = 2.0**-53 if model.vectors["x"].dtype == np.float64 else 2.0**-24
+        self.estimator, self.mu, self.scale, self.other_end = case.estimator, case.mu, model.scale, step
+        vars(self).update(other)
         self.x = model.vectors["x"].astype(np.float64)
-        self.scale: Any = model.scale if scale is None else scale
 
     def scalars(self, z: NDArray[np.float32]) -> tuple[_Floats, _Floats]:
         """g_p along each row of z (P, d), and by how much a right client's may differ, both (P,).
@@ -210,27 +350,21 @@ class _Place:
         if self.estimator == "projection":
             g, tolerance = self._slopes(u)
         else:
-            error = self._error(self.mu, u)
-            above = self.loss.values(self.x + self.mu * u, self.step)
-            if self.estimator == "forward":
-                g = (above - self.loss.values(self.x[None], self.other_end)) / self.mu
-                tolerance = 2 * error / self.mu
-            else:
-                g = (above - self.loss.values(self.x - self.mu * u, self.other_end)) / (2 * self.mu)
-                tolerance = error / self.mu
+            apart = self.mu * (1 if self.estimator.startswith("forward") else 2)  # of the two points
+            below = self.loss.values(self.x + (self.mu - apart) * u, self.other_end)
+            g = (self.loss.values(self.x + self.mu * u, self.step) - below) / apart
+            tolerance = 2 * self._error(self.mu, u) / apart
         return g, tolerance + 2.0**-23 * np.abs(g)
 
     @property
     def _bound(self) -> _Floats:
         """A_j, shape (d,)."""
-        found: _Floats = np.abs(self.loss.waves).T @ (1 / (3 * self.loss.scales))
-        return found
+        return cast("_Floats", np.abs(self.loss.waves).T @ (1 / (3 * self.loss.scales)))
 
     def _error(self, c: float, u: _Floats) -> _Floats:
         """By how much a right client's f at x + c u may differ, for each row of u."""
         size = np.abs(self.x) @ self._bound + abs(c) * np.abs(u) @ self._bound
-        found: _Floats = 3 * self.unit * size + (self.x.size + 64) * 2.0**-52 * (1 + size)
-        return found
+        return 3 * self.unit * size + (self.x.size + 64) * 2.0**-52 * (1 + size)
 
     def _slopes(self, u: _Floats) -> tuple[_Floats, _Floats]:
         """⟨∇f(x), u_p⟩ and by how much a right client's may differ, before they are rounded to float32."""
@@ -287,17 +421,16 @@ def records_are_of_their_rounds_replies(implementation: Implementation, case: Ca
     """a round's plans and its record have the rate, the number of directions and the seeds of that round, and the
     record's scalars are those of the replies that arrived.
     """
-    seen = Heard()
-    played = play(implementation, case, watch=seen)
+    played = play(implementation, case)
     for r, (at, record) in enumerate(zip(case.rounds, played.records, strict=True)):
         seeds = draw_seeds(case.seeding, played.server.run_seed, r, case.K, case.P(r), case.pool)
-        each: dict[str, Plan | RoundRecord] = {f"client {i}'s plan of": seen.plans[r, i] for i in at.clients}
+        each: dict[str, Plan | RoundRecord] = {f"client {i}'s plan of": played.heard[r, i][0] for i in at.clients}
         for what, found in {**each, "the record of": record}.items():
             same(f"seeds in {what} round {r}", list(found.seeds), list(seeds))
             wanted = r, case.eta(r), case.P(r), case.distribution
             says = found.round, found.eta, found.P, found.distribution
             same(f"round, rate, P and distribution in {what} round {r}", says, wanted)
-        arrived = [seen.replies[r, i].scalars for i in at.clients if i not in at.lost]
+        arrived = [played.heard[r, i][1].scalars for i in at.clients if i not in at.lost]
         columns = np.stack(arrived).reshape(len(arrived), -1).T
         # The mean of each scalar, of an exact sum, rounded once; of signs the majority's, 1 where as many have either.
         if arrived[0].dtype == np.int8:

@@ -1,6 +1,5 @@
 """Wrong implementations that follow every record, and measure something else than they should."""
 
-from collections.abc import Callable, Iterable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -11,17 +10,16 @@ from torch import Tensor
 from decomfl_lab.engines.base import Line, SampleLoss
 from decomfl_lab.estimators.differences import ESTIMATORS
 from decomfl_lab.laws.contract import Case, Wavy
-from decomfl_lab.laws.faults import Planted, Wrong, plant, replanned
+from decomfl_lab.laws.faults import Planted, planned, plant, sent, taken, then
 from decomfl_lab.noise import derive_seed
-from decomfl_lab.objectives.objective import Objective, Perturbable
+from decomfl_lab.objectives.objective import Objective
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.messages import Plan, Reply
 from decomfl_lab.protocol.server import Server
-from decomfl_lab.records.record import ScalarArray
 from decomfl_lab.records.seeds import Picks, StepSeed, draw_seeds, stream_of
 from decomfl_lab.replicas.rules import Sgd, Step
 
-# Along what ------------------------------------------------------------------------------------------------------
+# Along what, and where --------------------------------------------------------------------------------------------
 
 
 def before(right: Any, client: Client, seed: StepSeed, plan: Plan) -> Any:
@@ -39,23 +37,6 @@ def not_scaled(right: Any, client: Client, seed: StepSeed, plan: Plan) -> Line:
         plain.rule = Sgd()
         line = replace(line, replica=plain)
     return line
-
-
-def without_the_key(right: Any, _: Planted, case: Case, i: int, key: int) -> Any:
-    """Follows the records with the private key, and measures without it."""
-    client = right(case, i, key)
-    client._line = lambda seed, plan: replace(Client._line(client, seed, plan), seed=seed)
-    return client
-
-
-# Where -----------------------------------------------------------------------------------------------------------
-
-
-def at_the_rounds_start(right: Any, client: Client, seed: StepSeed, plan: Plan) -> Any:
-    """Measures every local step at the x that the round began with."""
-    if not client._taken:
-        vars(client)["start"] = client.replica.clone()
-    return replace(right(seed, plan), replica=vars(client)["start"])
 
 
 def after_the_step(right: Any, client: Client, seed: StepSeed, plan: Plan) -> Line:
@@ -102,37 +83,15 @@ class _NextBatch:
         return float(self.loss(x, step + self.calls % 2))
 
 
-class _Stuck:
-    """A loss on the data of local step 0, whatever the step."""
+class _OnOneBatch(Client):
+    """A client that measures on the data of local step 0, whatever the step."""
 
-    def __init__(self, loss: Any) -> None:
-        self.loss = loss
-
-    def __call__(self, x: Tensor, step: int) -> float:  # noqa: ARG002
-        return float(self.loss(x, 0))
-
-    def value_and_gradient(self, x: Tensor, step: int) -> Any:  # noqa: ARG002
-        return self.loss.value_and_gradient(x, 0)
+    @property
+    def _sample(self) -> SampleLoss:
+        return self.objective, 0
 
 
-def on_one_batch(right: Any, _: Planted, case: Case, i: int) -> Any:
-    """Clients without revert that measure on the same data for ever."""
-    client = right(case, i)
-    client.objective = _Stuck(client.objective)
-    return client
-
-
-# What is made of it ----------------------------------------------------------------------------------------------
-
-
-def _sent(change: Callable[[ScalarArray, Plan], Any]) -> Wrong:
-    """The reply with its scalars changed, which its local steps were taken by as they are."""
-
-    def handle(right: Any, _: Client, plan: Plan) -> Reply:
-        reply: Reply = right(plan)
-        return replace(reply, scalars=change(reply.scalars, plan).astype(reply.scalars.dtype))
-
-    return handle
+# What is made of it, and of which round ---------------------------------------------------------------------------
 
 
 def earlier(right: Any, client: Client, plan: Plan) -> Reply:
@@ -151,38 +110,6 @@ def by_half(right: Any, _: Planted, case: Case, i: int, objective: Objective | N
         wrong = SimpleNamespace(points=own.points, combine=lambda f, slopes, mu: own.combine(f, slopes, mu / 2))
         client.estimator, wrong.wants_slopes = wrong, False
     return client
-
-
-def twice_as_far(right: Any, _: Planted, case: Case, i: int, objective: Objective | None = None) -> Any:
-    """Measures at x + 2μz, and divides by 2μ too: the slope of a straight loss is right."""
-    client = right(case, i, objective)
-    client.mu *= 2
-    return client
-
-
-def along_the_first(right: Any, _: Planted, case: Case, i: int, objective: Perturbable) -> Any:
-    """Lean clients that measure every local step along the directions of the first."""
-    client = right(case, i, objective)
-    client._line = lambda _, plan: Client._line(client, plan.seeds[0], plan)
-    return client
-
-
-# Records ---------------------------------------------------------------------------------------------------------
-
-
-def by_all_that_were_sampled(right: Any, server: Server, replies: Iterable[Reply]) -> Any:
-    """Divides by the number of clients that were asked, not of those that answered."""
-    arrived = list(replies)
-    if arrived and arrived[0].scalars.dtype != np.int8:
-        share = np.float32(len({reply.client for reply in arrived}) / max(len(server.planned), 1))
-        arrived = [replace(reply, scalars=reply.scalars * share) for reply in arrived]
-    return right(arrived)
-
-
-def one_for_all(right: Any, _: Server, replies: Iterable[Reply]) -> Any:
-    """Takes the scalars of the client with the smallest number for the mean."""
-    arrived = sorted(replies, key=lambda reply: reply.client)
-    return right([replace(reply, scalars=arrived[0].scalars) for reply in arrived])
 
 
 def of_another_run(right: Any, server: Server, *asked: Any) -> Any:
@@ -215,12 +142,20 @@ plant({
         else (stream_of(seed, 0)[0],) * plan.P, plan
     )),
     "directions-not-scaled": (_MEASURED, Client, "_line", not_scaled),
-    "measured-without-the-key": ("private-keys-hide-the-directions", Planted, "keyed_client", without_the_key),
+    # Follows the records with the private key, and measures without it.
+    "measured-without-the-key": ("private-keys-hide-the-directions", Planted, "keyed_client", then(
+        lambda _, client: vars(client).update(
+            _line=lambda seed, plan: replace(Client._line(client, seed, plan), seed=seed)
+        )
+    )),
     # Measures where it was when it first took part, for ever.
     "measured-at-x-0": (_MEASURED, Client, "_line", lambda right, client, *at: replace(
         right(*at), replica=vars(client).setdefault("first", client.replica.clone())
     )),
-    "measured-at-the-rounds-start": (_MEASURED, Client, "_line", at_the_rounds_start),
+    # Measures every local step at the x that the round began with.
+    "measured-at-the-rounds-start": (_MEASURED, Client, "_line", lambda right, client, seed, plan: replace(
+        right(seed, plan), replica=client.__dict__.setdefault(f"start {plan.round}", client.replica.clone())
+    )),
     "measured-after-the-step": (_MEASURED, Client, "_line", after_the_step),
     "measured-at-the-reverts-remains": (_MEASURED, Client, "_line", at_remains),
     # Never counts its local steps on.
@@ -241,41 +176,51 @@ plant({
         Wavy(client.replica.d, 0), client.steps_taken
     )),
     # Sends −g.
-    "sign-turned": (_MEASURED, Client, "handle", _sent(lambda g, _: -g)),
+    "sign-turned": (_MEASURED, Client, "handle", sent(lambda g, _: -g)),
     # Sends −g of every local step but the first.
-    "sign-turned-from-the-second-step-on": (_MEASURED, Client, "handle", _sent(
+    "sign-turned-from-the-second-step-on": (_MEASURED, Client, "handle", sent(
         lambda g, _: np.concatenate([g[:1], -g[1:]])
     )),
     # Sends zeros, or signs that are all 1, for every local step but the first.
-    "nothing-from-the-second-step-on": (_MEASURED, Client, "handle", _sent(
+    "nothing-from-the-second-step-on": (_MEASURED, Client, "handle", sent(
         lambda g, _: np.concatenate([g[:1], np.full_like(g[1:], g.dtype == np.int8)])
     )),
     # Divides by P what the update divides by P.
-    "divided-by-P-twice": (_MEASURED, Client, "handle", _sent(
+    "divided-by-P-twice": (_MEASURED, Client, "handle", sent(
         lambda g, plan: g if g.dtype == np.int8 else g / plan.P
     )),
     # Sends a local step's scalars in another order than that of their directions.
-    "directions-in-reverse": (_MEASURED, Client, "handle", _sent(lambda g, _: g[:, ::-1])),
+    "directions-in-reverse": (_MEASURED, Client, "handle", sent(lambda g, _: g[:, ::-1])),
     "scalars-of-an-earlier-round": (_MEASURED, Client, "handle", earlier),
     "divided-by-half": (_MEASURED, Planted, "client", by_half),
-    "points-twice-as-far": (_MEASURED, Planted, "client", twice_as_far),
+    # Measures at x + 2μz, and divides by 2μ too: the slope of a straight loss is right.
+    "points-twice-as-far": (_MEASURED, Planted, "client", then(
+        lambda _, client: setattr(client, "mu", 2 * client.mu)
+    )),
     # Takes forward differences where central ones are asked for.
     "forward-for-central": (_MEASURED, Planted, "client", lambda right, _, case, *of: right(
         replace(case, estimator="forward") if case.estimator == "central" else case, *of
     )),
-    "lean-at-the-directions-of-the-first-step": (
-        "lean-replies-are-measurements", Planted, "lean_client", along_the_first
-    ),
-    "synchronised-on-one-batch": (
-        "synchronised-clients-drift-within-their-roundings", Planted, "sync_client", on_one_batch
-    ),
-    "divided-by-all-that-were-sampled": (_RECORDS, Server, "aggregate", by_all_that_were_sampled),
-    "first-reply-for-all": (_RECORDS, Server, "aggregate", one_for_all),
-    # Plans every round with the seeds of round 0.
-    "seeds-of-the-first-round": (_RECORDS, Server, "plan_round", lambda right, server, *asked: replanned(
-        server, right(*asked), lambda plan: replace(plan, seeds=draw_seeds(
-            server.seeding, server.run_seed, 0, server.K, server.P(server.round), server.pool
-        ))
+    # Lean clients that measure every local step along the directions of the first.
+    "lean-at-the-directions-of-the-first-step": ("lean-replies-are-measurements", Planted, "lean_client", then(
+        lambda _, client: vars(client).update(_line=lambda _, plan: Client._line(client, plan.seeds[0], plan))
     )),
+    # Clients without revert that measure on the same data for ever.
+    "synchronised-on-one-batch": ("synchronised-clients-drift-within-their-roundings", Planted, "sync_client", then(
+        lambda _, client: setattr(client, "__class__", _OnOneBatch)
+    )),
+    # Divides by the number of clients that were asked, not of those that answered.
+    "divided-by-all-that-were-sampled": (_RECORDS, Server, "aggregate", taken(
+        lambda g, server, arrived: np.float32(len({own.client for own in arrived}) / max(len(server.planned), 1)) * g,
+        np.float32,
+    )),
+    # Takes the scalars of the client with the smallest number for the mean.
+    "first-reply-for-all": (_RECORDS, Server, "aggregate", taken(
+        lambda _, __, arrived: min(arrived, key=lambda reply: reply.client).scalars, np.float32, np.int8
+    )),
+    # Plans every round with the seeds of round 0.
+    "seeds-of-the-first-round": (_RECORDS, Server, "plan_round", planned(lambda server, plan: replace(
+        plan, seeds=draw_seeds(server.seeding, server.run_seed, 0, server.K, server.P(server.round), server.pool)
+    ))),
     "one-clients-seeds-are-anothers": (_RECORDS, Server, "plan_round", of_another_run),
 })  # fmt: skip

@@ -41,7 +41,7 @@ def _estimator_of(method: Lagging) -> str:
     return f"{'forward' if forward else 'central'}{'-sign' if method.dtype is np.int8 else ''}"
 
 
-class OfMethod(Implementation):
+class _OfMethod(Implementation):
     """The server, clients and replicas that a method makes.
 
     Cases are of the method with their η, P, K, μ and number of records kept. Of rule, estimator, distribution, seeds
@@ -51,7 +51,6 @@ class OfMethod(Implementation):
     """
 
     def __init__(self, method: Lagging) -> None:
-        """See ``of_method``."""
         self.method = method.averaged().replaying()
         self.name = name_of(method).rpartition(":")[2]
         default = type(method)()
@@ -139,17 +138,14 @@ class OfMethod(Implementation):
         return self._federation(case, i, objective, **more).clients[i]
 
     def keyed_client(self, case: Case, i: int, key: int) -> Any:
-        """See ``Implementation.keyed_client``."""
         client = self.client(case, i, private_seeds=True)
         client.replica.private_key = key
         return client
 
     def lean_client(self, case: Case, i: int, objective: Perturbable) -> Any:
-        """See ``Implementation.lean_client``."""
         return self.client(case, i, objective, lean=True)
 
     def sync_client(self, case: Case, i: int) -> Any:
-        """See ``Implementation.sync_client``."""
         return self.client(case, i, revert="sync")
 
     def server(self, case: Case, *, with_model: bool = True, **more: Any) -> Any:
@@ -164,7 +160,6 @@ class OfMethod(Implementation):
         return server
 
     def weighing_server(self, case: Case) -> Any:
-        """See ``Implementation.weighing_server``."""
         return self.server(case, weighting="examples")
 
 
@@ -185,7 +180,7 @@ def of_method(method: Method | type[Method]) -> Implementation:
     rule = "send scalars, and have clients that keep their model between rounds and replay what they missed"
     name = name_of(own).rpartition(":")[2]
     require(isinstance(own, Lagging), "method", rule, name)
-    found = OfMethod(own)
+    found = _OfMethod(own)
     made = found.method.federation(TrainingSetting(torch.zeros(3), [Wavy(3, 0)], 1, 0, Serial()))
-    require(isinstance(made, DeComFLFederation) and made.movable, "method", rule, name)
+    require(isinstance(made, DeComFLFederation) and not made.delivery.models, "method", rule, name)
     return found

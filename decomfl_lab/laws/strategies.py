@@ -15,9 +15,17 @@ from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.methods.scalars import Scalars
 from decomfl_lab.methods.shared_options import DEFAULT_RULE
 from decomfl_lab.noise import Distribution, Format
-from decomfl_lab.protocol.aggregation import Aggregation, ClippedMean, Krum, Majority, Mean, Median, TrimmedMean
+from decomfl_lab.protocol.aggregation import (
+    MOST_EXAMPLES,
+    Aggregation,
+    ClippedMean,
+    Krum,
+    Majority,
+    Mean,
+    Median,
+    TrimmedMean,
+)
 from decomfl_lab.protocol.server import Tracking
-from decomfl_lab.protocol.weights import MOST_EXAMPLES
 from decomfl_lab.records.record import ScalarArray
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding
@@ -198,16 +206,12 @@ class Support:
         for count in range(len(first) + 1):
             for names in itertools.combinations(first, count):
                 for values in itertools.product(*(simplest[name][1:] for name in names)):
-                    chosen = first | dict(zip(names, values, strict=True))
-                    if not _fit(chosen["rule"], chosen["dtype"], chosen["seeding"]):
-                        continue
-                    known = replace(case, **chosen)
-                    if self.accepts(known):
+                    known = replace(case, **first | dict(zip(names, values, strict=True)))
+                    if _fit(known.rule, known.dtype, known.seeding) and self.accepts(known):
                         self.known = known
                         for name in _VALUES:
                             taken = self._accepted(known, name, self._with_own(name, _VALUES[name]))
-                            those = [getattr(each, name) for each in taken]
-                            self.values[name] = those or [getattr(known, name)]
+                            self.values[name] = [getattr(each, name) for each in taken] or [getattr(known, name)]
                         return
 
     def _with_own(self, name: str, values: list[Any]) -> list[Any]:

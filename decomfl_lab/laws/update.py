@@ -51,24 +51,23 @@ FAR = 100_003
 # Modules --------------------------------------------------------------------------------------------------------------
 
 
-class _Tied(nn.Module):
+def _tied(tied: bool = True) -> nn.Module:
     """A head whose weights are those of the embedding."""
+    module = nn.Module()
+    module.embedding, module.middle = nn.Embedding(24, 16), nn.Linear(16, 16)
+    module.head = nn.Linear(16, 24, bias=False)
+    if tied:
+        module.head.weight = module.embedding.weight
+    return module
 
-    def __init__(self, tied: bool = True) -> None:
-        super().__init__()
-        self.embedding, self.middle, self.head = nn.Embedding(24, 16), nn.Linear(16, 16), nn.Linear(16, 24, bias=False)
-        if tied:
-            self.head.weight = self.embedding.weight
 
-
-class _Lora(nn.Module):
+def _lora() -> nn.Module:
     """A frozen matrix, and A and B of rank 2 beside it."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.base = nn.Linear(16, 16).requires_grad_(False)
-        self.A = nn.Parameter(0.1 * torch.randn(2, 16))
-        self.B = nn.Parameter(0.1 * torch.randn(16, 2))
+    module = nn.Module()
+    module.base = nn.Linear(16, 16).requires_grad_(False)
+    module.A = nn.Parameter(0.1 * torch.randn(2, 16))
+    module.B = nn.Parameter(0.1 * torch.randn(16, 2))
+    return module
 
 
 def _mlp() -> nn.Module:
@@ -89,20 +88,18 @@ def _views() -> nn.Module:
     return module
 
 
-def _transformer() -> nn.Module:
-    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.1, batch_first=True)
-    return nn.Sequential(nn.Embedding(32, 16), nn.TransformerEncoder(layer, 2, enable_nested_tensor=False))
-
-
 MODULES: dict[str, Callable[[], nn.Module]] = {
     "linear": lambda: nn.Linear(6, 4),
     "mlp": _mlp,
-    "tied weights": _Tied,
+    "tied weights": _tied,
     "frozen layer": _frozen,
     "BatchNorm": lambda: nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 4)),
     "views": _views,
-    "LoRA": _Lora,
-    "transformer of two layers": _transformer,
+    "LoRA": _lora,
+    "transformer of two layers": lambda: nn.Sequential(
+        nn.Embedding(32, 16),
+        nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 2, enable_nested_tensor=False),
+    ),
 }
 """The modules that a target is tried on, the simplest first."""
 _16_BITS = (torch.bfloat16, torch.float16)
@@ -203,6 +200,10 @@ class _Kit:
     tolerance: float
     device: str
 
+    @property
+    def has_log(self) -> bool:
+        return hasattr(self.make, "log") and hasattr(self.make, "replay")
+
     def places(self, *dtypes: torch.dtype, of: Iterable[str] = ()) -> Iterator[_Place]:
         """The modules of these names, or all, of these types."""
         names = [name for name in self.modules if not of or name in of or name not in MODULES]
@@ -234,10 +235,8 @@ class _Kit:
         often = f" after {count} measurements" if count > 1 else ""
         return self._share(_weights(target, module), start, place, often, f"{first} {after}: {_MEASURED}")
 
-    def runs(
-        self, place: _Place, again: Callable[[Any, Any, int], None], *, measured: bool = False, **options: Any
-    ) -> float:
-        """The difference of a run, measured or not, from what ``again`` makes of a new target; likewise."""
+    def runs(self, place: _Place, *, measured: bool = False, logged: bool = False, **options: Any) -> float:
+        """The difference of a run, measured or not, from its updates, or its log, of a new target; likewise."""
         first = 0
         replayed, there = Weights(), Weights()
         for count in (1, 2, 5, STEPS):
@@ -247,7 +246,10 @@ class _Kit:
                     _measure(run, step[0])
                 run.update(*step)
             replay, other, _ = self.begin(place, **options)
-            again(replay, run, count)
+            if logged:
+                replay.replay(run.log())
+            for step in _steps(0 if logged else count):
+                replay.update(*step)
             replayed, there = _weights(replay, other), _weights(run, module)
             if not first and _others(replayed, there)[0]:
                 first = count
@@ -270,12 +272,11 @@ def _steps(count: int) -> list[tuple[int, float, float]]:
     return [(FAR * n, SCALARS[n % 5], RATE) for n in range(1, count + 1)]
 
 
-def _again(replay: Any, run: Any, count: int) -> None:  # noqa: ARG001
-    for step in _steps(count):
-        replay.update(*step)
-
-
 # Laws -----------------------------------------------------------------------------------------------------------------
+
+
+_Check = Callable[[_Kit], tuple[int, str]]
+"""What a target shows of a law: how many cases, and what was measured; _BrokenError if it breaks it."""
 
 
 @dataclass(frozen=True)
@@ -284,63 +285,54 @@ class UpdateLaw:
 
     says: str  # what holds, in a line
     why: str  # why it matters
-    # What a target shows of it: how many cases, and what was measured; _BrokenError if it breaks it.
-    check: Callable[[_Kit], tuple[int, str]]
-
-
-UPDATE_LAWS: dict[str, UpdateLaw] = {}
-"""The laws by name."""
+    check: _Check
 
 
 class _SkippedError(Exception):
     """A target does not have what a law is about."""
 
 
-def _law(says: str, why: str) -> Callable[[Callable[[_Kit], tuple[int, str]]], Callable[[_Kit], tuple[int, str]]]:
-    def register(check: Callable[[_Kit], tuple[int, str]]) -> Callable[[_Kit], tuple[int, str]]:
+def _exact(shares: Iterable[float]) -> tuple[int, str]:
+    """How many cases there were, and the largest difference in them."""
+    found = list(shares)
+    worst = max(found, default=0.0)
+    return len(found), f"within {worst:.2g} of the norm" if worst else "exact"
+
+
+UPDATE_LAWS: dict[str, UpdateLaw] = {
+    "restored-once": UpdateLaw(
+        "a measurement leaves every bit of x as it was",
+        "x then depends on how often it was measured, and a replay that knows seeds and scalars has another model",
+        lambda kit: _exact(kit.restored(place, 1) for place in kit.places(torch.float32)),
+    ),
+    "restored-a-thousand-times": UpdateLaw(
+        "a thousand measurements without an update leave every bit of x as it was",
+        "what a measurement leaves behind is a walk of x that no record knows, and it grows with their number",
+        lambda kit: _exact(kit.restored(at, 1000) for at in kit.places(torch.float32, of=("linear", "tied weights"))),
+    ),
+    "restored-in-16-bits": UpdateLaw(
+        "a hundred measurements in 16 bits leave every bit of x as it was",
+        "bfloat16 keeps 8 bits, so x + μz − 2μz + μz loses most of μz each time: "
+        "weights walk off by per cents in a run",
+        lambda kit: _exact(kit.restored(place, 100) for place in kit.places(*_16_BITS, of=("linear", "mlp", "LoRA"))),
+    ),
+    "replay-is-the-run": UpdateLaw(
+        "updates alone, by seeds and scalars, make the model of the run again",
+        "a client that missed steps, or a run that is replayed, has another model than the one that was trained",
+        lambda kit: _exact(kit.runs(place, measured=True) for place in [
+            *kit.places(torch.float32), *kit.places(torch.bfloat16, of=("linear", "mlp"))
+        ]),
+    ),
+}  # fmt: skip
+"""The laws by name."""
+
+
+def _law(says: str, why: str) -> Callable[[_Check], _Check]:
+    def register(check: _Check) -> _Check:
         UPDATE_LAWS[check.__name__.strip("_").replace("_", "-")] = UpdateLaw(says, why, check)
         return check
 
     return register
-
-
-def _exact(shares: Sequence[float]) -> tuple[int, str]:
-    """How many cases there were, and the largest difference in them."""
-    worst = max(shares, default=0.0)
-    return len(shares), f"within {worst:.2g} of the norm" if worst else "exact"
-
-
-@_law(
-    "a measurement leaves every bit of x as it was",
-    "x then depends on how often it was measured, and a replay that knows seeds and scalars has another model",
-)
-def _restored_once(kit: _Kit) -> tuple[int, str]:
-    return _exact([kit.restored(place, 1) for place in kit.places(torch.float32)])
-
-
-@_law(
-    "a thousand measurements without an update leave every bit of x as it was",
-    "what a measurement leaves behind is a walk of x that no record knows, and it grows with their number",
-)
-def _restored_a_thousand_times(kit: _Kit) -> tuple[int, str]:
-    return _exact([kit.restored(place, 1000) for place in kit.places(torch.float32, of=("linear", "tied weights"))])
-
-
-@_law(
-    "a hundred measurements in 16 bits leave every bit of x as it was",
-    "bfloat16 keeps 8 bits, so x + μz − 2μz + μz loses most of μz each time: weights walk off by per cents in a run",
-)
-def _restored_in_16_bits(kit: _Kit) -> tuple[int, str]:
-    return _exact([kit.restored(place, 100) for place in kit.places(*_16_BITS, of=("linear", "mlp", "LoRA"))])
-
-
-@_law(
-    "updates alone, by seeds and scalars, make the model of the run again",
-    "a client that missed steps, or a run that is replayed, has another model than the one that was trained",
-)
-def _replay_is_the_run(kit: _Kit) -> tuple[int, str]:
-    places = [*kit.places(torch.float32), *kit.places(torch.bfloat16, of=("linear", "mlp"))]
-    return _exact([kit.runs(place, _again, measured=True) for place in places])
 
 
 @_law(
@@ -348,17 +340,9 @@ def _replay_is_the_run(kit: _Kit) -> tuple[int, str]:
     "the log is all that is kept of a run: what it lacks is lost",
 )
 def _log_replays(kit: _Kit) -> tuple[int, str]:
-    if not _has_log(kit.make):
+    if not kit.has_log:
         raise _SkippedError("the target has no log and replay")
-    return _exact([kit.runs(place, _by_log) for place in kit.places(torch.float32, of=("linear", "mlp"))])
-
-
-def _has_log(make: Any) -> bool:
-    return hasattr(make, "log") and hasattr(make, "replay")
-
-
-def _by_log(replay: Any, run: Any, count: int) -> None:  # noqa: ARG001
-    replay.replay(run.log())
+    return _exact(kit.runs(place, logged=True) for place in kit.places(torch.float32, of=("linear", "mlp")))
 
 
 @_law(
@@ -371,7 +355,7 @@ def _settings_are_in_the_replay(kit: _Kit) -> tuple[int, str]:
         raise ValueError(f"settings must be a list of arguments by their names, [{{'decay': 0.1}}], got {settings!r}")
     if not settings:
         raise _SkippedError("the target names no settings")
-    shares, again = [], _by_log if _has_log(kit.make) else _again
+    shares = []
     for place, options in itertools.product(kit.places(torch.float32, of=("linear", "mlp")), settings):
         ends = []
         plain: Mapping[str, Any] = {}
@@ -383,7 +367,7 @@ def _settings_are_in_the_replay(kit: _Kit) -> tuple[int, str]:
         if not _others(ends[1], ends[0])[0]:
             told = ", ".join(f"{name} {value}" for name, value in options.items())
             raise _BrokenError(f"with {told} x is the same as without", place, f"{STEPS} updates")
-        shares.append(kit.runs(place, again, **options))
+        shares.append(kit.runs(place, logged=kit.has_log, **options))
     return _exact(shares)
 
 
@@ -488,7 +472,8 @@ def _tensors_have_their_own_noise(kit: _Kit) -> tuple[int, str]:
     "what is moved under two names moves twice as far as the rest, or by the sum of two directions",
 )
 def _tied_weights_move_once(kit: _Kit) -> tuple[int, str]:
-    tied, apart = (_Place(name, make, torch.float32, kit.device) for name, make in _TIED.items())
+    tied = _Place("tied weights", _tied, torch.float32, kit.device)
+    apart = _Place("the same, not tied", lambda: _tied(tied=False), torch.float32, kit.device)
     name, other = "embedding.weight", "middle.weight"
     shares = []  # of noise, beside that of another tensor, whatever the scale of all
     for place in (tied, apart):
@@ -498,9 +483,6 @@ def _tied_weights_move_once(kit: _Kit) -> tuple[int, str]:
     if not 0.8 < ratio < 1.25:
         raise _BrokenError(f"{name} moves {ratio:.2f} times as far as where it is not tied", tied, "perturb(3, 1)")
     return 1, f"{ratio:.2f} times the noise of weights that are not tied"
-
-
-_TIED: dict[str, Callable[[], nn.Module]] = {"tied weights": _Tied, "the same, not tied": lambda: _Tied(tied=False)}
 
 
 @_law(
@@ -624,24 +606,20 @@ def verify_update(
     kit = _Kit(target, modules, tolerance, device)
     outcomes = Outcomes()
     for name in names:
-        outcomes.append(_outcome(name, kit))
+        law, began, status, count, told, measured = UPDATE_LAWS[name], time.perf_counter(), "holds", 1, "", ""
+        try:
+            with torch.no_grad(), redirect_stdout(io.StringIO()):  # where some print a line for each module
+                count, measured = law.check(kit)
+        except _SkippedError as error:
+            status, count, told = "skipped", 0, str(error)
+        except _BrokenError as error:
+            status, told = "broken", f"{error}\nwhy      {law.why}"
+        except (Exception, SystemExit) as error:  # whatever somebody else's code raises
+            status, told = "crashed", f"raised   {type(error).__name__}: {error}"
+        seconds = time.perf_counter() - began
+        outcomes.append(Outcome(name, law.says, status, count, told, seconds=seconds, measured=measured))  # type: ignore[arg-type]
         on_outcome(outcomes[-1])
     return outcomes
-
-
-def _outcome(name: str, kit: _Kit) -> Outcome:
-    own, began = UPDATE_LAWS[name], time.perf_counter()
-    try:
-        with torch.no_grad(), redirect_stdout(io.StringIO()):  # where some print a line for each module
-            count, measured = own.check(kit)
-    except _SkippedError as error:
-        return Outcome(name, own.says, "skipped", 0, str(error))
-    except (Exception, SystemExit) as error:  # whatever somebody else's code raises
-        broken = isinstance(error, _BrokenError)
-        told = f"{error}\nwhy      {own.why}" if broken else f"raised   {type(error).__name__}: {error}"
-        seconds = time.perf_counter() - began
-        return Outcome(name, own.says, "broken" if broken else "crashed", 1, told, seconds=seconds)
-    return Outcome(name, own.says, "holds", count, seconds=time.perf_counter() - began, measured=measured)
 
 
 def update_suite(target: Callable[..., Any], *, xfail: Mapping[str, str] | None = None, **options: Any) -> Any:

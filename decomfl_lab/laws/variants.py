@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from hypothesis import assume
 from hypothesis import strategies as st
-from torch import Tensor, nn
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.laws import strategies as draw_from
@@ -30,14 +29,11 @@ from decomfl_lab.laws.contract import (
 )
 from decomfl_lab.laws.measurement import MeasurementWatch
 from decomfl_lab.laws.register import LawBrokenError, bits, law, refused, same
-from decomfl_lab.layout import Layout
 from decomfl_lab.noise import derive_seed
-from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
+from decomfl_lab.protocol.aggregation import MOST_EXAMPLES
 from decomfl_lab.protocol.delivery import Delivery
 from decomfl_lab.protocol.messages import Held, Reply
-from decomfl_lab.protocol.policy import PullPolicy
-from decomfl_lab.protocol.server import Tracking
-from decomfl_lab.protocol.weights import MOST_EXAMPLES
+from decomfl_lab.protocol.server import PullPolicy, Tracking
 from decomfl_lab.records.seeds import Seeding, stream_of
 from decomfl_lab.replicas.rules import Sgd
 
@@ -254,7 +250,7 @@ def synchronised_clients_drift_within_their_roundings(implementation: Implementa
     for at in case.rounds:
         replies: dict[int, Reply] = {}
         for client, plan in played.plans(at.clients):
-            measured.planned(client, plan)
+            measured.asks(client, plan)
             replies[client.id] = client.handle(plan)
             measured.replied(client, plan, replies[client.id])
         record = played.server.aggregate(reply for i, reply in replies.items() if i not in at.lost)
@@ -288,41 +284,6 @@ def synchronised_clients_drift_within_their_roundings(implementation: Implementa
         same("some client drifts", max(drifts) > 0, True)
 
 
-class _Waves(nn.Module):
-    """A network of tensors of any shapes: inputs · Σ_w mean(sin(w))."""
-
-    def __init__(self, case: Case) -> None:
-        super().__init__()
-        dtype = torch.float64 if case.dtype == torch.float64 else torch.float32
-        self.tensors = nn.ParameterList([torch.zeros(shape, dtype=dtype) for shape in case.shapes])
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return inputs * torch.stack([torch.sin(w).mean() for w in self.tensors]).sum()
-
-
-class _AtAnyVector(ModuleObjective):
-    """A loss at tensors or arrays, wherever they are: its data are on the CPU."""
-
-    def __call__(self, x: Tensor, step: int) -> float:
-        return super().__call__(torch.as_tensor(x).cpu(), step)
-
-    def value_and_gradient(self, x: Tensor, step: int) -> tuple[float, Tensor]:
-        value, gradient = super().value_and_gradient(torch.as_tensor(x).cpu(), step)
-        return value, gradient.to(torch.as_tensor(x).device)
-
-    def along(self, x: Tensor, *at: Any) -> float | Tensor:
-        return super().along(torch.as_tensor(x).cpu(), *at)
-
-
-def _waves(case: Case, i: int) -> ModuleObjective:
-    module = _Waves(case)
-    layout = Layout.of(module)
-    inputs = torch.arange(1.0, 8.0, dtype=layout.dtype) / (4 + i)
-    return _AtAnyVector(
-        module, layout, nn.functional.mse_loss, inputs, inputs.cos(), EpochBatches(7, 3, (case.seed % 2**32, i))
-    )
-
-
 @law(draw_from.cases(max_rounds=4), parts=("lean_client",), stream=True)
 def lean_replies_are_measurements(implementation: Implementation, case: Case) -> None:
     """every scalar of a lean client's reply is a measurement, as those of others are."""
@@ -336,7 +297,7 @@ def lean_clients_are_like_others(implementation: Implementation, case: Case) -> 
     """lean clients, who form x + μz a layer at a time, answer and hold the same bits."""
     assume(case.rule.scaling is None)  # lean clients refuse others
     plain, lean = (
-        play(implementation, case, clients=[made(case, i, _waves(case, i)) for i in range(case.M)])
+        play(implementation, case, clients=[made(case, i, Wavy(case.d, i)) for i in range(case.M)])
         for made in (implementation.client, implementation.lean_client)
     )
     _same_scalars("of lean clients", lean, plain)

@@ -22,7 +22,6 @@ import os
 import pickle
 import stat
 import tempfile
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
@@ -40,13 +39,12 @@ from decomfl_lab.laws.contract import Case, Implementation, Wavy, model_of
 from decomfl_lab.laws.register import LawBrokenError, same
 from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol import session
-from decomfl_lab.protocol.ledger import Ledger
+from decomfl_lab.protocol.aggregation import Weighting
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.protocol.messages import Message, Plan, Welcome
-from decomfl_lab.protocol.server import Tracking
+from decomfl_lab.protocol.server import Terms, Tracking
 from decomfl_lab.protocol.session import Frames
-from decomfl_lab.protocol.terms import Terms
-from decomfl_lab.protocol.weights import Weighting
+from decomfl_lab.protocol.wire import Ledger
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import DerivedSeeds, PooledSeeds, Seeding
 from decomfl_lab.replicas.replica import Replica, Snapshot
@@ -161,11 +159,6 @@ _CONSTANT: dict[int, Any] = {}
 _KINDS = (type, FunctionType, Terms, Snapshot, Momentum, Serial, Wavy, Implementation)
 
 
-@cache
-def _is_constant(kind: Any) -> bool:
-    return issubclass(kind, _KINDS)
-
-
 class _Pickler(pickle.Pickler):
     """The same bytes for equal tensors.
 
@@ -176,8 +169,7 @@ class _Pickler(pickle.Pickler):
     def persistent_id(self, obj: Any) -> Any:
         if self.fast and (callable(obj) or isinstance(obj, Ledger | RunLog)):
             return getattr(obj, "__qualname__", type(obj).__qualname__)
-        kind: Any = type(obj)
-        if not _is_constant(kind):
+        if not isinstance(obj, _KINDS):
             return None
         _CONSTANT[id(obj)] = obj
         return id(obj)
@@ -375,7 +367,7 @@ class Log(RunLog):
 # The world ------------------------------------------------------------------------------------------------------------
 
 
-class World(ABC):
+class World:
     """A history under way: carrier, clock, disk and clients; whoever derives from it has the server's processes.
 
     What happens at which second stands in a queue: a frame comes "down" or "up", a client says "hello", or is "back".
@@ -393,6 +385,13 @@ class World(ABC):
     """When a frame arrives, once, twice or never."""
     absences: ClassVar[tuple[float, ...]] = (3.0, 20.0, 100.0)
     """Seconds that a client's process is away after it died."""
+    play: Callable[[], None]
+    """To the end; LawBrokenError, or whatever is raised, where something is wrong."""
+    _host: Callable[[tuple[int, ...]], Any]  # a new host of these clients
+    _messages: Callable[[Any], list[Any]]  # the messages of a frame
+    _server_state: Callable[[], Any]  # all that there is of the server, and on its disk
+    # The state in which a process comes back, and its words; the way is below ``self._ways``.
+    _comes_back: Callable[[Process, int], tuple[int, str]]
 
     def __init__(
         self,
@@ -418,34 +417,14 @@ class World(ABC):
         self._file = File(_empty_log(own.run_seed), self)
         self._about: tuple[Any, ...] = ()  # what is decided on
 
-    @abstractmethod
-    def play(self) -> None:
-        """To the end; LawBrokenError, or whatever is raised, where something is wrong."""
-
-    @abstractmethod
-    def _host(self, ids: tuple[int, ...]) -> Any:
-        """A new host of these clients."""
-
-    @abstractmethod
-    def _messages(self, frame: Any) -> list[Any]:
-        """The messages of a frame."""
-
-    @abstractmethod
-    def _server_state(self) -> Any:
-        """All that there is of the server, and on its disk."""
-
-    @abstractmethod
-    def _comes_back(self, process: Process, way: int) -> tuple[int, str]:
-        """The state in which a process comes back, and its words; ``way`` is below ``self._ways``."""
-
     def _ways(self, process: Process) -> int:  # noqa: ARG002
         """In how many ways a process may come back."""
         return 2
 
-    def _takes(self, i: int, frame: Any) -> None:  # noqa: B027
+    def _takes(self, i: int, frame: Any) -> None:
         """The server has taken this frame of client i; something more may have to be true."""
 
-    def _waits(self, until: float) -> None:  # noqa: B027
+    def _waits(self, until: float) -> None:
         """The server is about to wait for that long, and perhaps may not."""
 
     def _fresh(self, ids: tuple[int, ...]) -> int:

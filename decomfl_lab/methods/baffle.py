@@ -32,13 +32,13 @@ class Baffle(LoggingDifferences, Updating):
     def federation(self, setting: TrainingSetting) -> DeComFLFederation:
         """See ``Method.federation``."""
         from decomfl_lab.federations.simulation import DeComFLFederation
-        from decomfl_lab.protocol.delivery import ModelsDown
+        from decomfl_lab.protocol.delivery import Delivery
         from decomfl_lab.replicas.replica import Replica
 
         model = Replica(self.start(setting.x), self.rule)
         server = self.server(setting, model, tracking=Tracking.CLIENTS, keep=1)
         clients, attack = self.clients(setting, model), self.attack_of(setting)
-        return DeComFLFederation(ModelsDown(server), clients, model, forgetful=True, attack=attack)
+        return DeComFLFederation(Delivery(server, models=True), clients, model, forgetful=True, attack=attack)
 
     def traffic(self, cohort: Cohort, d: int) -> ExpectedTraffic:
         """See ``Method.traffic``: R·q times a model and a plan down and scalars up."""

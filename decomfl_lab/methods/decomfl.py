@@ -13,8 +13,7 @@ from decomfl_lab.methods.scalars import LoggingDifferences, Scalars, Updating
 from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, model_bytes
 from decomfl_lab.noise import derive_seed
 from decomfl_lab.options import option
-from decomfl_lab.protocol.policy import PullPolicy
-from decomfl_lab.protocol.server import Tracking
+from decomfl_lab.protocol.server import PullPolicy, Tracking
 from decomfl_lab.protocol.wire import record_bytes, require_sendable
 from decomfl_lab.records.seeds import Seeding
 

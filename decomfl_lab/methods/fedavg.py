@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from decomfl_lab.errors import require
-from decomfl_lab.federations.averaging import FedAvgFederation, Uplink, whole_model
-from decomfl_lab.federations.server_optimizers import SERVER_OPTIMIZERS, ServerOptimizer
+from decomfl_lab.federations.averaging import SERVER_OPTIMIZERS, FedAvgFederation, ServerOptimizer, Uplink, whole_model
 from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.shared_options import weighting_option

@@ -9,8 +9,7 @@ from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.fedavg import FedAvg
 from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, models_both_ways
 from decomfl_lab.options import option
-from decomfl_lab.protocol.compression import MAGNITUDE, VALUE, top_k
-from decomfl_lab.protocol.messages import Kind, Sparse
+from decomfl_lab.protocol.messages import MAGNITUDE, VALUE, Kind, top_k
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +33,7 @@ class FedAvgTopK(FedAvg):
 
     def uplink(self, setting: TrainingSetting) -> Uplink:  # noqa: ARG002
         """See ``FedAvg.uplink``: the share of the update that is largest; the rest is forgotten (no error feedback)."""
-        return lambda _, r, down, own: Sparse(r, top_k(own - down, self.top_k, self.top_k_by))
+        return lambda _, r, down, own: top_k(r, own - down, self.top_k, self.top_k_by)
 
     def traffic(self, cohort: Cohort, d: int) -> ExpectedTraffic:
         """See ``Method.traffic``."""

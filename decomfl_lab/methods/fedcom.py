@@ -8,8 +8,7 @@ from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.fedavg import FedAvg
 from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, models_both_ways
 from decomfl_lab.options import option
-from decomfl_lab.protocol.compression import quantize
-from decomfl_lab.protocol.messages import Kind, Quantized
+from decomfl_lab.protocol.messages import Kind, Quantized, quantize
 
 _ROUNDING = 8
 
@@ -31,7 +30,7 @@ class FedCom(FedAvg):
         """See ``FedAvg.uplink``: the update, quantised without bias; of 4 bits and less two elements share a byte."""
 
         def send(client: int, r: int, down: Floats, own: Floats) -> Quantized:
-            return Quantized(r, quantize(own - down, self.quantize_bits, (setting.seed, _ROUNDING, client, r)))
+            return quantize(r, own - down, self.quantize_bits, (setting.seed, _ROUNDING, client, r))
 
         return send
 

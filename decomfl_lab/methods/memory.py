@@ -26,7 +26,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from decomfl_lab.children import environment
 from decomfl_lab.engines.base import Serial
 from decomfl_lab.errors import InputError, require_choice, require_int, require_possible
 from decomfl_lab.estimators.differences import forward
@@ -34,6 +33,7 @@ from decomfl_lab.layout import Layout
 from decomfl_lab.methods.fedzo import FedZO, FedZOClient
 from decomfl_lab.noise import Distribution
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
+from decomfl_lab.processes import environment
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.messages import Reply
 from decomfl_lab.protocol.server import Server

@@ -15,12 +15,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from decomfl_lab.errors import InputError, require, require_choice
 from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic
-from decomfl_lab.options import Option, option, require_options
+from decomfl_lab.options import Option, option, require_option, require_options
 from decomfl_lab.records.schedules import Schedule
-from decomfl_lab.words import require_option
 
 if TYPE_CHECKING:
-    from decomfl_lab.federations.federation import Federation
+    from decomfl_lab.federations.setting import Federation
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,11 +19,10 @@ from decomfl_lab.methods.shared_options import AGGREGATION, DEFAULT_RULE, REPLIC
 from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, examples_bytes
 from decomfl_lab.noise import Distribution, require_distribution
 from decomfl_lab.options import option
-from decomfl_lab.protocol.aggregation import Aggregation, Mean
+from decomfl_lab.protocol.aggregation import Aggregation, Mean, Weighting, Weights, require_weighable
 from decomfl_lab.protocol.attacks import ATTACKS, VOTES, Attack
 from decomfl_lab.protocol.messages import Kind
 from decomfl_lab.protocol.server import Server, Tracking
-from decomfl_lab.protocol.weights import Weighting, Weights, require_weighable
 from decomfl_lab.protocol.wire import PLAN_BYTES, scalar_bytes
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import POOL, Seeding

@@ -6,8 +6,7 @@ from typing import Any
 from decomfl_lab.errors import require
 from decomfl_lab.noise import Format
 from decomfl_lab.options import Codec, Option, option
-from decomfl_lab.protocol.aggregation import ClippedMean, Krum, Mean, Median, TrimmedMean
-from decomfl_lab.protocol.weights import Weighting
+from decomfl_lab.protocol.aggregation import ClippedMean, Krum, Mean, Median, TrimmedMean, Weighting
 from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, UpdateRule
 
 DEFAULT_RULE = Momentum(0.9, "torch", 1e-5)

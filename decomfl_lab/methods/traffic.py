@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from decomfl_lab.protocol.aggregation import Weighting
 from decomfl_lab.protocol.messages import Kind
-from decomfl_lab.protocol.weights import Weighting
 
 if TYPE_CHECKING:
-    from decomfl_lab.federations.federation import Federation
+    from decomfl_lab.federations.setting import Federation
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ def build_model(name: str, *, seed: int, in_shape: Shape, classes: int, draws: s
             processor.
 
     Raises:
-        InputError: If the name is unknown or the images do not fit the model.
+        InputError: If the name is unknown, the images do not fit the model, or there are no classes.
     """
     rule = "be a model for images, or be given with --task, as names of the hub and folders are language models"
     require("/" not in name, "model", rule, name)
@@ -108,6 +108,7 @@ def build_model(name: str, *, seed: int, in_shape: Shape, classes: int, draws: s
 
 def size_of(name: str, in_shape: Shape, classes: int) -> int:
     """D of ``build_model``, whose arguments these are; nothing is drawn, and no memory taken for the parameters."""
+    require_int(f"classes for model {name}", classes, 1)
     with torch.device("meta"):
         return num_parameters(MODELS[name](in_shape, classes))
 

@@ -5,13 +5,13 @@ What they send is a function of the run's seed, the round and the honest replies
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from decomfl_lab.errors import is_number, require, require_choice, require_int
+from decomfl_lab.errors import is_number, require, require_int
 from decomfl_lab.noise import derive_seed, direction
 from decomfl_lab.noise.draws import STREAM, draws_of
 from decomfl_lab.protocol.aggregation import Krum
@@ -25,83 +25,27 @@ _HALVINGS = 40
 _F64 = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class _Round:
-    """What a liar knows: its scale c, the path of its random choices, its own reply (K, P), the honest ones, and f."""
-
-    c: float
-    path: tuple[int, ...]
-    own: _F64
-    honest: _F64
-    f: int
-
-    @property
-    def mean(self) -> _F64:
-        """ḡ, every sum rounded once."""
-        return _sums(self.honest) / len(self.honest)
-
-    @property
-    def spread(self) -> _F64:
-        """S of every scalar, s² = (1/h) Σ (g_i − ḡ)²."""
-        return np.sqrt(_sums((self.honest - self.mean) ** 2) / len(self.honest))
-
-    @property
-    def normal(self) -> _F64:
-        """Standard normal numbers (K, P), a direction of the lab's stream."""
-        return direction(derive_seed(*self.path), 0, self.own.size).astype(np.float64).reshape(self.own.shape)
-
-    @property
-    def uniform(self) -> _F64:
-        """Numbers in [0, 1), (K, P)."""
-        draws = draws_of(STREAM, *self.path)
-        return np.array([draws.integers(1 << 24) / (1 << 24) for _ in range(self.own.size)]).reshape(self.own.shape)
-
-
-def _sums(values: _F64) -> _F64:
-    columns = values.reshape(len(values), -1).T.tolist()
-    return np.array([math.fsum(column) for column in columns]).reshape(values.shape[1:])
-
-
-def _trim(at: _Round) -> _F64:
-    """Beyond the honest numbers, by a factor in [1, c], on the side that the mean is not on."""
-    low, high, mean = at.honest.min(axis=0), at.honest.max(axis=0), at.mean
-    end = np.where(mean > 0, low, high)
-    factor = 1 + (at.c - 1) * at.uniform
-    # Farther from the mean: away from 0 where the end is beyond it, towards 0 where it is not.
-    lie: _F64 = np.where(mean * end > 0, end / factor, end * factor)
-    return lie
-
-
-def _krum(at: _Round) -> _F64:
-    """−λ sgn(g) for the reply g that Krum takes of the honest ones, with the largest λ = c‖g‖∞ 2^−j that it takes."""
-    h, rule = len(at.honest), Krum(at.f)
-    honest = [each.astype(np.float32) for each in at.honest]
-    # Of the honest ones alone, who are at least f + 3, Krum can tolerate fewer.
-    taken = Krum(min(at.f, (h - 3) // 2))(honest)
-    sent = -at.c * float(abs(taken).max()) * np.sign(taken, dtype=np.float64)
-    for _ in range(_HALVINGS):
-        lie = sent.astype(np.float32)
-        if rule([*honest, *[lie] * at.f]).tobytes() == lie.tobytes():
-            break
-        sent = sent / 2
-    return sent
-
-
-_KINDS: dict[str, tuple[float, Callable[[_Round], _F64]]] = {
-    "gaussian": (200.0, lambda at: at.c * at.normal),
-    "sign": (1.0, lambda at: -at.c * at.own),
-    "scaled": (100.0, lambda at: at.c * at.own),
-    "constant": (100.0, lambda at: np.full(at.own.shape, at.c)),
-    "inner-product": (1.0, lambda at: -at.c * at.mean),
-    "a-little": (1.5, lambda at: at.mean - at.c * at.spread),
-    "trim": (2.0, _trim),
-    "krum": (1.0, _krum),
+_SCALES = {
+    "gaussian": 200.0,
+    "sign": 1.0,
+    "scaled": 100.0,
+    "constant": 100.0,
+    "inner-product": 1.0,
+    "a-little": 1.5,
+    "trim": 2.0,
+    "krum": 1.0,
 }
-"""The scale c of each kind where none is given, and what a liar sends."""
+"""The scale c of each kind where none is given."""
 
-ATTACKS = tuple(_KINDS)
+ATTACKS = tuple(_SCALES)
 VOTES = ("gaussian", "sign", "constant")
 """Those that say something where replies are signs."""
+
+
+def _mean(values: _F64) -> _F64:
+    """Of the first axis, every sum rounded once."""
+    columns = values.reshape(len(values), -1).T.tolist()
+    return np.array([math.fsum(column) for column in columns]).reshape(values.shape[1:]) / len(values)
 
 
 @dataclass(frozen=True)
@@ -136,7 +80,6 @@ class Attack:
     scale: float = 0.0  # c, in the unit of a scalar for gaussian and constant; 0 for that of the table
 
     def __post_init__(self) -> None:
-        require_choice("attack", self.kind, ATTACKS)
         require_int("attackers f", self.f, 1)
         sound = is_number(self.scale) and self.scale >= 0
         require(sound, "attack_scale c", "be a finite number of at least 0", self.scale)
@@ -161,12 +104,11 @@ class Attack:
         require(enough, "replies with attack krum", f"number at least {self.least}", len(replies))
         liars = self.liars(r, [reply.client for reply in replies])
         honest = np.stack([reply.scalars.astype(np.float64) for reply in replies if reply.client not in liars])
-        scale, lie = _KINDS[self.kind]
         found = []
         for reply in replies:
             if reply.client in liars:
-                path, own = (self.seed, _LIES, r, reply.client), reply.scalars.astype(np.float64)
-                said = lie(_Round(self.scale or scale, path, own, honest, len(liars)))
+                path = self.seed, _LIES, r, reply.client
+                said = self._lie(path, reply.scalars.astype(np.float64), honest, len(liars))
                 if reply.scalars.dtype == np.int8:
                     reply = replace(reply, scalars=np.where(said >= 0, 1, -1).astype(np.int8))
                 else:
@@ -174,3 +116,37 @@ class Attack:
                     reply = replace(reply, scalars=np.clip(said, -most, most).astype(np.float32))
             found.append(reply)
         return found
+
+    def _lie(self, path: tuple[int, ...], own: _F64, honest: _F64, f: int) -> _F64:
+        """What one of f liars sends, of the path of its random choices, its own reply (K, P) and the honest ones."""
+        c, mean = self.scale or _SCALES[self.kind], _mean(honest)
+        match self.kind:
+            case "gaussian":  # a direction of the lab's stream
+                lie = c * direction(derive_seed(*path), 0, own.size).astype(np.float64).reshape(own.shape)
+            case "sign":
+                lie = -c * own
+            case "scaled":
+                lie = c * own
+            case "constant":
+                lie = np.full(own.shape, c)
+            case "inner-product":
+                lie = -c * mean
+            case "a-little":
+                lie = mean - c * np.sqrt(_mean((honest - mean) ** 2))
+            case "trim":
+                draws = draws_of(STREAM, *path)
+                uniform = np.array([draws.integers(1 << 24) / (1 << 24) for _ in range(own.size)]).reshape(own.shape)
+                end, factor = np.where(mean > 0, honest.min(axis=0), honest.max(axis=0)), 1 + (c - 1) * uniform
+                # Farther from the mean: away from 0 where the end is beyond it, towards 0 where it is not.
+                lie = np.where(mean * end > 0, end / factor, end * factor)
+            case _:
+                rule, replies = Krum(f), [each.astype(np.float32) for each in honest]
+                # Of the honest ones alone, who are at least f + 3, Krum can tolerate fewer.
+                taken = Krum(min(f, (len(honest) - 3) // 2))(replies)
+                lie = -c * float(abs(taken).max()) * np.sign(taken, dtype=np.float64)
+                for _ in range(_HALVINGS):
+                    sent = lie.astype(np.float32)
+                    if rule([*replies, *[sent] * f]).tobytes() == sent.tobytes():
+                        break
+                    lie = lie / 2
+        return lie

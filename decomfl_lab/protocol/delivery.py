@@ -12,35 +12,25 @@ Whoever carries the messages (a simulator, the laws, a network) calls these five
 """
 
 import dataclasses
-import logging
 from collections.abc import Iterable, Iterator, Sequence
-from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from decomfl_lab.errors import InputError, require, require_int
-from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol.client import Client
-from decomfl_lab.protocol.ledger import Ledger
+from decomfl_lab.protocol.log import LogEntry
 from decomfl_lab.protocol.messages import Dense, Examples, Held, Kind, Plan, Reply, RunSeed
-from decomfl_lab.protocol.policy import PullPolicy
-from decomfl_lab.protocol.server import Server, Tracking
-from decomfl_lab.protocol.wire import Codec, decode, read, record_bytes, vector_of
+from decomfl_lab.protocol.server import PullPolicy, Server, Tracking
+from decomfl_lab.protocol.wire import Codec, Ledger, decode, read, record_bytes, vector_of
 from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord
-from decomfl_lab.records.seeds import StepSeed, pooled
+from decomfl_lab.records.seeds import pooled
 from decomfl_lab.replicas.replica import Replica, Snapshot
-
-logger = logging.getLogger(__name__)
 
 
 class Delivery:
     """The server's side of a federation: what goes to whom, and what becomes of what comes back."""
-
-    # whether clients keep their model between rounds, and are sent the records that they missed
-    lags: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -49,23 +39,26 @@ class Delivery:
         policy: PullPolicy | None = None,
         ledger: Ledger | None = None,
         decode: Codec = decode,
+        models: bool = False,
     ) -> None:
-        """A delivery; InputError for a policy where the server keeps no model."""
-        if policy is not None and server.replica is None:
-            raise InputError("pull must be never where the server keeps no model (server_model), got a policy")
+        """A delivery; with a policy, or for ``models``, the server keeps a model."""
         # it plans and aggregates; another with the same history may take its place between two rounds
         self.server = server
         # it has the server send its model where that is there sooner than the records; None for never
         self.policy = policy
         self.ledger = Ledger(server.M) if ledger is None else ledger  # it encodes what is sent, and counts it
         self.decode = decode  # it reads what arrives
+        # whether every participant reads the model of the round, without the optimizer's state, and a plan without
+        # records; else clients keep theirs between rounds, are sent the records that they missed, and can be in other
+        # processes, as only scalars travel
+        self.models = models
         self.told: set[int] = set()  # the clients that know the run's seed, for they have answered a plan
         self.pulls = 0  # how often the model was sent instead of records
 
     @property
     def wants_reports(self) -> bool:
         """Whether participants must say what they hold before a round is opened."""
-        return self.server.tracking is Tracking.CLIENTS
+        return self.server.tracking is Tracking.CLIENTS and not self.models
 
     def sample(self) -> tuple[int, ...]:
         """C_r: who takes part in the round."""
@@ -82,6 +75,10 @@ class Delivery:
             InputError: See ``Server.plan_round``.
         """
         server = self.server
+        if self.models:
+            for i, plan in server.plan_round(chosen, [Held(i, server.round) for i in chosen]).items():
+                yield i, [*self.model(i, self.ledger), *self._planned(i, plan)]
+            return
         # What each participant holds: as it reports, or as the server has it tracked.
         held = [read(Held, report, decode=self.decode) for report in reports] if self.wants_reports else None
         pulling = set()  # whose records are gone: they get the model, and are planned as holding this round
@@ -118,9 +115,7 @@ class Delivery:
         if not (pulls or taken or self.policy is None) and _sums_of(self.server.replica) is None:
             dense = self.server.dense_model()
             wide, vectors = 8 if dense.x.dtype == torch.float64 else 4, 1 + len(dense.state)
-            choice = self.policy.choose(plan.records, d=dense.x.numel(), vectors=vectors, bytes_per_element=wide)
-            logger.debug("round %d, client %d: %s", plan.round, i, choice)
-            taken = choice.pull
+            taken = self.policy.pulls(plan.records, d=dense.x.numel(), vectors=vectors, bytes_per_element=wide)
         if taken:
             pulls, plan = True, dataclasses.replace(plan, records=())
         self.pulls += pulls
@@ -176,12 +171,10 @@ class Delivery:
         if (sums := _sums_of(self.server.replica)) is not None:
             yield ledger.sent(i, sums, upwards=False)
             return
-        for vector in self._sent(self.server.dense_model()):
+        dense = self.server.dense_model()
+        for vector in (*(() if self.models else dense.state.values()), dense.x):
             wide = vector if vector.dtype == torch.float64 else vector.float()
             yield ledger.sent(i, Dense(self.server.round, wide.cpu().numpy()), upwards=False)
-
-    def _sent(self, dense: Snapshot) -> Iterator[Tensor]:
-        yield from (*dense.state.values(), dense.x)
 
     def close(self, replies: Iterable[bytes]) -> RoundRecord:
         """The round's record, from the replies that arrived; InputError as ``Server.aggregate`` has it."""
@@ -196,17 +189,10 @@ class Delivery:
             said = read(Examples, message, decode=self.decode)
             self.server.note_examples(said.client, said.n)
 
-    def repeat(
-        self, record: RoundRecord, answered: Sequence[int], examples: Sequence[int] | None = None
-    ) -> RoundRecord:
-        """Be where ``close`` was when it made this record of the replies of these clients; InputError as ``store``.
-
-        Args:
-            record: The round's record.
-            answered: Whose replies are in it.
-            examples: n_i of each of these, where they weigh that.
-        """
-        for i, n in zip(answered, examples or (), strict=False):
+    def repeat(self, entry: LogEntry) -> RoundRecord:
+        """Be where ``close`` was when it made the record of a round that a log has; InputError as ``store``."""
+        record, answered = entry.record, entry.answered
+        for i, n in zip(answered, entry.examples or (), strict=False):
             if i not in self.told:
                 self.ledger.sent(i, Examples(i, n), upwards=True)
             self.server.note_examples(i, n)
@@ -220,22 +206,6 @@ class Delivery:
 def _sums_of(replica: Replica | None) -> PoolSums | None:
     """What stands for all records, where a replica follows them as sums of a pool; None elsewhere."""
     return getattr(replica, "sums", None)  # which a replica of another implementation need not have
-
-
-class ModelsDown(Delivery):
-    """Every participant reads the model of the round, without the optimizer's state, and a plan without records."""
-
-    lags = False
-    wants_reports = False
-
-    def open(self, chosen: Sequence[int], reports: Iterable[bytes] = ()) -> Iterator[tuple[int, list[bytes]]]:  # noqa: ARG002
-        """See ``Delivery.open``."""
-        everybody_is_there = [Held(i, self.server.round) for i in chosen]
-        for i, plan in self.server.plan_round(chosen, everybody_is_there).items():
-            yield i, [*self.model(i, self.ledger), *self._planned(i, plan)]
-
-    def _sent(self, dense: Snapshot) -> Iterator[Tensor]:
-        yield dense.x
 
 
 def receive(client: Client, messages: Iterable[bytes], decode: Codec = decode) -> Plan:
@@ -269,7 +239,8 @@ def receive(client: Client, messages: Iterable[bytes], decode: Codec = decode) -
     if vectors:
         take_model(client, plan.round, vectors)
     if sums is not None:
-        take_sums(client.replica, plan.round, sums, plan.seeds, plan.distribution)
+        require(sums.round == plan.round, "round of a pool's sums", f"be {plan.round}", sums.round)
+        client.replica.take(sums, pooled(plan.seeds).pool, plan.distribution)
     client.run_seed = run_seed
     return plan
 
@@ -295,13 +266,3 @@ def take_model(client: Client, r: int, vectors: Sequence[Dense]) -> None:
     state = state or [torch.full_like(x, client.replica.rule.start(slot)) for slot in own.state]
     slots = dict(zip(own.state, state, strict=True))
     client.replica.restore(Snapshot(r, x, slots))
-
-
-def take_sums(replica: Replica, r: int, sums: PoolSums, seeds: Sequence[StepSeed], distribution: Distribution) -> None:
-    """Be at round r by the sums of a pool that came instead of records; ``seeds`` are those of any round.
-
-    Raises:
-        InputError: If they are of another round, or older than the replica, or it has no sums, or others.
-    """
-    require(sums.round == r, "round of a pool's sums", f"be {r}", sums.round)
-    replica.take(sums, pooled(seeds).pool, distribution)

@@ -24,7 +24,7 @@ import zlib
 from array import array
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import islice, pairwise
+from itertools import accumulate, islice, pairwise
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -74,9 +74,6 @@ class LogEntry:
 
 def _body(entry: LogEntry) -> bytes:
     held, examples = entry.held or (), entry.examples or ()
-    require(entry.held is None or len(held) == len(entry.sampled), "held", "have a round for each sampled client", held)
-    each = entry.examples is None or len(examples) == len(entry.answered)
-    require(each, "examples", "have a number for each client that answered", examples)
     flags = _HELD * (entry.held is not None) | _DIGEST * (entry.digest is not None)
     flags |= _EXAMPLES * (entry.examples is not None)
     head = _BODY.pack(len(entry.sampled), len(entry.answered), flags, bytes.fromhex(entry.digest or 32 * "0"))
@@ -88,36 +85,48 @@ def _chained(chain: bytes, entry: bytes) -> bytes:
     return hashlib.blake2b(chain + entry, digest_size=_CHAIN).digest()
 
 
-class RunLog:
+class RunLog(contextlib.AbstractContextManager["RunLog"]):
     """A run's log, in a file that no other process writes to: it is held while it is open for writing.
 
     Where a file system has no locks, and where this process opens it twice, whoever finds that another has written to
     it stops: its end is looked at before every write.
     """
 
-    def __init__(
-        self,
-        file: IO[bytes],
-        name: str,
-        header: Mapping[str, Any],
-        start: bytes,
-        version: int,
-        chain: bytes,
-        first: int,
-    ) -> None:
-        """A log whose first entry begins at byte ``first``; see ``create`` and ``open``."""
+    def __init__(self, file: IO[bytes], path: Path | None) -> None:
+        """The log in an open file, as far as its first entry; see ``create`` and ``open``."""
         self._file = file
-        self._place = None if name == _NAMELESS else Path(name).absolute()  # this process may go to another folder
+        self.name = _NAMELESS if path is None else str(path)  # the file, as errors call it
+        self._place = None if path is None else Path(self.name).absolute()  # this process may go to another folder
         self._closing = contextlib.ExitStack()
-        self.name = name  # the file, as errors call it
-        # what the run is: plain values, of which ``run_seed`` is needed to read records without seeds
-        self.header = dict(header)
-        self.start = (
-            start  # the bytes of x_0, compressed, where the header's ``start`` says how many there are; else none
-        )
+        size = file.seek(0, os.SEEK_END)
+        begin = self._at(0, _FILE.size)
+        magic = begin[: len(MAGIC)]
+        require(magic == MAGIC, "log", f"begin with {MAGIC!r}, as run.dcl does, in {self.name}", magic)
+        _, version, length = _FILE.unpack(begin) if len(begin) == _FILE.size else (magic, VERSION, 0)
+        require(1 <= version <= VERSION, f"version of the log {self.name}", f"be 1 to {VERSION}", version)
         self.version = version  # the version of the file
-        self.chain = chain  # the chain value after the last entry, which stands for the header and all entries
-        self._starts = array("Q", [first])  # of each entry, and the end of the last one
+        text = file.read(min(length, size))
+        try:
+            # JSON has no NaN and no Infinity, whatever Python makes of these words.
+            header = json.loads(text, parse_constant=lambda word: require(False, "header", "be JSON", word))
+        except (ValueError, RecursionError):
+            header = None
+        start = header.get("start") if isinstance(header, dict) and version > 1 else None
+        count = start.get("bytes", 0) if isinstance(start, dict) else 0
+        # the bytes of x_0, compressed, where the header's ``start`` says how many there are; else none
+        self.start = file.read(min(count, size) if isinstance(count, int) and count >= 0 else 0)
+        # the chain value after the last entry, which stands for the header and all entries
+        self.chain = file.read(_CHAIN)
+        if _chained(b"", begin + text + self.start) != self.chain:
+            raise InputError(
+                f"log must be as it was written, got {self.name}, whose header was changed or cut: put a copy of the "
+                "file back"
+            )
+        seed = header.get("run_seed") if isinstance(header, dict) else None
+        require_int(f"run_seed in the header of the log {self.name}", seed, 0, 2**64 - 1)
+        # what the run is: plain values, of which ``run_seed`` is needed to read records without seeds
+        self.header: dict[str, Any] = header
+        self._starts = array("Q", [file.tell()])  # of each entry, and the end of the last one
 
     @classmethod
     def create(cls, path: Path | None, header: Mapping[str, Any], start: bytes = b"") -> Self:
@@ -133,7 +142,6 @@ class RunLog:
         """
         require_int("run_seed in the header of a log", header.get("run_seed"), 0, 2**64 - 1)
         begin = _beginning(VERSION, header, start)
-        chain = begin[-_CHAIN:]
         with contextlib.ExitStack() as opened:
             if path is None:
                 file: IO[bytes] = opened.enter_context(tempfile.TemporaryFile(buffering=0))
@@ -142,8 +150,7 @@ class RunLog:
                 opened.enter_context(cls._hold(path))
                 write_atomically(path, begin)
                 file = opened.enter_context(path.open("r+b", buffering=0))
-            log = cls(file, str(path or _NAMELESS), header, start, VERSION, chain, len(begin))
-            return log._closed_with(opened)
+            return cls(file, path)._closed_with(opened)
 
     @classmethod
     def open(cls, path: Path, *, end: int | None = None, write: bool = True) -> Self:
@@ -166,7 +173,7 @@ class RunLog:
                 file = opened.enter_context(path.open("r+b" if write else "rb", buffering=0))
             except OSError as error:
                 raise InputError(f"log must be a file that can be read, got {path} ({error.strerror})") from None
-            log = cls(file, str(path), *_begin(file, path))
+            log = cls(file, path)
             log._read(end)
             return log._closed_with(opened)
 
@@ -324,33 +331,21 @@ class RunLog:
             InputError: If the file cannot be written; the log is as before then.
         """
         self._require_own_end()
-        before = self._starts
-        whole = _beginning(self.version, header, self.start)
-        chain = whole[-_CHAIN:]
-        pieces, starts = [whole], array("Q", [len(whole)])
-        for start, stop in pairwise(before):
+        pieces = [_beginning(self.version, header, self.start)]
+        for start, stop in pairwise(self._starts):
             entry = self._at(start, stop - _CHAIN - start)
-            chain = _chained(chain, entry)
-            pieces.append(entry + chain)
-            starts.append(starts[-1] + len(pieces[-1]))
+            pieces.append(entry + _chained(pieces[-1][-_CHAIN:], entry))
         write_atomically(path, b"".join(pieces))
         self._file.close()
         self._file = self._closing.enter_context(path.open("r+b", buffering=0))
-        self.header, self.chain, self._starts = dict(header), chain, starts
+        self.header, self.chain = dict(header), pieces[-1][-_CHAIN:]
+        self._starts = array("Q", accumulate(map(len, pieces)))
 
     def _has_its_name(self) -> bool:
         """Whether the file that is written to is still the one of its name; a world without a disk answers itself."""
         if self._place is None:
             return True
         return self._place.exists() and os.path.samestat(os.fstat(self._file.fileno()), self._place.stat())
-
-    def cut(self, r: int) -> None:
-        """Drop the entries of rounds r, r + 1, ...; InputError if r lies ahead."""
-        require(0 <= r <= len(self), "round to cut at", f"be in 0..{len(self)}", r)
-        self._require_own_end()
-        self.chain = self._at(self._starts[r] - _CHAIN, _CHAIN)
-        self._file.truncate(self._starts[r])
-        del self._starts[r + 1 :]
 
     def entry(self, r: int) -> LogEntry:
         """The entry of round r; InputError if there is none."""
@@ -403,52 +398,15 @@ class RunLog:
         """Close the file, and let others write to it."""
         self._closing.close()
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
 
 def _beginning(version: int, header: Mapping[str, Any], start: bytes) -> bytes:
     """All that stands before the first entry, the chain value last."""
-    fits = len(start) == _attached(header, version)
-    require(fits, "start of a log", "have the bytes that its header says", len(start))
     text = json.dumps(dict(header), sort_keys=True).encode()
     whole = _FILE.pack(MAGIC, version, len(text)) + text + start
     return whole + _chained(b"", whole)
-
-
-def _attached(header: Any, version: int) -> int:
-    """The bytes of x_0 that stand after a header; 0 for none."""
-    start = header.get("start") if isinstance(header, Mapping) and version > 1 else None
-    count = start.get("bytes", 0) if isinstance(start, Mapping) else 0
-    return count if isinstance(count, int) and count >= 0 else 0
-
-
-def _begin(file: IO[bytes], path: Path) -> tuple[dict[str, Any], bytes, int, bytes, int]:
-    """Header, x_0 as it stands there, version, chain value and end of what stands before the first entry."""
-    size = file.seek(0, os.SEEK_END)
-    file.seek(0)
-    begin = file.read(_FILE.size)
-    magic = begin[: len(MAGIC)]
-    require(magic == MAGIC, "log", f"begin with {MAGIC!r}, as run.dcl does, in {path}", magic)
-    _, version, length = _FILE.unpack(begin) if len(begin) == _FILE.size else (magic, VERSION, 0)
-    require(1 <= version <= VERSION, f"version of the log {path}", f"be 1 to {VERSION}", version)
-    text = file.read(min(length, size))
-    try:
-        # JSON has no NaN and no Infinity, whatever Python makes of these words.
-        header = json.loads(text, parse_constant=lambda word: require(False, "header", "be JSON", word))
-    except (ValueError, RecursionError):
-        header = None
-    start, chain = file.read(min(_attached(header, version), size)), file.read(_CHAIN)
-    if _chained(b"", begin + text + start) != chain:
-        raise InputError(
-            f"log must be as it was written, got {path}, whose header was changed or cut: put a copy of the file back"
-        )
-    seed = header.get("run_seed") if isinstance(header, dict) else None
-    require_int(f"run_seed in the header of the log {path}", seed, 0, 2**64 - 1)
-    return header, start, version, chain, len(begin) + length + len(start) + _CHAIN
 
 
 class ArchivedHistory(History):
@@ -463,9 +421,8 @@ class ArchivedHistory(History):
             window: The number of records that are kept in memory, more where the log lacks them yet.
 
         Raises:
-            InputError: If the window is below 1, or the log's newest records cannot be read.
+            InputError: If the log's newest records cannot be read.
         """
-        require(window >= 1, "window", "be at least 1", window)
         self.log, self.window = log, window
         end = len(log) if end is None else end
         self._first = max(end - window, 0)

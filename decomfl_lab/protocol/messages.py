@@ -15,11 +15,10 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from decomfl_lab.errors import require
+from decomfl_lab.errors import DivergedError, require
 from decomfl_lab.noise import STREAM_VERSION, Distribution
 from decomfl_lab.noise.spec import LOW_RANK_CODE, NO_LOW_RANK
-from decomfl_lab.protocol.compression import QuantizedVector, SparseVector
-from decomfl_lab.protocol.weights import MOST_EXAMPLES
+from decomfl_lab.protocol.aggregation import MOST_EXAMPLES
 from decomfl_lab.records.pool import FINEST, PoolSums
 from decomfl_lab.records.record import RoundRecord, ScalarArray
 from decomfl_lab.records.seeds import LARGEST_POOL, Seeding, StepSeed, seeding_of
@@ -242,19 +241,107 @@ class Dense(Sent):
 @message(Kind.QUANTIZED, ROUND, Field("bits", "B", range(2, 9)), Field("scale", "f"), ELEMENTS, each=1)
 @dataclass(frozen=True, eq=False)
 class Quantized(Sent):
-    """Client → server: the update of round ``round``, quantised."""
+    """Client → server: the update v of round ``round``, v_j ≈ scale · levels_j / L with L = 2^(bits−1) − 1."""
 
     round: int
-    update: QuantizedVector
+    bits: int  # 2 to 8
+    scale: float  # max |v_j|, float32
+    levels: NDArray[np.int8]  # int8 (d,), in −L..L
+
+    @property
+    def size(self) -> int:
+        """The dimension d."""
+        return self.levels.size
+
+    def dense(self) -> NDArray[np.float32]:
+        """The vector, float32 (d,)."""
+        largest = 2 ** (self.bits - 1) - 1
+        v: NDArray[np.float32] = (self.levels.astype(np.float64) * (self.scale / largest)).astype(np.float32)
+        return v
 
 
 @message(Kind.SPARSE, ROUND, Field("d", "Q", range(2**32 + 1)), ELEMENTS, each=8)
 @dataclass(frozen=True, eq=False)
 class Sparse(Sent):
-    """Client → server: the largest elements of the update of round ``round``."""
+    """Client → server: the largest elements of the update of round ``round``; the others are 0."""
 
     round: int
-    update: SparseVector
+    size: int  # the dimension d
+    indices: NDArray[np.int64]  # rising positions, int64 (k,)
+    values: NDArray[np.float32]  # float32 (k,)
+
+    def __post_init__(self) -> None:
+        require(self.indices.shape == self.values.shape, "indices and values", "be equally many", self.indices.shape)
+        rising = bool((np.diff(self.indices) > 0).all()) if self.indices.size > 1 else True
+        inside = not self.indices.size or (self.indices[0] >= 0 and self.indices[-1] < self.size)
+        require(rising and bool(inside), "indices", f"rise within 0..{self.size - 1}", self.indices[:5].tolist())
+
+    def dense(self) -> NDArray[np.float32]:
+        """The vector, float32 (d,)."""
+        out = np.zeros(self.size, dtype=np.float32)
+        out[self.indices] = self.values
+        return out
+
+
+# What a dense update can be shrunk to before it is sent.
+
+MAGNITUDE, VALUE = "magnitude", "value"
+
+Floats = NDArray[np.float32] | NDArray[np.float64]
+
+
+def _check(v: Floats) -> None:
+    require(v.ndim == 1 and v.size > 0, "vector", "be non-empty and flat", v.shape)
+    if not np.isfinite(v).all():
+        raise DivergedError("vector")
+
+
+def quantize(r: int, v: Floats, bits: int, seed: tuple[int, ...]) -> Quantized:
+    """Round v/max|v|·L to integers at random, so that E[dense()] = v.
+
+        |dense()_j − v_j| ≤ max|v| / L,    L = 2^(bits−1) − 1     (and one rounding to float32)
+
+    Args:
+        r: The round.
+        v: Vector (d,).
+        bits: 2 to 8.
+        seed: Entropy and path of the random bits: every message has its own.
+
+    Raises:
+        InputError: If v is not finite.
+
+    Source: Haddadpour et al., "Federated learning with compression" (FedCOM), AISTATS 2021: any unbiased
+    quantiser; this is the uniform one.
+    """
+    _check(v)
+    largest = 2 ** (bits - 1) - 1
+    scale = float(np.float32(np.abs(v).max()))
+    if scale == 0:
+        return Quantized(r, bits, 0.0, np.zeros(v.size, dtype=np.int8))
+    exact = v.astype(np.float64) * (largest / scale)
+    uniform = np.random.default_rng(np.random.SeedSequence(seed[0], spawn_key=seed[1:])).random(v.size)
+    # float32 rounding of the scale may leave |exact| a little above L.
+    levels = np.clip(np.floor(exact + uniform), -largest, largest).astype(np.int8)
+    return Quantized(r, bits, scale, levels)
+
+
+def top_k(r: int, v: Floats, fraction: float, by: str = MAGNITUDE) -> Sparse:
+    """The k = ⌈fraction·d⌉ elements of largest |v_j| of round r's update; of equal ones those with the smallest j.
+
+    No other k-sparse vector is nearer to v in the Euclidean norm. By value it is those of largest v_j, which loses
+    what falls most: no sensible compression, but what ``torch.topk`` gives who forgets the absolute value.
+
+    Raises:
+        InputError: If v is not finite.
+    """
+    _check(v)
+    k = math.ceil(fraction * v.size)
+    size = np.abs(v) if by == MAGNITUDE else v
+    least = np.partition(size, v.size - k)[v.size - k]
+    kept = size > least
+    kept[np.flatnonzero(size == least)[: k - np.count_nonzero(kept)]] = True
+    indices = np.flatnonzero(kept)
+    return Sparse(r, v.size, indices, v[indices].astype(np.float32))
 
 
 @message(Kind.HELLO, CLIENT, Field("run", "16s"), ROUND, Field("digest", "16s"))
@@ -307,12 +394,15 @@ def carried(message: Message) -> tuple[int, int]:
     match message:
         case RunSeed():
             return 0, 1
-        case Reply(scalars=numbers) | Dense(x=numbers) | PoolSums(values=numbers):
+        # The indices of a sparse message are in the bytes, not in the scalars.
+        case (
+            Reply(scalars=numbers)
+            | Dense(x=numbers)
+            | PoolSums(values=numbers)
+            | Quantized(levels=numbers)
+            | Sparse(values=numbers)
+        ):
             return numbers.size, 0
-        case Quantized(update=update):
-            return update.levels.size, 0
-        case Sparse(update=update):  # its indices are in the bytes, not in the scalars
-            return update.values.size, 0
         case Plan() | tuple():
             records = message.records if isinstance(message, Plan) else message
             heads: Sequence[Plan | RoundRecord] = (message, *records) if isinstance(message, Plan) else records

@@ -1,4 +1,8 @@
-"""The server: plans rounds, aggregates scalars, keeps the history; it needs no model."""
+"""The server: plans rounds, aggregates scalars, keeps the history; it needs no model.
+
+Its ``Terms`` are what a run's rounds may be, which server and clients know before it starts; its ``PullPolicy`` says
+whether who missed rounds is sent the records of these, or the model.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +10,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from decomfl_lab.errors import InputError, require, require_finite_positive, require_int
+from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.noise import Distribution, derive_seed
-from decomfl_lab.protocol.aggregation import Aggregation, Mean, weighed_mean
-from decomfl_lab.protocol.messages import Held, Plan, Reply
-from decomfl_lab.protocol.weights import Weights, require_weighable
+from decomfl_lab.protocol.aggregation import Aggregation, Mean, Weights, weighed_mean
+from decomfl_lab.protocol.messages import Held, Kind, Plan, Reply
+from decomfl_lab.protocol.wire import encode
 from decomfl_lab.records.record import History, RoundRecord, require_sound
 from decomfl_lab.records.schedules import Schedule
-from decomfl_lab.records.seeds import LARGEST_POOL, POOL, Seeding, StepSeed, draw_seeds
+from decomfl_lab.records.seeds import POOL, Seeding, StepSeed, draw_seeds
 
 if TYPE_CHECKING:
     from decomfl_lab.replicas.replica import Replica, Snapshot
@@ -44,7 +48,7 @@ def sample_clients(seed: int, r: int, M: int, m: int) -> tuple[int, ...]:
 
 @dataclass
 class Server:
-    """DeComFL's server, sans I/O: ``plan_round`` → replies → ``aggregate``.
+    """DeComFL's server, sans I/O: ``plan_round`` → replies → ``aggregate``; options of a run have its ranges.
 
     Source: [DeComFL, Algorithm 3; appendix "Reduce the Memory on the Server Side"].
     """
@@ -73,24 +77,13 @@ class Server:
     present: Schedule[int] | None = None
 
     def __post_init__(self) -> None:
-        require_int("clients M", self.M, 1)
-        require_int(f"sampled clients m (of M={self.M})", self.m, 1, self.M)
         least = self.aggregation.least
         require(self.m >= least, "sampled clients m", f"be at least {least} for {self.aggregation}", self.m)
-        require_weighable(self.weights.by, self.aggregation)
         if self.present is not None:
             first, *later = self.present.initial, *self.present.changes.values()
             require_int(f"clients in round 0, for {self.aggregation},", first, least, self.M)
             for number in later:
                 require_int("clients in a later round", number, first, self.M)
-        require_int("local steps K", self.K, 1)
-        for value in (self.P.initial, *self.P.changes.values()):
-            require_int("perturbations P", value, 1)
-        for rate in (self.eta.initial, *self.eta.changes.values()):
-            require_finite_positive("learning rate eta", rate)
-        require_int("seed", self.seed, 0, 2**64 - 1)
-        require_int("history", self.keep, 0)
-        require_int("pool S", self.pool, 1, LARGEST_POOL)
         if self.tracking is Tracking.SERVER:
             self.held = self.held or [0] * self.M
         self._planned: dict[int, Plan] = {}
@@ -264,3 +257,73 @@ class Server:
         if self.tracking is Tracking.SERVER:
             self.held[client] = self.round
         self._prune()
+
+
+@dataclass(frozen=True)
+class Terms:
+    """All of a plan or a record but its scalars, as a function of the round."""
+
+    K: int  # the number of local steps
+    P: Schedule[int]  # the number of directions a step, a schedule over rounds
+    eta: Schedule[float] | None  # the learning rate η, a schedule over rounds; None where only the records have it
+    distribution: Distribution  # the distribution of the directions z
+    seeding: Seeding  # how many seeds travel
+    run_seed: int  # the seed that every round's derive from
+    dtype: type[np.float32] | type[np.int8]  # the type of a record's scalars, float32 or int8 for signs
+    pool: int = POOL  # the directions S of the pool, where they come from one
+    weighs: bool = False  # whether clients say how many examples they have, which is what they weigh
+
+    @classmethod
+    def of(cls, server: Server) -> Self:
+        """The terms that a server made of the same configuration would keep."""
+        own = server.run_seed, server.aggregation.dtype, server.pool, server.weights.wanted
+        return cls(server.K, server.P, server.eta, server.distribution, server.seeding, *own)
+
+    def seeds(self, r: int) -> Sequence[StepSeed]:
+        """The seeds of round r."""
+        return draw_seeds(self.seeding, self.run_seed, r, self.K, self.P(r), self.pool)
+
+    def check(self, head: Plan | RoundRecord) -> None:
+        """InputError that names what of a plan or a record is not as agreed."""
+        r, whose = head.round, f"of the {'plan' if isinstance(head, Plan) else 'record'} of round {head.round}"
+        agreed: dict[str, tuple[Any, Any]] = {
+            "K and P": ((head.K, head.P), (self.K, self.P(r))),
+            "eta": (head.eta, head.eta if self.eta is None else self.eta(r)),
+            "distribution": (head.distribution, self.distribution),
+            "seeding": (head.seeding, self.seeding),
+        }
+        if isinstance(head, RoundRecord):
+            agreed["type of the scalars"] = head.scalars.dtype, np.dtype(self.dtype)
+        for name, (found, wanted) in agreed.items():
+            require(found == wanted, f"{name} {whose}", f"be {wanted}, as in the run's configuration", found)
+        same = head.seeds == self.seeds(r)
+        require(same, f"seeds {whose}", "be those that derive from the run's seed", "others")
+
+
+@dataclass(frozen=True)
+class PullPolicy:
+    """Send whatever is there sooner.
+
+        replay: bytes(records) / bandwidth + pairs · d · ns · 10⁻⁹,    pull: bytes(model and state) / bandwidth
+
+    Numbers are given, not measured on the way, so that a run repeats.
+    """
+
+    bandwidth: float = 12.5e6  # the bytes a second of the link to a client
+    # The nanoseconds that a client needs for one element and missed direction (``decomfl bench rebuild`` measures it).
+    replay_ns: float = 1.0
+
+    def pulls(self, records: Sequence[RoundRecord], *, d: int, vectors: int, bytes_per_element: int) -> bool:
+        """Whether a client that lacks ``records`` is sent the model.
+
+        Args:
+            records: The records that it missed.
+            d: The number of parameters.
+            vectors: 1 + the number of the rule's state vectors: a pull needs all of them.
+            bytes_per_element: The size of a number that is sent, 4 or 8.
+        """
+        pairs = sum(record.scalars.size for record in records)
+        replay_bytes = len(encode(tuple(records))) if records else 0
+        pull_bytes = vectors * (Kind.VECTOR.bytes() + bytes_per_element * d)
+        replay_seconds = replay_bytes / self.bandwidth + pairs * d * self.replay_ns * 1e-9
+        return pull_bytes / self.bandwidth < replay_seconds

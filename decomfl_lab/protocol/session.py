@@ -20,15 +20,15 @@ server hears it before the first reply of a client counts, and again from a clie
 import logging
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Self
 
 from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
 from decomfl_lab.errors import DivergedError, InputError, quoted, require, require_int
 from decomfl_lab.outside import SavedHost, read_as
 from decomfl_lab.protocol.client import Client, handle_all
-from decomfl_lab.protocol.delivery import Delivery, take_model, take_sums
-from decomfl_lab.protocol.ledger import Ledger
+from decomfl_lab.protocol.delivery import Delivery, take_model
+from decomfl_lab.protocol.log import LogEntry
 from decomfl_lab.protocol.messages import (
     Ask,
     Dense,
@@ -41,10 +41,11 @@ from decomfl_lab.protocol.messages import (
     RunSeed,
     Welcome,
 )
-from decomfl_lab.protocol.terms import Terms
-from decomfl_lab.protocol.wire import decode, encode, split_frame
+from decomfl_lab.protocol.server import Terms
+from decomfl_lab.protocol.wire import Ledger, decode, encode, split_frame
 from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord, unsound
+from decomfl_lab.records.seeds import pooled
 from decomfl_lab.replicas.replica import Replica, Snapshot
 
 logger = logging.getLogger(__name__)
@@ -99,13 +100,7 @@ class Frames(Mapping[int, bytes]):
 class Farewell(bytes):
     """A last frame, to whoever is no client of the run: where it has a connection, that is cut, with the reason."""
 
-    reason: str  # the reason, which is in the frame, too
-
-    def __new__(cls, frame: bytes, reason: str) -> Self:
-        """A frame with its reason."""
-        own = super().__new__(cls, frame)
-        own.reason = reason
-        return own
+    reason = ""  # the reason, which is in the frame, too
 
 
 class _StrangerError(InputError):
@@ -166,11 +161,12 @@ class Host:
         # Another client's frame may have moved the model that they share.
         now = {i: plan for i, plan in plans.items() if plan.round == self.replica.round and i in self._welcomed}
         # The replies to plans of one round; those given before, to the byte, where a plan comes again.
-        again = {i: self._answers[i][1] for i, plan in now.items() if self._is_known(i, plan)}
+        known = {i: self._answers.get(i, (None, b"")) for i in now}
+        again = {i: answer for i, (r, answer) in known.items() if r == now[i].round and answer}
         new = [i for i in now if i not in again]
         clients = [self.clients[i] for i in new]
         for i, client in zip(new, clients, strict=True):
-            if self._answers.get(i, (None, b""))[0] == now[i].round:
+            if known[i][0] == now[i].round:
                 client.steps_taken -= now[i].K
             client.replica.restore(self.replica.snapshot())
         replies = handle_all(clients, [now[i] for i in new]) if new else []
@@ -232,7 +228,8 @@ class Host:
             if anew:
                 there.restore(self._start)
             r = sums.round if plan is None else plan.round
-            take_sums(there, r, sums, self._terms.seeds(r), self._terms.distribution)
+            require(sums.round == r, "round of a pool's sums", f"be {r}", sums.round)
+            there.take(sums, pooled(self._terms.seeds(r)).pool, self._terms.distribution)
             self.replica.restore(there.snapshot())
         elif anew:
             self.replica.restore(self._start)
@@ -248,10 +245,6 @@ class Host:
             if plan is not None and answered <= plan.round == self.replica.round:
                 self._welcomed.add(i)
         return plan, Ask() in messages
-
-    def _is_known(self, i: int, plan: Plan) -> bool:
-        r, answer = self._answers.get(i, (None, b""))
-        return r == plan.round and answer != b""
 
     def save(self, path: Path) -> None:
         """Write all that a host goes on from to a file: model, places in the data, latest answers.
@@ -310,8 +303,8 @@ class Coordinator:
         self.steps = [0] * delivery.server.M
         self.chosen: tuple[int, ...] = ()  # the clients that were chosen for the round
         self.asked: set[int] = set()  # those of them that were sent a plan of it
-        self.replies: dict[int, Reply] = {}  # {i: reply} accepted in the round under way
-        self.losses: dict[int, float] = {}  # {i: mean training loss} of these, NaN where it is not known
+        # {i: reply} accepted in the round under way, with the mean training loss, NaN where it is not known
+        self.replies: dict[int, Reply] = {}
         self.refused: dict[int, str] = {}  # {i: why} of the clients that the round under way goes on without
         self.diverged = False
         # {i: digest} of the models that clients said, and proved, to hold after the last round (``finish``)
@@ -325,7 +318,8 @@ class Coordinator:
         self._reported: dict[int, int] = {}
         self._invited: dict[int, int] = {}  # what each who was sent a plan of the round was taken to hold then
         self._frames: dict[int, bytes] = {}  # what each client was sent first since something was begun
-        self._opened = self._finishing = self._asking = self._checking = False
+        # "asking" who holds what, "open" for a round, "finishing"; or "", between them
+        self._phase, self._checking = "", False
 
     @property
     def round(self) -> int:
@@ -334,37 +328,32 @@ class Coordinator:
 
     def ask(self, chosen: Sequence[int]) -> Frames:
         """{i: frame} that asks who holds what, where clients track that themselves; ``take`` reads the answers."""
-        self._begin(chosen)
-        self._asking = True
+        self._begin(chosen, "asking")
         self._reported.clear()
-        return self._to(chosen)
+        return Frames(chosen, self._frames, self._frame)
 
-    def _begin(self, chosen: Iterable[int]) -> None:
+    def _begin(self, chosen: Iterable[int], phase: str = "") -> None:
         self.chosen, self.asked = tuple(chosen), set(self.delivery.server.planned)
         # A round that is opened again, as nobody came, goes on with what it has.
         self.replies = {i: reply for i, reply in self.replies.items() if reply.round == self.round}
-        self.losses = {i: self.losses[i] for i in self.replies}
         self._invited = {i: r for i, r in self._invited.items() if i in self.asked}
-        self.refused, self._frames = {}, {}
-        self.diverged = self._opened = self._finishing = self._asking = False
+        self.refused, self._frames, self._phase, self.diverged = {}, {}, phase, False
         self._welcomes.clear()
 
     def open(self, chosen: Sequence[int]) -> Frames:
         """{i: frame} of a new round for these clients; where clients track it, for those of them that were heard."""
-        self._begin(chosen)
-        self._opened = True
+        self._begin(chosen, "open")
         every = self._check_every if self._digest is not None else 0
         self._checking = every > 0 and self.round % every == 0
-        return self._to(i for i in chosen if not self.delivery.wants_reports or i in self._reported)
-
-    def _to(self, clients: Iterable[int]) -> Frames:
-        return Frames(clients, self._frames, self._frame)
+        heard = [i for i in chosen if not self.delivery.wants_reports or i in self._reported]
+        return Frames(heard, self._frames, self._frame)
 
     def _frame(self, i: int) -> bytes:
         """The frame to client i; the same one where it is sent again."""
         if i in self._frames:
-            return self.session.again(i, self._frames[i])
-        if self._asking or self._finishing:
+            self.session.count(i, len(self._frames[i]), upwards=False)
+            return self._frames[i]
+        if self._phase in ("asking", "finishing"):
             frame = self._ask(i)
         else:
             pulls, plan = self.delivery.pulls, self._plan(i)
@@ -409,10 +398,13 @@ class Coordinator:
             logger.warning("round %d: an answer of client %d is refused: %s", self.round, i, error)
             self.refused[i] = str(error)
             if isinstance(error, _StrangerError):
-                return Farewell(self._refusal(i, error), str(error))
+                farewell = Farewell(self._refusal(i, error))
+                farewell.reason = str(error)
+                return farewell
             return None if told else self._refusal(i, error)  # once a round, or a liar could go on for ever
         finally:
-            self.session.stray(i, len(frame) - (self._counted(i) - before))
+            if stray := len(frame) - (self._counted(i) - before):  # late, sent again, damaged or refused
+                self.session.count(i, stray, upwards=True)
 
     def _refusal(self, i: int, error: InputError) -> bytes:
         return self.session.sent(i, Refusal(str(error)), upwards=False)
@@ -454,7 +446,7 @@ class Coordinator:
 
     def _accept(self, i: int, reply: Reply, hello: Hello | None, loss: float) -> bytes | None:
         require(reply.client == i, "client of a reply", f"be {i}, whose connection it is", reply.client)
-        if self._asking or reply.round < self.round or i not in self.delivery.server.planned:
+        if self._phase == "asking" or reply.round < self.round or i not in self.delivery.server.planned:
             return b""  # late
         if i in self.replies:
             return None
@@ -466,7 +458,7 @@ class Coordinator:
         if weights.wanted and i not in self.delivery.told:
             self.delivery.ledger.sent(i, Examples(i, weights.examples[i]), upwards=True)
         self.delivery.ledger.sent(i, reply, upwards=True)
-        self.replies[i], self.losses[i] = reply, loss
+        self.replies[i] = replace(reply, loss=loss)
         self._sure[i] = self.round
         return None
 
@@ -483,12 +475,12 @@ class Coordinator:
         right = self._agrees(hello)
         there = right and hello.round == self.round
         waited_for = i in self.delivery.server.planned and i not in self.replies
-        if self._finishing and there:
+        if self._phase == "finishing" and there:
             self.digests[i] = hello.digest.hex()
             return None
-        if self._asking and i not in self.chosen:
+        if self._phase == "asking" and i not in self.chosen:
             return b""
-        if self._asking and right:
+        if self._phase == "asking" and right:
             self._reported[i] = hello.round
             if self._sure.get(i) != hello.round:  # it has begun anew, perhaps by a frame that came late
                 self._sure.pop(i, None)
@@ -503,9 +495,9 @@ class Coordinator:
         r = hello.round if right else 0
         self._sure.pop(i, None)  # if its answer to this round is in already, it is told one round too few
         server, welcome = self.delivery.server, self._welcome(i, r)
-        if self._asking:
+        if self._phase == "asking":
             return welcome + self._ask(i)
-        comes_late = self._opened and i in self.chosen and i not in self.asked
+        comes_late = self._phase == "open" and i in self.chosen and i not in self.asked
         if server.seeding.needs_run_seed and (i in self.delivery.told or not comes_late):
             welcome += self.session.sent(i, RunSeed(server.run_seed), upwards=False)
         if comes_late:
@@ -515,7 +507,7 @@ class Coordinator:
             lacks = self.delivery.catch_up(i, r, self._holds(i), self.session)
             self._frames[i] = welcome + self._ask(i) + b"".join(lacks) + self._plan(i)
             return self._frames[i]
-        if not waited_for and not self._finishing:
+        if not waited_for and self._phase != "finishing":
             return welcome
         return welcome + self._ask(i) + b"".join(self.delivery.bring_up(i, r, self.session))
 
@@ -532,36 +524,20 @@ class Coordinator:
         record = self.delivery.close([self.delivery.ledger.encode(self.replies[i]) for i in sorted(self.replies)])
         for i in self.asked - self.replies.keys():  # they may have measured all the same
             self._sure.pop(i, None)
-        self._opened = False
-        self._count(record, self.replies)
+        self._phase = ""
+        for i in self.replies:
+            self.steps[i] += record.K
         return record
 
-    def _count(self, record: RoundRecord, answered: Iterable[int]) -> None:
-        for i in answered:
-            self.steps[i] += record.K
-
-    def repeat(
-        self,
-        record: RoundRecord,
-        asked: Sequence[int],
-        answered: Sequence[int],
-        held: Sequence[int] | None,
-        examples: Sequence[int] | None = None,
-    ) -> None:
-        """Be where the server was after a round that there is a record of.
-
-        Args:
-            record: The round's record.
-            asked: Who was sent a plan.
-            answered: Whose replies are in the record.
-            held: The round that each of those who were asked held, where clients track it.
-            examples: The number of examples of each whose reply is in the record, where they weigh that.
-        """
-        self._begin(asked)
-        self._reported = dict(zip(asked, held or (), strict=False))
-        for i in asked:
+    def repeat(self, entry: LogEntry) -> None:
+        """Be where the server was after a round that a log has, where those who were asked were sent a plan."""
+        self._begin(entry.sampled)
+        self._reported = dict(zip(entry.sampled, entry.held or (), strict=False))
+        for i in entry.sampled:
             self._plan(i)
-        self._count(self.delivery.repeat(record, answered, examples), answered)
+        self.delivery.repeat(entry)
+        for i in entry.answered:
+            self.steps[i] += entry.record.K
 
     @property
     def heard(self) -> int:
@@ -575,6 +551,6 @@ class Coordinator:
 
     def finish(self) -> Frames:
         """{i: frame} after which every client holds the model of the server's round, and says so: ``digests``."""
-        self._begin(())
-        self._finishing, self.digests = True, {}
-        return self._to(range(self.delivery.server.M))
+        self._begin((), "finishing")
+        self.digests = {}
+        return Frames(range(self.delivery.server.M), self._frames, self._frame)

@@ -9,16 +9,17 @@ which has a message of its own.
 
 import struct
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import astuple, dataclass, field
 from functools import lru_cache
-from typing import Any, TypeVar, cast
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.noise import STREAM_VERSION, Distribution
-from decomfl_lab.protocol.compression import QuantizedVector, SparseVector
+from decomfl_lab.outside import Counts
 from decomfl_lab.protocol.messages import (
     DIRECTIONS,
     HEADER_BYTES,
@@ -36,10 +37,11 @@ from decomfl_lab.protocol.messages import (
     Refusal,
     Reply,
     Sparse,
+    carried,
 )
 from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord, ScalarArray, require_sound
-from decomfl_lab.records.seeds import DerivedSeeds, PooledSeeds, Seeding, StepSeed, draw_seeds, seeding_of
+from decomfl_lab.records.seeds import DerivedSeeds, PooledSeeds, Seeding, StepSeed, draw_seeds
 
 Content = TypeVar("Content")
 Codec = Callable[[bytes, int | None], Message]
@@ -150,25 +152,25 @@ def _sent_scalars(scalars: ScalarArray) -> bytes:
     return np.packbits(scalars.reshape(-1) > 0, bitorder="little").tobytes()
 
 
-def _round_head(
-    r: int, eta: float, P: int, distribution: Distribution, seeds: Sequence[StepSeed], signs: int = 0
-) -> bytes:
-    K, seeding = len(seeds), seeding_of(seeds, P)
-    places = _DISTRIBUTIONS.index(distribution), STREAM_VERSION, _SEEDINGS.index(seeding) | signs
+def _round_head(head: Plan | RoundRecord) -> bytes:
+    """What a plan and every record begin with, and their seeds."""
+    signs = SIGNS if isinstance(head, RoundRecord) and head.scalars.dtype == np.int8 else 0
+    places = _DISTRIBUTIONS.index(head.distribution), STREAM_VERSION, _SEEDINGS.index(head.seeding) | signs
     # The seeds, or the places in the pool, as they travel, in the order of (k, p).
     sent: list[Any]
     kind = "Q"
-    match seeds:
+    match head.seeds:
         case DerivedSeeds(root, _, derived):
             sent = [root] if derived is Seeding.PER_ROUND else []
         case PooledSeeds(_, _, pooled):
             sent, kind = [place for step in pooled for place in step], "H"
         case _:
-            each: Any = seeds
+            each: Any = head.seeds
             sent = [own for seed in each for own in ((seed,) if isinstance(seed, int) else seed)]
-    ROUND.check(r, "the message")
-    _form(eta, K, P, *places)
-    return ROUND_HEAD.pack_sound(r, eta, K, P, *places) + struct.pack(f"<{len(sent)}{kind}", *sent)
+    form = head.eta, head.K, head.P, *places
+    ROUND.check(head.round, "the message")
+    _form(*form)
+    return ROUND_HEAD.pack_sound(head.round, *form) + struct.pack(f"<{len(sent)}{kind}", *sent)
 
 
 @lru_cache(64)
@@ -209,9 +211,7 @@ def _read_round_head(reader: _Reader, run_seed: int | None) -> _Head:
 def _records_body(records: tuple[RoundRecord, ...]) -> bytes:
     parts = [_COUNT.pack(len(records))]
     for record in records:
-        signs = SIGNS if record.scalars.dtype == np.int8 else 0
-        parts.append(_round_head(record.round, record.eta, record.P, record.distribution, record.seeds, signs))
-        parts.append(_sent_scalars(record.scalars))
+        parts += [_round_head(record), _sent_scalars(record.scalars)]
     return b"".join(parts)
 
 
@@ -238,39 +238,6 @@ def _read_records(reader: _Reader, run_seed: int | None) -> tuple[RoundRecord, .
     return tuple(records)
 
 
-def _read_plan(reader: _Reader, run_seed: int | None) -> Plan:
-    r, eta, P, distribution, seeds, signs = _read_round_head(reader, run_seed)
-    require(not signs, "scalars of the plan message", "be none", "signs")
-    records = _read_records(reader, run_seed)
-    rounds = [record.round for record in records]
-    expected = list(range(r - len(records), r))
-    require(rounds == expected, "records of the plan message", f"be of the rounds before {r}, in order", rounds)
-    return Plan(r, eta, P, distribution, seeds, records)
-
-
-def _read_quantized(reader: _Reader, r: int, bits: int, scale: float, size: int) -> Quantized:
-    if bits > 4:
-        levels = reader.array(_LEVEL, size)
-    else:
-        pairs = reader.array(_LEVEL, (size + 1) // 2)
-        levels = np.stack([pairs << 4 >> 4, pairs >> 4], axis=1).reshape(-1)  # shifts to the right keep the sign
-        same = bool((levels[size:] == levels[: levels.size - size]).all())
-        require(same, "half byte after the levels", "repeat the first level", "another")
-        levels = levels[:size]
-    largest = 2 ** (bits - 1) - 1
-    inside = bool((np.abs(levels.astype(np.int16)) <= largest).all())
-    require(inside, "levels of the quantized message", f"be in -{largest}..{largest}", "others")
-    return Quantized(r, QuantizedVector(bits, scale, levels))
-
-
-def _read_refusal(reader: _Reader, diverged: int) -> Refusal:
-    require(reader.left <= LONGEST_REFUSAL, "text of the refusal", f"have {LONGEST_REFUSAL} bytes", reader.left)
-    try:
-        return Refusal(str(reader.body[reader.take(reader.left) :], "utf-8"), bool(diverged))
-    except UnicodeDecodeError as error:
-        raise InputError(f"text of the refusal must be UTF-8, got {error.reason} at byte {error.start}") from None
-
-
 def encode(message: Message) -> bytes:
     """A message as bytes; the loss and the second differences of a reply do not travel.
 
@@ -279,21 +246,21 @@ def encode(message: Message) -> bytes:
     """
     kind = KINDS[type(message)]
     match message:
-        case Plan(r, eta, P, distribution, seeds, records):
-            return _message(kind, rest=_round_head(r, eta, P, distribution, seeds) + _records_body(records))
+        case Plan():
+            return _message(kind, rest=_round_head(message) + _records_body(message.records))
         case Reply(client, r, scalars):
             kind = Kind.SIGNS if scalars.dtype == np.int8 else Kind.REPLY
             return _message(kind, client, r, *scalars.shape, rest=_sent_scalars(scalars))
         case Dense(r, x):
             little = np.ascontiguousarray(x, dtype=x.dtype.newbyteorder("<"))
             return _message(kind, r, x.dtype.itemsize, x.size, rest=little.tobytes())
-        case Quantized(r, QuantizedVector(bits, scale, signed)):
+        case Quantized(r, bits, scale, signed):
             levels = signed.view(np.uint8)
             if bits <= 4:  # half a byte for an element, else a byte
                 nibbles = np.resize(levels & 0xF, levels.size + levels.size % 2)
                 levels = nibbles[::2] | nibbles[1::2] << 4
             return _message(kind, r, bits, scale, signed.size, rest=levels.tobytes())
-        case Sparse(r, SparseVector(d, indices, values)):
+        case Sparse(r, d, indices, values):
             pairs = indices.astype("<u4").tobytes() + values.astype("<f4").tobytes()
             return _message(kind, r, d, indices.size, rest=pairs)
         case PoolSums(r, exponent, sums):
@@ -323,7 +290,12 @@ def decode(message: bytes, run_seed: int | None = None) -> Message:
     found: Message
     match kind:
         case Kind.PLAN:
-            found = _read_plan(reader, run_seed)
+            r, eta, P, distribution, seeds, signs = _read_round_head(reader, run_seed)
+            require(not signs, "scalars of the plan message", "be none", "signs")
+            records = _read_records(reader, run_seed)
+            rounds, expected = [record.round for record in records], list(range(r - len(records), r))
+            require(rounds == expected, "records of the plan message", f"be of the rounds before {r}, in order", rounds)
+            found = Plan(r, eta, P, distribution, seeds, records)
         case Kind.REPLY | Kind.SIGNS:
             client, r, K, P = head
             require_sendable(K, P)
@@ -335,16 +307,32 @@ def decode(message: bytes, run_seed: int | None = None) -> Message:
         case Kind.RECORDS:
             found = _read_records(reader, run_seed)
         case Kind.QUANTIZED:
-            found = _read_quantized(reader, *head)
+            r, bits, scale, size = head
+            levels = reader.array(_LEVEL, size if bits > 4 else (size + 1) // 2)
+            if bits <= 4:
+                # Two elements a byte; shifts to the right keep the sign.
+                halves = np.stack([levels << 4 >> 4, levels >> 4], axis=1).reshape(-1)
+                same = bool((halves[size:] == halves[: halves.size - size]).all())
+                require(same, "half byte after the levels", "repeat the first level", "another")
+                levels = halves[:size]
+            largest = 2 ** (bits - 1) - 1
+            inside = bool((np.abs(levels.astype(np.int16)) <= largest).all())
+            require(inside, "levels of the quantized message", f"be in -{largest}..{largest}", "others")
+            found = Quantized(r, bits, scale, levels)
         case Kind.SPARSE:
             r, d, count = head
             indices = reader.array(_INDEX, count).astype(np.int64)
-            found = Sparse(r, SparseVector(d, indices, reader.array(_SCALAR, count)))
+            found = Sparse(r, d, indices, reader.array(_SCALAR, count))
         case Kind.POOL:
             r, exponent, size = head
             found = PoolSums(r, exponent, reader.array(_SUM, size))
         case Kind.REFUSAL:
-            found = _read_refusal(reader, *head)
+            require(reader.left <= LONGEST_REFUSAL, "text of the refusal", f"have {LONGEST_REFUSAL} bytes", reader.left)
+            try:
+                found = Refusal(str(reader.body[reader.take(reader.left) :], "utf-8"), bool(*head))
+            except UnicodeDecodeError as error:
+                why = f"{error.reason} at byte {error.start}"
+                raise InputError(f"text of the refusal must be UTF-8, got {why}") from None
         case _:
             found = _CLASSES[kind](*head)
     reader.end()
@@ -388,11 +376,81 @@ def vector_of(message: Dense | Quantized | Sparse, r: int, d: int, dtype: Any = 
     Raises:
         InputError: If the message is of another round, size or type.
     """
-    name = type(message).__name__
-    update = message.x if isinstance(message, Dense) else message.update
+    name, update = type(message).__name__, message.x if isinstance(message, Dense) else message
     require(message.round == r, f"round of a {name} message", f"be {r}", message.round)
     require(update.size == d, f"elements of a {name} message", f"be d={d}", update.size)
     if not isinstance(update, np.ndarray):
         return update.dense()
     require(update.dtype == dtype, f"elements of a {name} message", f"be {np.dtype(dtype)}", str(update.dtype))
     return update
+
+
+# What was sent, message by message: the ledger of a federation -------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Traffic:
+    """What went one way between the server and one client."""
+
+    messages: int = 0
+    bytes: int = 0
+    scalars: int = 0  # gradient scalars, or model elements of a dense message
+    seeds: int = 0
+
+
+def _total(traffic: Iterable[Traffic]) -> Traffic:
+    return Traffic(*map(sum, zip(*map(astuple, traffic), strict=True)))
+
+
+@dataclass
+class Ledger:
+    """Counts every encoded message, up and down, for each client; lag is in it by nature."""
+
+    M: int  # clients
+    up: list[Traffic] = field(default_factory=list)  # client → server, one Traffic a client
+    down: list[Traffic] = field(default_factory=list)  # server → client
+    encode: Callable[[Message], bytes] = field(default=encode, repr=False, compare=False)  # the codec
+
+    def __post_init__(self) -> None:
+        self.up = self.up or [Traffic() for _ in range(self.M)]
+        self.down = self.down or [Traffic() for _ in range(self.M)]
+        self.total_up = _total(self.up)  # the sum of all that went up
+        self.total_down = _total(self.down)  # the sum of all that went down
+
+    def sent(self, client: int, message: Message, *, upwards: bool) -> bytes:
+        """Encode a message to or from ``client`` and count it."""
+        encoded = self.encode(message)
+        self.count(client, len(encoded), *carried(message), upwards=upwards)
+        return encoded
+
+    def count(self, client: int, bytes_: int, scalars: int = 0, seeds: int = 0, *, upwards: bool) -> None:
+        """Count what went to or from ``client``: a message, or what is sent again, late, damaged or refused."""
+        for each in (self.up[client], self.total_up) if upwards else (self.down[client], self.total_down):
+            each.messages += 1
+            each.bytes += bytes_
+            each.scalars += scalars
+            each.seeds += seeds
+
+    @property
+    def bytes(self) -> int:
+        """All bytes, both ways."""
+        return self.total_up.bytes + self.total_down.bytes
+
+    @property
+    def bytes_up(self) -> int:
+        """The bytes that clients sent."""
+        return self.total_up.bytes
+
+    @property
+    def scalars(self) -> int:
+        """All gradient scalars and model elements, both ways."""
+        return self.total_up.scalars + self.total_down.scalars
+
+    def save(self) -> Counts:
+        """The counts as a checkpoint keeps them."""
+        return Counts(list(map(astuple, self.up)), list(map(astuple, self.down)))
+
+    @classmethod
+    def load(cls, saved: Counts) -> Self:
+        """Inverse of ``save``."""
+        return cls(len(saved.up), [Traffic(*row) for row in saved.up], [Traffic(*row) for row in saved.down])

@@ -32,12 +32,11 @@ from decomfl_lab.methods.traffic import Cohort
 from decomfl_lab.models import MODEL_NAMES
 from decomfl_lab.noise.draws import DRAWS, LIBRARIES, STREAM
 from decomfl_lab.noise.spec import NO_LOW_RANK
-from decomfl_lab.options import Option, option, own_options, require_options
+from decomfl_lab.options import Option, option, own_options, require_option, require_options
 from decomfl_lab.plugins import OWN, Trust, code_in, is_own, require_trusted, targets_of
-from decomfl_lab.protocol.weights import Weighting
+from decomfl_lab.protocol.aggregation import Weighting
 from decomfl_lab.records.schedules import Schedule, growing
 from decomfl_lab.tables import table_beside
-from decomfl_lab.words import require_option
 
 CROSS_ENTROPY = "cross-entropy"
 OWN_LOSS = "model"

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any
 
 from decomfl_lab.checkpoint import read_checkpoint, read_values, write_checkpoint
 from decomfl_lab.errors import InputError, brief, require
-from decomfl_lab.federations.newcomers import with_newcomers
 from decomfl_lab.files import LOCK_FILE, is_held, require_plain, write_atomically
 from decomfl_lab.noise import STREAM_VERSION
 from decomfl_lab.outside import Header, Provenance, Saved, SavedRun, read_as, require_rows
@@ -429,7 +428,7 @@ def _joined(run: Run, folder: Path, state: Saved) -> Saved:
         with open_log(path, end=0, write=False) as log:
             require_same(run, log.header["config"], log.header["data"], path, state[1].round)
             x0 = log.header["x0"]
-    return with_newcomers(federation, state, run.x0, x0, before)
+    return federation.with_newcomers(state, run.x0, x0, before)
 
 
 def _take_over(run: Run, folder: Path, facts: SavedRun | Provenance, done: int, *, any_code: bool) -> None:

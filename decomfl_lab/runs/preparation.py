@@ -28,9 +28,8 @@ from decomfl_lab.engines.probation import Tried
 from decomfl_lab.engines.registry import make_engine
 from decomfl_lab.errors import InputError, LabWarning, require
 from decomfl_lab.federations.carrier import Elsewhere
-from decomfl_lab.federations.federation import Federation
 from decomfl_lab.federations.remote import CarriedFederation, host_of
-from decomfl_lab.federations.setting import TrainingSetting
+from decomfl_lab.federations.setting import Federation, TrainingSetting
 from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.language.finetuning import by_length, task_dataset, task_module
 from decomfl_lab.layout import MODULE, Layout
@@ -403,7 +402,7 @@ def build_host(
 def movable(federation: Federation, method: Method) -> DeComFLFederation:
     """The federation; InputError unless its clients can be in other processes, as only scalars travel."""
     found = federation.by_records
-    if found is None or not found.movable:
+    if found is None or found.delivery.models:
         rule = f"be one of {', '.join(LAGGING)} where clients are in other processes, as only scalars travel"
         raise InputError(f"method must {rule}, got {method.name}")
     kind = None if found.attack is None else found.attack.kind

@@ -28,8 +28,7 @@ from decomfl_lab.plugins import OWN, is_own
 from decomfl_lab.protocol.aggregation import Krum, Mean, TrimmedMean
 from decomfl_lab.protocol.log import LogEntry, RunLog
 from decomfl_lab.protocol.messages import Held
-from decomfl_lab.protocol.server import Tracking
-from decomfl_lab.protocol.terms import Terms
+from decomfl_lab.protocol.server import Terms, Tracking
 from decomfl_lab.records.record import History, RoundRecord
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.replica import Replica

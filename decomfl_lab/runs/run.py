@@ -21,8 +21,8 @@ from decomfl_lab.devices import describe
 from decomfl_lab.errors import DivergedError, HookError, InputError, require, require_int
 from decomfl_lab.estimators.resolution import Resolution
 from decomfl_lab.federations.carrier import Elsewhere
-from decomfl_lab.federations.federation import Federation
-from decomfl_lab.files import as_path, held
+from decomfl_lab.federations.setting import Federation
+from decomfl_lab.files import as_path, held, save_picture
 from decomfl_lab.interrupts import Interrupted, postponed, telling
 from decomfl_lab.layout import MODULE
 from decomfl_lab.methods.decomfl import DeComFL
@@ -35,7 +35,6 @@ from decomfl_lab.objectives.normalisation import calibrated
 from decomfl_lab.objectives.objective import mean_losses
 from decomfl_lab.objectives.trees import row_count, rows
 from decomfl_lab.objectives.vectors import length
-from decomfl_lab.pictures import save_picture
 from decomfl_lab.plugins import OWN, Trust, is_own
 from decomfl_lab.progress import Progress, run_bar
 from decomfl_lab.protocol.log import RunLog

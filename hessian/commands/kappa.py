@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING, Any
 import hessian
 from decomfl_lab.cli.command import command
 from decomfl_lab.errors import InputError, plural, require, require_choice
-from decomfl_lab.files import held_file
+from decomfl_lab.files import held_file, require_picture, save_picture
 from decomfl_lab.interrupts import telling
 from decomfl_lab.json_values import print_json
 from decomfl_lab.language.tasks import TASKS
 from decomfl_lab.options import MOST_THREADS, TRUST_CODE, option
-from decomfl_lab.pictures import require_picture, save_picture
 from decomfl_lab.plugins import is_own
 from decomfl_lab.tables import table_beside
 from hessian.kappa.settings import Settings

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from decomfl_lab.errors import plural
-from decomfl_lab.pictures import save_picture
+from decomfl_lab.files import save_picture
 from hessian.estimate import Estimate, Jsonable, to_its_width
 from hessian.spectrum.lanczos import Lanczos
 

@@ -17,8 +17,8 @@ from click.testing import CliRunner, Result
 
 from benchmarks import card
 from benchmarks.mould import BenchmarkCommand, BenchmarkRow, Tabulated, begin, benchmark, column
-from decomfl_lab.cli.lazy import ARGUMENTS
 from decomfl_lab.cli.main import application, main
+from decomfl_lab.cli.screen import ARGUMENTS
 from decomfl_lab.options import option
 
 coverage, kappa, llm_round, rebuild, round_ = (

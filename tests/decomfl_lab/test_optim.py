@@ -19,11 +19,11 @@ from torch.optim import lr_scheduler
 
 import decomfl_lab as lab
 from decomfl_lab import InputError, optim
-from decomfl_lab.children import environment
 from decomfl_lab.cli.replay import replay as replay_command
 from decomfl_lab.methods.memory import ENVIRONMENT, status_bytes
 from decomfl_lab.noise import derive_seed, direction
 from decomfl_lab.optim import MeZO
+from decomfl_lab.processes import environment
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.tables import text_beside
 from tests.decomfl_lab.language.tiny import tiny, transformers
@@ -52,6 +52,14 @@ def steps(optimizer: MeZO, model: nn.Module, n: int = 5) -> list[float | None]:
     return [optimizer.step(loss_of(model)) for _ in range(n)]
 
 
+def trained(log: Path | None = None, n: int = 5, model: nn.Module | None = None, **options: Any) -> tuple[Any, MeZO]:
+    """A model, ``net()`` unless it is given, and its optimizer after n steps."""
+    model = net() if model is None else model
+    optimizer = MeZO(model.named_parameters(), **{"lr": 0.05, "log": log} | options)
+    steps(optimizer, model, n)
+    return model, optimizer
+
+
 # A step
 
 
@@ -78,8 +86,7 @@ def test_its_records_are_those_of_a_federation_of_one_client(tmp_path: Path) -> 
     method = lab.DeComFL(perturbations=2, mu=1e-3, rule=lab.Sgd(), seeds="per-run", lean=True, lr=0.05)
     options = {"batch_size": 24, "rounds": 4, "engine": "serial", "progress": False}
     run = lab.train(model, cross_entropy, [(X, Y)], method=method, out=tmp_path / "run", **options)
-    mine = net()
-    steps(MeZO(mine.parameters(), 0.05, perturbations=2, log=tmp_path / "mine.dcl"), mine, 4)
+    mine, _ = trained(tmp_path / "mine.dcl", 4, perturbations=2)
     with RunLog.open(tmp_path / "mine.dcl") as ours, RunLog.open(tmp_path / "run" / "run.dcl") as theirs:
         for own, other in zip(ours.records(0), theirs.records(0), strict=True):
             np.testing.assert_allclose(own.scalars, other.scalars, atol=2e-3)
@@ -93,8 +100,7 @@ def test_frozen_parameters_stay_and_tied_ones_are_one(tmp_path: Path) -> None:
     model[1].weight = model[0].weight
     model[2].bias.requires_grad_(False)
     start = copy.deepcopy(model)
-    optimizer = MeZO(model.named_parameters(), 0.05, log=tmp_path / "run.dcl")
-    steps(optimizer, model)
+    trained(tmp_path / "run.dcl", model=model)
     assert torch.equal(model[2].bias, start[2].bias)
     assert not torch.equal(model[0].weight, start[0].weight)
     assert lab.replay(tmp_path / "run.dcl", start).model[1].weight.equal(model[0].weight)
@@ -140,21 +146,11 @@ def test_a_closure_that_changes_later_is_found_at_the_next_digest() -> None:
 
 
 def test_differences_that_are_rounding_are_told() -> None:
-    model = net()
     with pytest.warns(lab.RoundingWarning, match="mu = 1e-08 is too small|all 20 scalars of the first rounds are 0"):
-        steps(MeZO(model.parameters(), 0.05, mu=1e-8, perturbations=10), model)
+        trained(mu=1e-8, perturbations=10)
 
 
 # Steps in surroundings
-
-
-def test_dropout_is_the_same_at_all_points() -> None:
-    model = net(torch.float64, dropout=0.5)
-    optimizer = MeZO(model.parameters(), 0.1, mu=1e-6, perturbations=4)
-    for _ in range(3):
-        optimizer.measure(loss_of(model))
-        assert abs(optimizer._measured).max() < 30  # two masks would differ by 0.1 / 2e-6
-        optimizer.step()
 
 
 def test_dropout_differs_from_step_to_step() -> None:
@@ -205,11 +201,10 @@ def test_schedulers_set_the_learning_rate_that_the_log_has(make: Callable[[Any],
 @pytest.mark.parametrize("distribution", ["gaussian", "sphere", "rademacher"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 def test_the_log_replays_to_the_bit(dtype: torch.dtype, distribution: str, tmp_path: Path) -> None:
-    model, start = net(dtype), net(dtype)
     options = {"perturbations": 2, "distribution": distribution, "weight_decay": 0.01, "digest_every": 2}
-    optimizer = MeZO(model.named_parameters(), 0.02, mu=0.01, log=tmp_path / "run.dcl", **options)
-    steps(optimizer, model)
+    model, optimizer = trained(tmp_path / "run.dcl", model=net(dtype), lr=0.02, mu=0.01, **options)
     optimizer.seal()
+    start = net(dtype)
     found = lab.replay(tmp_path / "run.dcl", start)
     assert found.agrees
     assert [each.round for each in found.compared] == [0, 2, 4, 5]
@@ -219,9 +214,7 @@ def test_the_log_replays_to_the_bit(dtype: torch.dtype, distribution: str, tmp_p
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_a_log_with_its_start_needs_no_model(dtype: torch.dtype, tmp_path: Path) -> None:
-    model = net(dtype)
-    optimizer = MeZO(model.named_parameters(), 0.02, mu=0.01, log=tmp_path / "run.dcl", log_start=True)
-    steps(optimizer, model)
+    model, optimizer = trained(tmp_path / "run.dcl", model=net(dtype), lr=0.02, mu=0.01, log_start=True)
     optimizer.seal()
     file = tmp_path / "end.safetensors"
     found = CliRunner().invoke(replay_command, [str(tmp_path / "run.dcl"), "--save", str(file)])
@@ -234,7 +227,7 @@ def test_a_log_with_its_start_needs_no_model(dtype: torch.dtype, tmp_path: Path)
 def test_a_replay_says_whose_statistics_a_batchnorm_has(tmp_path: Path) -> None:
     model, batch = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)), torch.randn(6, 5)
     start = copy.deepcopy(model)
-    steps(MeZO(model.named_parameters(), 0.05, log=tmp_path / "run.dcl"), model, 2)
+    trained(tmp_path / "run.dcl", 2, model)
     found = lab.replay(tmp_path / "run.dcl", start)
     assert found.remark == "parameters only: buffers, as statistics, are those of the module that was given"
     assert torch.equal(found.model(batch), model(batch))
@@ -249,7 +242,7 @@ def test_a_replay_says_whose_statistics_a_batchnorm_has(tmp_path: Path) -> None:
 def test_the_command_takes_the_weights_of_the_start_from_a_file(tmp_path: Path) -> None:
     model = nn.Sequential(net(), nn.BatchNorm1d(2).eval())
     save_file(model.state_dict(), tmp_path / "start.safetensors")
-    steps(MeZO(model.named_parameters(), 0.02, log=tmp_path / "run.dcl"), model)
+    trained(tmp_path / "run.dcl", model=model)
     files = ["--start", str(tmp_path / "start.safetensors"), "--save", str(tmp_path / "end.safetensors")]
     found = CliRunner().invoke(replay_command, [str(tmp_path / "run.dcl"), *files])
     assert found.exit_code == 0, found.output
@@ -267,14 +260,12 @@ def test_the_command_takes_the_weights_of_the_start_from_a_file(tmp_path: Path) 
 def test_a_replay_from_nothing_or_another_module_or_that_measures_is_refused(
     start: Any, options: dict[str, Any], tmp_path: Path
 ) -> None:
-    model = net()
-    steps(MeZO(model.named_parameters(), 0.02, log=tmp_path / "run.dcl"), model)
+    trained(tmp_path / "run.dcl")
     lab.replay(tmp_path / "run.dcl", start, **options)
 
 
 def test_other_weights_at_the_start_do_not_agree(tmp_path: Path) -> None:
-    model = net()
-    steps(MeZO(model.parameters(), 0.02, log=tmp_path / "run.dcl"), model)
+    model, _ = trained(tmp_path / "run.dcl")
     assert "x_0 is not the run's" in str(lab.replay(tmp_path / "run.dcl", model))
 
 
@@ -282,17 +273,15 @@ def test_a_log_of_another_learning_rate_than_was_used_does_not_agree(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(optim, "Step", lambda seed, g, eta, kind: lab.replicas.rules.Step(seed, g, 1.001 * eta, kind))
-    model, start = net(), net()
-    steps(MeZO(model.parameters(), 0.02, log=tmp_path / "run.dcl", digest_every=2), model)
-    assert not lab.replay(tmp_path / "run.dcl", start).agrees
+    trained(tmp_path / "run.dcl", digest_every=2)
+    assert not lab.replay(tmp_path / "run.dcl", net()).agrees
 
 
 def test_a_step_is_a_hundred_bytes_and_four_for_each_further_direction(tmp_path: Path) -> None:
     sizes = []
     for P in (1, 4):
-        model, path = net(), tmp_path / f"{P}.dcl"
-        optimizer = MeZO(model.parameters(), 0.02, perturbations=P, log=path)
-        steps(optimizer, model, 2)
+        path = tmp_path / f"{P}.dcl"
+        model, optimizer = trained(path, 2, perturbations=P)
         before = path.stat().st_size
         steps(optimizer, model, 3)
         sizes.append((path.stat().st_size - before) // 3)
@@ -335,42 +324,17 @@ def test_a_parameter_that_is_not_used_can_be_allowed() -> None:
     MeZO(model.parameters(), 0.02, strict=False).step(loss_of(model[0]))
 
 
-@pytest.mark.parametrize("write", [lambda w: w.add_(1), lambda w: setattr(w, "data", w.data + 1)])
-def test_a_write_between_two_steps_is_refused(write: Callable[[Tensor], None]) -> None:
-    model = net()
-    optimizer = MeZO(model.named_parameters(), 0.02)
-    steps(optimizer, model, 1)
-    optimizer.measure(loss_of(model))
-    with torch.no_grad():
-        write(model[3].weight)
-    with pytest.raises(InputError, match=r"be written to by steps alone.*'3.weight'"):
-        optimizer.step()
-
-
 def test_an_update_that_was_cut_short_is_not_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    model = net()
-    optimizer = MeZO(model.parameters(), 0.02)
+    model, optimizer = trained(n=0)
     with monkeypatch.context() as patched:
         patched.setattr(optim, "rebuild_", interrupted)
         with pytest.raises(KeyboardInterrupt):
             optimizer.step(loss_of(model))
     with pytest.raises(InputError, match="step 0 must be taken whole"):
         optimizer.step(loss_of(model))
-
-
-def test_a_step_needs_a_closure_or_what_was_measured() -> None:
-    model = net()
-    optimizer = MeZO(model.parameters(), 0.02)
-    with pytest.raises(InputError, match="closure must be given"):
-        optimizer.step()
-    optimizer.measure(loss_of(model))
-    with pytest.raises(InputError, match="measure must be followed by step"):
-        optimizer.measure(loss_of(model))
-    optimizer.zero_grad()
-    optimizer.step(loss_of(model))
 
 
 @refuses(
@@ -397,8 +361,8 @@ def test_bad_options_are_named(options: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("closure", [True, False])
 def test_a_scaler_of_gradients_is_refused_where_it_is_enabled(closure: bool) -> None:
-    model = net()
-    optimizer, given = MeZO(model.named_parameters(), 0.02), [loss_of(model)] * closure
+    model, optimizer = trained(n=0)
+    given = [loss_of(model)] * closure
     scaler = torch.amp.GradScaler("cpu")
     scaler.scale(loss_of(model)()).backward()
     with pytest.raises(InputError, match=r"GradScaler must be left out.*step\(closure\)"):
@@ -411,10 +375,9 @@ def test_a_scaler_of_gradients_is_refused_where_it_is_enabled(closure: bool) -> 
 
 def test_accelerate_takes_it_before_and_after_a_state_is_loaded(tmp_path: Path) -> None:
     accelerator = pytest.importorskip("accelerate").Accelerator(cpu=True)
-    whole, model = net(), net()
-    steps(MeZO(whole.named_parameters(), 0.05), whole, 5)
-    first = MeZO(model.named_parameters(), 0.05, log=tmp_path / "run.dcl")
-    again = MeZO(model.named_parameters(), 0.05, log=tmp_path / "run.dcl")
+    whole, _ = trained()
+    model, first = trained(tmp_path / "run.dcl", 0)
+    _, again = trained(tmp_path / "run.dcl", 0, model)
     _, prepared = accelerator.prepare(model, first)
     steps(prepared, model, 3)
     again.load_state_dict(prepared.state_dict())
@@ -454,20 +417,29 @@ def test_a_copy_with_its_model_goes_on_to_the_bit(copied: Callable[[Any], Any], 
     assert again.state_dict() == optimizer.state_dict()
 
 
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickled])
-def test_an_optimizer_with_an_open_log_is_not_copied(copied: Callable[[Any], Any], tmp_path: Path) -> None:
-    model = net()
-    optimizer = MeZO(model.named_parameters(), 0.05, log=tmp_path / "run.dcl")
+OPEN = r"optimizer that is copied or pickled must have no open log: give its state_dict\(\) to load_state_dict of a new"
+WRITTEN = r"be written to by steps alone.*'3.weight'"
+
+
+@refuses(
+    (lambda model, own: own.step(), "closure must be given"),
+    (lambda model, own: [own.measure(loss_of(model)) for _ in range(2)], "measure must be followed by step"),
+    (lambda model, own: (own.measure(loss_of(model)), model[3].weight.detach().add_(1), own.step()), WRITTEN),
+    (lambda model, own: (setattr(model[3].weight, "data", model[3].weight + 1), steps(own, model)), WRITTEN),
+    (lambda model, own: copy.copy(own), OPEN),
+    (lambda model, own: copy.deepcopy(own), OPEN),
+    (lambda model, own: pickled(own), OPEN),
+    (lambda model, own: trained(own._path), "log must be a new file"),
+)
+def test_what_a_log_would_not_have_is_refused(act: Callable[[Any, MeZO], Any], tmp_path: Path) -> None:
+    act(*trained(tmp_path / "run.dcl"))
+
+
+def test_what_was_measured_is_forgotten_with_the_gradients() -> None:
+    model, optimizer = trained()
+    optimizer.measure(loss_of(model))
+    optimizer.zero_grad()
     steps(optimizer, model)
-    with pytest.raises(InputError, match=r"must have no open log: give its state_dict\(\) to load_state_dict"):
-        copied(optimizer)
-
-
-def test_a_log_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
-    model = net()
-    steps(MeZO(model.parameters(), 0.02, log=tmp_path / "run.dcl"), model)
-    with pytest.raises(InputError, match="log must be a new file"):
-        steps(MeZO(model.parameters(), 0.02, log=tmp_path / "run.dcl"), model)
 
 
 # State
@@ -475,17 +447,15 @@ def test_a_log_that_is_there_is_not_overwritten(tmp_path: Path) -> None:
 
 def resumed(state: dict[str, Any], weights: dict[str, Any], log: Path) -> tuple[nn.Module, MeZO]:
     """A model and its optimizer as a saved state has them."""
-    model = net()
+    model, optimizer = trained(log, 0, digest_every=2)
     model.load_state_dict(weights)
-    optimizer = MeZO(model.named_parameters(), 0.05, log=log, digest_every=2)
     optimizer.load_state_dict(state)
     return model, optimizer
 
 
 def test_a_second_writer_is_told_and_the_log_is_that_of_one_model(tmp_path: Path) -> None:
     log = tmp_path / "run.dcl"
-    first, optimizer = net(), MeZO((model := net()).named_parameters(), 0.05, log=log)
-    steps(optimizer, model, 3)
+    model, optimizer = trained(log, 3)
     saved = copy.deepcopy((optimizer.state_dict(), model.state_dict()))
     steps(optimizer, model, 2)
     optimizer._log.close()
@@ -496,7 +466,7 @@ def test_a_second_writer_is_told_and_the_log_is_that_of_one_model(tmp_path: Path
         with pytest.raises(InputError, match="as one process alone writes to it"):
             steps(other, third, 1)
     again.seal()
-    assert same(lab.replay(log, first).model, second)
+    assert same(lab.replay(log, net()).model, second)
 
 
 PEAK = text_beside(__name__, "peak_of_a_step.txt")
@@ -513,17 +483,13 @@ def test_a_step_needs_no_more_than_the_largest_tensor_beside_the_model() -> None
 
 
 def test_a_state_has_nothing_of_size_d() -> None:
-    model = net()
-    optimizer = MeZO(model.parameters(), 0.05)
-    steps(optimizer, model)
+    _, optimizer = trained()
     assert len(repr(optimizer.state_dict())) < 800
 
 
 def test_a_state_without_its_weights_is_refused(tmp_path: Path) -> None:
-    model = net()
-    optimizer = MeZO(model.parameters(), 0.05)
-    steps(optimizer, model)
-    again = MeZO((other := net()).parameters(), 0.05)
+    _, optimizer = trained()
+    other, again = trained(n=0)
     again.load_state_dict(optimizer.state_dict())
     with pytest.raises(InputError, match="parameters must be those of the state"):
         steps(again, other)
@@ -537,19 +503,17 @@ def test_a_state_without_its_weights_is_refused(tmp_path: Path) -> None:
     (None, r"state must be one of decomfl_lab\.optim\.MeZO"),
 )
 def test_states_of_others_are_refused(change: dict[str, Any] | None) -> None:
-    optimizer = MeZO(net().parameters(), 0.05)
+    _, optimizer = trained(n=0)
     state = optimizer.state_dict()
     state["mezo"] = {} if change is None else state["mezo"] | change
     optimizer.load_state_dict(state)
 
 
 def test_the_log_of_another_training_is_refused_and_left_alone(tmp_path: Path) -> None:
-    model, other = net(), net()
-    mine, theirs = (MeZO(m.parameters(), 0.05, seed=0, log=tmp_path / n) for m, n in ((model, "a"), (other, "b")))
-    steps(mine, model, 3)
-    steps(theirs, other, 4)
+    model, mine = trained(tmp_path / "a", 3)
+    trained(tmp_path / "b", 4)
     content = (tmp_path / "b").read_bytes()
-    again = MeZO(model.parameters(), 0.05, log=tmp_path / "b")
+    _, again = trained(tmp_path / "b", 0, model)
     state = mine.state_dict()
     state["mezo"]["chain"] = 32 * "0"
     again.load_state_dict(state)

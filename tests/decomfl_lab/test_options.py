@@ -20,8 +20,9 @@ from decomfl_lab.carriers.commands.join import _agreed
 from decomfl_lab.checkpoint import read_values
 from decomfl_lab.cli.command import OptionsCommand, made_of
 from decomfl_lab.cli.main import main
+from decomfl_lab.errors import InputError
 from decomfl_lab.methods.registry import METHODS
-from decomfl_lab.options import REQUIRED, Option, declared, struct_of
+from decomfl_lab.options import REQUIRED, WORDS, Option, declared, require_option, struct_of
 from decomfl_lab.outside import FILES, Offer, read_as
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.runs.configuration import TrainConfig, run_options
@@ -31,6 +32,7 @@ from hessian import DenseOperator, effective_rank
 from tests.decomfl_lab.cli.test_screens import EVERY
 from tests.decomfl_lab.runs.variants import SMALL
 from tests.refusals import refused
+from tests.tables import rows_of
 
 LONG, HALF = "x" * 5000, "\ud800"
 
@@ -298,3 +300,35 @@ def test_a_command_holds_its_options_to_their_ranges_before_it_begins() -> None:
     made_of(kind, {"folder": Path(), "clients": 3, "host": (), "days": 3, "as_json": False})
     with pytest.raises(lab.InputError, match=r"clients M must be an integer in 1\.\.100000, got 0"):
         made_of(kind, {"folder": Path(), "clients": 0, "host": (), "days": 3, "as_json": False})
+
+
+# Words of the paper and of other libraries ----------------------------------------------------------------------------
+
+
+KNOWN = [*run_options(), *(name for method in METHODS.values() for name in method.options()), "device", "out"]
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_every_word_names_an_option_that_exists_and_is_none_itself(word: str) -> None:
+    assert WORDS[word].replace("-", "_") in KNOWN
+    assert word not in [name.replace("_", "-") for name in run_options()]
+
+
+@pytest.mark.parametrize(("name", "meant"), rows_of(__file__)["rows"])
+def test_a_word_from_elsewhere_is_told_what_it_is_called_here(name: str, meant: str) -> None:
+    with pytest.raises(InputError) as caught:
+        require_option("decomfl", name, ["local_steps", "clients", "mu", "lr"])
+    wanted = f"option of decomfl must be one of its own, got {name!r} (did you mean {meant}?)"
+    assert str(caught.value) == wanted
+
+
+def test_an_option_of_its_own_passes_whatever_else_it_means_elsewhere() -> None:
+    for name in ("K", "eps", "lr"):
+        require_option("mine", name, ["K", "eps", "lr"])
+
+
+def test_a_word_whose_option_the_owner_does_not_have_is_answered_by_what_it_has() -> None:
+    with pytest.raises(InputError, match=r"option of mine must be one of rounds, seed, got 'beta1'$"):
+        require_option("mine", "beta1", ["rounds", "seed"])
+    with pytest.raises(InputError, match=r"got 'roundz' \(did you mean rounds\?\)"):
+        require_option("mine", "roundz", ["rounds", "seed"])

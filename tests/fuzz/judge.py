@@ -20,7 +20,6 @@ from decomfl_lab import InputError, Majority, Mean, Momentum, checkpoint
 from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol import delivery, wire
 from decomfl_lab.protocol.aggregation import Aggregation
-from decomfl_lab.protocol.compression import SparseVector, quantize
 from decomfl_lab.protocol.messages import (
     HEADER_BYTES,
     Ask,
@@ -37,6 +36,7 @@ from decomfl_lab.protocol.messages import (
     RunSeed,
     Sparse,
     Welcome,
+    quantize,
 )
 from decomfl_lab.protocol.server import Server, Tracking
 from decomfl_lab.records.pool import PoolSums
@@ -80,8 +80,8 @@ MESSAGES: tuple[Message, ...] = (
     Examples(1, 99),
     RunSeed(RUN_SEED),
     *(Dense(ROUND, x) for x in (X, X[:1], X.astype(np.float64))),
-    *(Quantized(ROUND, quantize(X[:size], bits, (1,))) for size in (1, D) for bits in (3, 8)),
-    *(Sparse(ROUND, SparseVector(d, np.arange(min(d, 2)), X[: min(d, 2)])) for d in (1, D)),
+    *(quantize(ROUND, X[:size], bits, (1,)) for size in (1, D) for bits in (3, 8)),
+    *(Sparse(ROUND, d, np.arange(min(d, 2)), X[: min(d, 2)]) for d in (1, D)),
     PoolSums(ROUND, -30, SUMS),
     Hello(1, bytes(range(16)), ROUND, bytes(16)),
     Welcome(ROUND, 4),

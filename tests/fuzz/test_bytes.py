@@ -83,7 +83,7 @@ def _room_for_what_it_says(reader: Any, kind: np.dtype[Any], count: int) -> Any:
 
 
 def _any_size(message: Any, *known: Any) -> Any:
-    return message.x if hasattr(message, "x") else message.update.dense()
+    return message.x if hasattr(message, "x") else message.dense()
 
 
 def _any_form(eta: float, K: int, P: int, which: int, stream: int, seeding: int) -> Any:
@@ -105,7 +105,7 @@ PLANTED: dict[str, tuple[str, Callable[..., Any]]] = {
     "a model of another round is taken": ("protocol.delivery.vector_of", _any_size),
     "a round of any form": ("protocol.wire._form", _any_form),
     "signs with anything after them": ("protocol.wire._Reader.signs", _signs_and_anything),
-    "indices anywhere": ("protocol.compression.SparseVector.__post_init__", lambda vector: None),
+    "indices anywhere": ("protocol.messages.Sparse.__post_init__", lambda message: None),
     "an error says all of a value": ("errors.shown", lambda value: 20 * repr(value)),
 }
 

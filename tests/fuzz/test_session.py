@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from decomfl_lab.protocol.messages import Ask, Dense, Hello, Message, Plan, Refusal, Reply, RunSeed, Welcome
+from decomfl_lab.protocol.server import Terms
 from decomfl_lab.protocol.session import Host
-from decomfl_lab.protocol.terms import Terms
 from decomfl_lab.protocol.wire import decode, encode, split_frame
 from decomfl_lab.records.record import RoundRecord
 from tests.decomfl_lab.federations.direct import CASE, LAB, RUN, host, remote

@@ -1,37 +1,197 @@
-"""What a client sends is measured: every way of being wrong is noticed and told, and no right way is taken for one."""
+"""What clients send is what they measure, or what a method says that they make of it: every other way is told."""
 
 import re
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 
-from decomfl_lab import Momentum, Sgd, laws
-from decomfl_lab.laws import LAWS, Wavy
+import decomfl_lab as lab
+from decomfl_lab import laws
+from decomfl_lab.cli.main import main
+from decomfl_lab.laws import Wavy
 from decomfl_lab.laws.check import check_law
-from tests.laws.foreign import Client
+from decomfl_lab.methods.registry import LAGGING, METHODS
+from decomfl_lab.noise import Format
+from decomfl_lab.protocol.client import Client as LabsClient
+from decomfl_lab.protocol.messages import Plan, Reply
+from decomfl_lab.records.schedules import Schedule
+from decomfl_lab.replicas.rules import LowPrecision, Step
+from tests.laws.foreign import Client, Foreign
+from tests.refusals import refuses
 from tests.thorough import sampled
 
-LAW = "replies-are-measurements"
+MEASURED = "replies-are-measurements"
+SOME = (MEASURED, "rebuilt-client-equals-server", "revert-leaves-every-bit", "records-are-of-their-rounds-replies")
 
 
-class Bent(laws.Implementation):
-    """The lab's own with clients of this kind, for plain rules and forward differences."""
+class _Changing:
+    """An estimator around another one, whose scalars go through a function."""
 
-    def __init__(self, kind: type[Client] = Client) -> None:
-        self.kind = kind
+    def __init__(self, inner: Any, change: Callable[[Any], Any]) -> None:
+        self.inner, self.change, self.wants_slopes, self.points = inner, change, inner.wants_slopes, inner.points
+
+    def combine(self, values: Any, slopes: Any, mu: float) -> Any:
+        found = self.inner.combine(values, slopes, mu)
+        return replace(found, g=self.change(found.g))
+
+
+class _SendsOtherwise(LabsClient):
+    """What it sends goes through a function; its local steps were taken by what did not."""
+
+    change: Any
+
+    def handle(self, plan: Plan) -> Reply:
+        reply = super().handle(plan)
+        return replace(reply, scalars=self.change(reply.scalars))
+
+
+class Changed(lab.DeComFL):
+    """It says that scalars go through one function, steps by what went through another, and sends a third's."""
+
+    said = stepped = sent = staticmethod(lambda g: g)
+
+    def measured_by(self) -> Any:
+        return _Changing(super().measured_by(), self.said)
+
+    def clients(self, setting: Any, start: Any) -> Any:
+        found: Any = super().clients(setting, start)
+        for client in found:
+            client.estimator = _Changing(client.estimator.inner, self.stepped)
+            client.__class__ = _SendsOtherwise
+            client.change = self.sent
+        return found
+
+
+def _right(change: Callable[[Any], Any]) -> Any:
+    """A method that sends what the function makes of its scalars, steps by it, and says so."""
+    return type("Right", (Changed,), {"said": staticmethod(change), "stepped": staticmethod(change)})
+
+
+def _clipped(*where: str, c: float = 0.2) -> Any:
+    """A method that clips in these places."""
+    return type("Clipped", (Changed,), dict.fromkeys(where, staticmethod(lambda g: g.clip(-c, c))))
+
+
+ClipsWhatItSends = _clipped("said", "sent")
+
+
+class HalvesTheRate(lab.DeComFL):
+    """Its server sends half of η."""
+
+    def server(self, *of: Any, **named: Any) -> Any:
+        found = super().server(*of, **named)
+        found.eta = Schedule(found.eta.initial / 2)
+        return found
+
+
+@dataclass(frozen=True)
+class Doubling(lab.Sgd):
+    """A rule of somebody's own, which does more than what it derives from."""
+
+    def emit(self, program: Any, step: Step) -> None:
+        super().emit(program, replace(step, eta=2 * step.eta))
+
+
+class Doubled(lab.DeComFL):
+    """A method with a rule of its own."""
+
+    rule: ClassVar[Any] = Doubling()
+
+
+@pytest.mark.parametrize("name", LAGGING)
+def test_methods_of_the_lab_keep_the_laws(name: str) -> None:
+    outcomes = laws.verify(laws.of_method(METHODS[name]), cases=3, laws=SOME)
+    assert [outcome.status for outcome in outcomes] == ["holds"] * len(SOME), outcomes
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("kind", [*(METHODS[name] for name in LAGGING), _clipped("said", "stepped", c=1.0)])
+def test_methods_keep_all_laws(kind: Any) -> None:
+    outcomes = laws.verify(laws.of_method(kind), cases=20)
+    assert outcomes.exit_code == 0, outcomes
+    assert outcomes.tried >= 23
+
+
+RIGHT = {
+    "clipped": _clipped("said", "stepped")(),
+    "clipped, nearly all of them": _clipped("said", "stepped", c=1e-6)(),
+    "multiples": _right(lambda g: (g / np.float32(0.01)).round() * np.float32(0.01))(),
+    "without their mean": _right(lambda g: g - g.mean())(),
+    "over the largest": _right(lambda g: g / np.abs(g).max())(),
+    "folded": _right(lambda g: abs(abs(g) - np.float32(0.2)))(),
+    "with second differences": lab.DeComFL(log_kappa=True),
+    "votes of forward differences": lab.FeedSign(estimator="forward"),
+    "with a key": lab.DeComFL(private_seeds=True),
+    "rule of its own": Doubled(),
+}
+
+
+@pytest.mark.parametrize("name", sampled(RIGHT, 5))
+def test_whatever_a_method_says_that_it_sends_is_no_fault(name: str) -> None:
+    outcome = check_law(laws.LAWS[MEASURED], laws.of_method(RIGHT[name]), cases=30)
+    assert (outcome.status, outcome.cases) == ("holds", 30), outcome
+
+
+WRONG = {
+    "steps by what it did not clip": (
+        ClipsWhatItSends(), "g of client 0 in round 0, local step [12] of .*; it agrees with what it sends if its "
+        "local steps are taken by what it measured, and not by what it sent"
+    ),
+    "clips, and does not say so": (_clipped("sent")(), r"local step 0 of .*: -?0\.2\d* is not -?[0-9.]+ within"),
+    "says that it clips, and does not": (_clipped("said")(), "what is measured, before that is made of it"),
+    "sends half of η": (HalvesTheRate(), "rate, P and distribution in client 0's plan of round 0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_method_that_does_otherwise_is_told_what_it_does(name: str) -> None:
+    method, says = WRONG[name]
+    law = "records-are-of-their-rounds-replies" if "η" in name else MEASURED
+    outcome = check_law(laws.LAWS[law], laws.of_method(method), cases=100)
+    assert outcome.status == "broken", outcome
+    assert re.search(says, " ".join(outcome.counterexample.split())), outcome.counterexample
+
+
+def test_a_counterexample_is_simplified_to_the_methods_rule_and_estimator() -> None:
+    own = LowPrecision(lab.Sgd(), Format("float16"), "nearest")
+    outcome = check_law(laws.LAWS[MEASURED], laws.of_method(ClipsWhatItSends(rule=own, estimator="forward")), cases=50)
+    case = " ".join(outcome.counterexample.split())
+    assert f"rule = {own}, estimator = forward, " in case
+    plain = check_law(laws.LAWS[MEASURED], laws.of_method(ClipsWhatItSends()), cases=50)
+    assert f"rule = {lab.DeComFL().rule}, estimator = central, " in " ".join(plain.counterexample.split())
+
+
+@refuses(
+    *((name, f"replay what they missed, got '{name}'$") for name in METHODS if name not in LAGGING),
+    ("nothing", "method must be a decomfl_lab.methods.method.Method, got None"),
+)
+def test_refused(name: str) -> None:
+    laws.of_method(METHODS.get(name))  # type: ignore[arg-type]
+
+
+def test_a_method_is_a_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "mine.py"
+    path.write_text("import decomfl_lab as lab\nclass Mine(lab.FZOO): pass\nmade = Mine(nu=1) if 0 else Mine()\n")
+    for name in ("Mine", "made"):
+        assert main(["verify", "--target", f"{path}:{name}", "--law", "a-gap-is-refused", "--cases", "2"]) == 0
+        assert "Mine: 1 of 1 laws hold" in capsys.readouterr().out
+    assert main(["verify", "--target", "decomfl_lab.methods.fedavg:FedAvg"]) == 2
+    assert "and replay what they missed, got 'fedavg'" in capsys.readouterr().err
+
+
+class Bent(Foreign):
+    """With clients of some kind, that know forward differences alone."""
 
     def supports(self, case: laws.Case) -> bool:
-        plain = isinstance(case.rule, Sgd | Momentum) and case.seeding is not laws.Seeding.POOL
-        return plain and case.estimator == "forward"
-
-    def client(self, case: laws.Case, i: int, objective: Any = None) -> Any:
-        return self.kind(case, i, Wavy(case.d, i) if objective is None else objective)
+        return super().supports(case) and case.estimator == "forward"
 
 
-# Wrong clients ---------------------------------------------------------------------------------------------------
+# Wrong clients, none of which is among the planted faults -----------------------------------------------------------
 
 
 def _bug(**bent: Any) -> type[Client]:
@@ -59,25 +219,17 @@ def _scalar(f: Any) -> Any:
 
 
 def _with_pull(self: Any, plan: Any) -> None:
-    self.plan = plan
     if not plan.records and self.replica.round > vars(self).get("was", 0):  # it was sent the model
         self.steps = 0
     self.was = self.replica.round
 
 
 def _with_lag(self: Any, plan: Any) -> None:
-    self.plan = plan
     self.steps += len(plan.records) > 1
 
 
 def _changed(seed: Any, i: int) -> Any:
     return seed ^ i if isinstance(seed, int) else tuple(own ^ i for own in seed)
-
-
-def _of_client_0(client: Any) -> Client:
-    other = Client(client.case, 0, Wavy(client.case.d, 0))
-    other.steps = client.steps
-    return other
 
 
 def _last_of_a_later_place(self: Any, k: int, g: Any) -> Any:
@@ -87,60 +239,38 @@ def _last_of_a_later_place(self: Any, k: int, g: Any) -> Any:
     return g
 
 
-def _sent_before(self: Any, reply: Any) -> Any:
-    earlier = vars(self).get("earlier", reply.scalars)
-    vars(self)["earlier"] = reply.scalars
-    return replace(reply, scalars=earlier) if earlier.shape == reply.scalars.shape else reply
-
-
 BUGS = {
     # along what
-    "first-seed": _bug(direction=_direction_of(lambda self, k: self.plan.seeds[0])),
     "seeds-reversed": _bug(direction=_direction_of(lambda self, k: self.plan.seeds[-1 - k])),
-    "seed-before": _bug(direction=_kept("old", Client.direction)),
-    "one-direction": _bug(direction=_direction_of(lambda self, k: self.plan.seeds[k], lambda self, p: 0)),
     "next-direction": _bug(direction=_direction_of(lambda self, k: self.plan.seeds[k], lambda self, p: p + 1)),
-    "round-as-seed": _bug(direction=_direction_of(lambda self, k: 3 * self.plan.round + k)),
     "own-seed": _bug(direction=_direction_of(lambda self, k: _changed(self.plan.seeds[k], self.id))),
     "norm-one": _bug(direction=lambda self, k, p: torch.nn.functional.normalize(Client.direction(self, k, p), dim=0)),
     # where
-    "x-of-the-start": _bug(x_of=lambda self, k: self.before.x),
     "x-0": _bug(x_of=lambda self, k: self.case.initial()),
     "x-before": _bug(x_of=_kept("x", Client.x_of)),
-    "x-half-way": _bug(x_of=lambda self, k: (self.before.x + self.replica.snapshot().x) / 2),
+    "x-half-way": _bug(x_of=lambda self, k: torch.from_numpy((self.before.x + self.replica.x) / 2)),
     "steps-uphill": _bug(moves=lambda self, g: -g),
     "steps-not": _bug(moves=lambda self, g: 0 * g),
     # on which data
-    "counter-stuck": _bug(step=lambda self: 0),
-    "counter-of-the-round": _bug(step=lambda self: self.steps % self.plan.K),
-    "counter-ahead": _bug(step=lambda self: self.steps + 1),
     "counter-is-the-round": _bug(step=lambda self: self.plan.round),
     "counter-forgotten-at-a-pull": _bug(begin=_with_pull),
     "counter-counts-lags": _bug(begin=_with_lag),
-    "two-batches": _bug(scalar=_scalar(lambda f, x, z, t, mu: (f(x + mu * z, t + 1) - f(x, t)) / mu)),
-    "loss-of-another": _bug(scalar=lambda self, x, z: _of_client_0(self).scalar(x, z)),
     # what is made of it
-    "sign": _bug(sent=lambda self, k, g: -g),
-    "sign-later": _bug(sent=lambda self, k, g: -g if k else g),
     "sign-in-later-rounds": _bug(sent=lambda self, k, g: -g if self.plan.round > 1 else g),
     "sign-of-later-clients": _bug(sent=lambda self, k, g: -g if self.id else g),
     "sign-of-one-scalar-alone": _bug(sent=_last_of_a_later_place),
-    "zero-later": _bug(sent=lambda self, k, g: 0 * g if k else g),
-    "points-2mu": _bug(scalar=_scalar(lambda f, x, z, t, mu: (f(x + 2 * mu * z, t) - f(x, t)) / mu)),
     "over-2mu": _bug(scalar=_scalar(lambda f, x, z, t, mu: (f(x + mu * z, t) - f(x, t)) / (2 * mu))),
     "backward": _bug(scalar=_scalar(lambda f, x, z, t, mu: (f(x, t) - f(x - mu * z, t)) / mu)),
-    "over-P": _bug(sent=lambda self, k, g: g / len(g)),
     "over-K": _bug(sent=lambda self, k, g: g / self.plan.K),
-    "kept": _bug(answer=_sent_before),
     "last-direction-alone": _bug(sent=lambda self, k, g: np.full_like(g, g[-1])),
-    "by-the-first-client": _bug(answer=lambda self, reply: replace(reply, client=0)),
+    "by-the-first-client": _bug(answer=lambda self, reply: reply._replace(client=0)),
     "half-precision": _bug(sent=lambda self, k, g: g.astype(np.float16)),
 }
 
 
 @pytest.mark.parametrize("name", BUGS)
 def test_a_client_that_measures_something_else_is_told_where(name: str) -> None:
-    outcome = check_law(LAWS[LAW], Bent(BUGS[name]), cases=100, shrink=False)
+    outcome = check_law(laws.LAWS[MEASURED], Bent(BUGS[name]), cases=100, shrink=False)
     assert outcome.status == "broken", outcome
     place = r"g of client \d in round \d, local step \d of \d, direction \d of \d:\s+\S+ is\s+not"
     if name == "by-the-first-client":
@@ -160,22 +290,18 @@ def _walk(self: Client, x: Any, z: Any) -> float:
     return float((above - self.loss(x, step)) / mu)
 
 
-RIGHT = {
+WAYS = {
     "plain": Client,
     "points-in-float64": _bug(scalar=_scalar(lambda f, x, z, t, mu: (f(x.double() + mu * z, t) - f(x, t)) / mu)),
-    "walks": _bug(scalar=_walk, x_of=lambda self, k: self.replica.snapshot().x.clone()),
+    "walks": _bug(scalar=_walk, x_of=lambda self, k: torch.from_numpy(self.replica.x.copy())),
 }
 
 
-@pytest.mark.parametrize("name", sampled(RIGHT, 1))
+@pytest.mark.parametrize("name", sampled(WAYS, 1))
 def test_no_right_way_to_measure_is_taken_for_a_wrong_one(name: str) -> None:
-    outcome = check_law(LAWS[LAW], Bent(RIGHT[name]), cases=100)
+    outcome = check_law(laws.LAWS[MEASURED], Bent(WAYS[name]), cases=100)
     assert outcome.status == "holds", outcome
     assert outcome.cases == 100
-
-
-def test_the_right_client_keeps_every_law() -> None:
-    assert not laws.verify(Bent(), cases=5).broken
 
 
 # The reference ---------------------------------------------------------------------------------------------------

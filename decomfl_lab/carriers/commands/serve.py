@@ -6,35 +6,26 @@ import contextlib
 import logging
 import secrets
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-import click
 from msgspec import to_builtins
 
-from decomfl_lab.cli.train import RunPlace, TrainGroup, command_of, prepared, report, title
+from decomfl_lab.cli.train import RunPlace, TrainGroup, prepared, report, title
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.files import held, write_atomically
 from decomfl_lab.interrupts import telling
-from decomfl_lab.methods.registry import LAGGING, find_method
+from decomfl_lab.methods.registry import LAGGING
 from decomfl_lab.options import option
 from decomfl_lab.protocol.wire import SCALAR_BYTES
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from decomfl_lab.carriers.stream.server import StreamServer
-    from decomfl_lab.federations.remote import RemoteFederation
     from decomfl_lab.progress import Progress
-    from decomfl_lab.runs.run import Run
 
 logger = logging.getLogger(__name__)
 
-SHOWN = 20
-"""The most clients that the view has a line for."""
 USAGE = """The server of a run: it plans and averages, and clients that have the data measure; they connect by decomfl
 join. It listens on loopback unless --bind says otherwise, which needs certificates (decomfl certificates). Rounds, log
 and checkpoint are in --out: the same command goes on there after a crash, and clients come back by themselves; with
@@ -52,20 +43,6 @@ Over a network:
   decomfl certificates certs --clients 2 --host fl.example.org
   decomfl serve --config run.toml --bind 0.0.0.0:8470 --certificates certs --out fl --deadline 60
   decomfl join fl.example.org:8470 --client 0 --certificates certs"""
-
-
-class ServeGroup(TrainGroup):
-    """The methods that can be served, with the options of decomfl train and those of a server."""
-
-    first: ClassVar[Mapping[str, str]] = {}
-
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
-        """The methods whose clients send scalars and keep a model."""
-        return LAGGING
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command:  # noqa: ARG002
-        """The command of a method."""
-        return command_of(cmd_name, find_method(cmd_name), ServeOptions, _serve)
 
 
 WAITING = "how long a round waits"
@@ -101,6 +78,7 @@ def _serve(method: str, options: ServeOptions, flags: dict[str, Any]) -> None:
     from decomfl_lab.carriers.stream.server import StreamServer
     from decomfl_lab.federations.remote import RemoteFederation
     from decomfl_lab.outside import Offer
+    from decomfl_lab.progress import RunBars, words
     from decomfl_lab.runs.messages import Rebuilt
     from decomfl_lab.runs.preparation import movable
 
@@ -130,7 +108,12 @@ def _serve(method: str, options: ServeOptions, flags: dict[str, Any]) -> None:
         proof = f"--key {out / 'keys'}/client-I.key" if certificates is None else "--certificates DIR"
         how = f"each client I in 0..{run.config.clients - 1} by: decomfl join {server.address} --client I {proof}"
         print(f"listening on {server.address} for {reach}; {how}", file=sys.stderr, flush=True)
-        with _view(title(run), run, server, remote) as show:
+
+        def show(at: Progress) -> None:
+            there = f"{len(server.connected)} of {run.config.clients} clients"
+            bars.show(title(run), at.round, at.rounds, f"{there}, {words(at)}")
+
+        with RunBars() as bars:
             run.train(out=out, on_round=show, any_code=True)  # rounds that the log has are not computed again
             limit = remote.deadline or remote.patience
             logger.info("all rounds are done; the clients have %g s to say the digests of their models", limit)
@@ -156,7 +139,7 @@ def with_extra() -> None:
 def _keys(folder: Path, identity: bytes, M: int) -> Callable[[int], bytes]:
     """{client: key}, from a key of the server's own; all are in the folder, made if they are not those of this run."""
     from decomfl_lab.carriers.stream.certificates import client_name
-    from decomfl_lab.protocol.seals import KEY_BYTES, client_key
+    from decomfl_lab.carriers.stream.connection import KEY_BYTES, client_key
 
     own = folder / "server.key"
     folder.mkdir(exist_ok=True)
@@ -182,66 +165,12 @@ def read_key(path: Path) -> bytes:
     return key
 
 
-@contextlib.contextmanager
-def _view(name: str, run: Run, server: StreamServer, remote: RemoteFederation) -> Iterator[Callable[[Progress], None]]:
-    """The round under way on a terminal's stderr, a line now and then elsewhere; it is told of rounds that are done."""
-    from rich.console import Console
-    from rich.live import Live
-    from rich.logging import RichHandler
-
-    from decomfl_lab.progress import LINE_SECONDS, words
-
-    console, began = Console(stderr=True), time.monotonic()
-    spoken = 0.0
-    last: list[Progress] = []
-
-    def show(at: Progress) -> None:
-        nonlocal spoken
-        last[:] = [at]
-        if not console.is_terminal and (time.monotonic() - spoken > LINE_SECONDS or at.round == at.rounds):
-            spoken = time.monotonic()
-            there = f"{len(server.connected)} of {run.config.clients} clients"
-            print(f"{name}: {at.round}/{at.rounds}, {there}, {words(at)}", file=sys.stderr, flush=True)
-
-    if not console.is_terminal:
-        yield show
-        return
-    root = logging.getLogger()
-    handlers = root.handlers
-    root.handlers = [RichHandler(console=console, show_time=False, show_level=False, show_path=False)]
-    try:
-        with Live(console=console, transient=True, get_renderable=lambda: _picture(name, began, last, server, remote)):
-            yield show
-    finally:
-        root.handlers = handlers
-
-
-def _picture(
-    name: str, began: float, last: list[Progress], server: StreamServer, remote: RemoteFederation
-) -> RenderableType:
-    """A line on the run, and one for each client: where it is, and how far behind."""
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    from decomfl_lab.progress import words
-
-    r, M, session = remote.round, remote.server.M, remote.coordinator
-    chosen, replies, there = set(session.asked), dict(session.replies), dict(server.connected)
-    done = f"{name}: round {r}" + (f" of {last[0].rounds}, {words(last[0])}" if last else "")
-    sent = f"{1e-3 * remote.ledger.bytes / M:,.1f} kB a client, {time.monotonic() - began:,.0f} s"
-    states = f"{len(there)} of {M} clients are here, {len(replies)} of {len(chosen)} have answered"
-    table = Table("client", "", "this round", "rounds behind", box=None)
-    for i in range(min(M, SHOWN)):
-        asked = "answered" if i in replies else "asked" if i in chosen else ""
-        behind = str(r - remote.server.held[i]) if remote.server.held else ""
-        state = Text(session.refused.get(i, asked))  # a client's words, which are no markup
-        table.add_row(str(i), "here" if i in there else "away", state, behind)
-    return Group(done, f"{states}; {sent}", table, *(["..."] if M > SHOWN else []))
-
-
-serve = ServeGroup(
+serve = TrainGroup(
     "serve",
+    ServeOptions,
+    _serve,
+    methods=LAGGING,
+    first={},
     help=USAGE,
     short_help="Run a federation whose clients are on other machines.",
     subcommand_metavar="[METHOD] [OPTIONS]",

@@ -19,10 +19,10 @@ from decomfl_lab.carriers.stream.connection import (
     OFFER_BYTES,
     OPTIONS,
     Link,
+    Seal,
     require_address,
 )
 from decomfl_lab.errors import InputError, quoted, require, shown
-from decomfl_lab.protocol.seals import Seal
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,6 @@ class StreamClient:
             InputError: If the address is none, or is not of loopback without certificates.
         """
         require_address("address", address, secured=identity is not None)
-        require((identity is None) != (key is None), "identity and key", "be one of the two", "both or none")
         self.address, self.i, self.patience = address, i, patience
         self._identity, self._key = identity, key
         self._random = random.Random()  # when it comes back is all that depends on it

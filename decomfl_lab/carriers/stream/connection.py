@@ -1,16 +1,29 @@
-"""What both ends of the stream agree on: names, limits, addresses, and how frames are bound to a connection."""
+"""What both ends of the stream agree on: names, limits, addresses, and how frames are bound to a connection.
 
+Where no channel is authenticated (mutual TLS), *seals* do that: keyed tags that bind frames to a run, a client, a
+connection and their place in it.
+
+    tag = BLAKE2b-64(key k_i, nonce ‖ direction ‖ n ‖ frame),   k_i = BLAKE2b-256(key of the run, run ‖ i)
+
+n counts the frames of a direction since the connection was made, and the nonce is the connection's, so that a frame of
+another client, run, connection or moment has another tag. Frames are not encrypted.
+"""
+
+import hashlib
+import hmac
 import ipaddress
 import struct
 import zlib
 
 from decomfl_lab.errors import InputError, require
-from decomfl_lab.protocol.seals import NONCE_BYTES, Seal
 
 SERVICE = "decomfl.Federation"
 METHOD = f"/{SERVICE}/Join"
 OFFER_BYTES = 1 << 20
 """The most bytes of what a server says of its run."""
+KEY_BYTES = 32
+NONCE_BYTES = 16
+TAG_BYTES = 8
 HALF_NONCE = NONCE_BYTES // 2
 """Random bytes that each end of a connection brings into its nonce, so that neither can be made to repeat one."""
 MOST_DEFLATED, STORED, FLUSHED = 1 << 16, 0xFFFF, b"\0\0\xff\xff"
@@ -34,6 +47,46 @@ def require_address(argument: str, address: str, *, secured: bool) -> None:
         loopback = host == "localhost"
     rule = "be of loopback (127.0.0.1) without certificates (--certificates DIR)"
     require(secured or loopback, argument, rule, address)
+
+
+def client_key(key: bytes, run: bytes, i: int) -> bytes:
+    """k_i, 32 bytes, which says nothing of another client's; ``key`` is the run's, known to the server alone."""
+    return hashlib.blake2b(run + struct.pack("<I", i), key=key, digest_size=KEY_BYTES).digest()
+
+
+class Seal:
+    """One end of a connection: it closes what it sends and opens what it gets, each in order."""
+
+    def __init__(self, key: bytes, nonce: bytes, *, server: bool) -> None:
+        """An end.
+
+        Args:
+            key: k_i, see ``client_key``.
+            nonce: The connection's, 16 bytes that the server drew for it.
+            server: Whether this is the server's end.
+        """
+        require(len(nonce) == NONCE_BYTES, "nonce of the connection", f"have {NONCE_BYTES} bytes", len(nonce))
+        self._key, self._nonce, self._server = key, nonce, server
+        self._closed = self._opened = 0
+
+    def close(self, frame: bytes) -> bytes:
+        """The frame with its tag in front."""
+        self._closed += 1
+        return self._tag(frame, self._closed, down=self._server) + frame
+
+    def open(self, sealed: bytes) -> bytes:
+        """The frame of the other end; InputError, and nothing has come, if its tag is not that of the next frame."""
+        frame = sealed[TAG_BYTES:]
+        wanted = self._tag(frame, self._opened + 1, down=not self._server)
+        whole = hmac.compare_digest(sealed[:TAG_BYTES], wanted)
+        require(whole, "tag of the frame", "be that of this connection's next frame", sealed[:TAG_BYTES].hex())
+        self._opened += 1
+        return frame
+
+    def _tag(self, frame: bytes, n: int, *, down: bool) -> bytes:
+        h = hashlib.blake2b(self._nonce + struct.pack("<?Q", down, n), key=self._key, digest_size=TAG_BYTES)
+        h.update(frame)
+        return h.digest()
 
 
 class Link:

@@ -37,11 +37,12 @@ from decomfl_lab.carriers.stream.connection import (
     OPTIONS,
     SERVICE,
     Link,
+    Seal,
     require_address,
 )
 from decomfl_lab.errors import InputError, require, shown
+from decomfl_lab.federations.carrier import Take
 from decomfl_lab.interrupts import idle
-from decomfl_lab.protocol.seals import Seal
 from decomfl_lab.protocol.session import Farewell, Frames
 
 logger = logging.getLogger(__name__)
@@ -56,8 +57,6 @@ MOST_UNANSWERED = 8
 """A client that lets more frames wait for an answer is cut."""
 GRACE_SECONDS = 2.0
 """How long the end of a connection may take when the server stops."""
-
-Take = Callable[[int, bytes, float], bytes | None]
 
 
 class StreamServer:
@@ -87,7 +86,6 @@ class StreamServer:
             InputError: If the address is not one to listen on, is taken, or is not of loopback without certificates.
         """
         require_address("bind", bind, secured=identity is not None)
-        require((identity is None) != (keys is None), "identity and keys", "be one of the two", "both or none")
         self.connected: dict[int, _Connection] = {}  # the clients that have said hello and are there
         self.waiting: set[int] = set()  # the clients that the exchange under way still waits for
         self.cut = 0  # how many connections were refused or cut

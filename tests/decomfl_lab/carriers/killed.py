@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from decomfl_lab.children import environment
+from decomfl_lab.processes import environment
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.runs.configuration import TrainConfig
 from decomfl_lab.tables import text_beside

@@ -1,20 +1,16 @@
 """``decomfl serve`` and ``decomfl join``, on loopback, with a model of 650 parameters."""
 
-import io
 import json
 import os
 import signal
 import threading
 import time
-from types import SimpleNamespace
 
 import pytest
-from rich.console import Console
 
 pytest.importorskip("grpc", reason="the extra stream is not installed")
 
 from decomfl_lab import InputError, Run, TrainConfig
-from decomfl_lab.carriers.commands.serve import _picture
 from decomfl_lab.carriers.stream import client as client_module
 from decomfl_lab.cli.main import main
 from decomfl_lab.federations.remote import RemoteFederation
@@ -150,16 +146,6 @@ def test_a_server_that_waits_for_a_client_that_is_away_stops_at_the_first_signal
         return log.exists()
 
     assert stopped(lambda: serve(tmp_path / "fl", address, 5, "--patience 10"), waits) == 143
-
-
-@pytest.mark.parametrize("words", ["[red]FORGED[/red]", "[/]", "[bold"])
-def test_a_clients_words_are_no_markup_in_the_view(words):
-    coordinator = SimpleNamespace(asked={0}, replies={}, refused={0: words})
-    server = SimpleNamespace(M=2, held=[0, 0])
-    remote = SimpleNamespace(round=1, server=server, coordinator=coordinator, ledger=SimpleNamespace(bytes=0))
-    console = Console(file=io.StringIO(), width=100)
-    console.print(_picture("run", 0.0, [], SimpleNamespace(connected={0: None}), remote))
-    assert words in console.file.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -24,19 +24,18 @@ from decomfl_lab import InputError
 from decomfl_lab.carriers.stream import server as server_module
 from decomfl_lab.carriers.stream.certificates import client_name, make_certificates, read_identity
 from decomfl_lab.carriers.stream.client import StreamClient
-from decomfl_lab.carriers.stream.connection import HALF_NONCE, METHOD, MOST_DEFLATED, Link
+from decomfl_lab.carriers.stream.connection import HALF_NONCE, METHOD, MOST_DEFLATED, Link, Seal
 from decomfl_lab.carriers.stream.server import MOST_UNANSWERED, MOST_UNHEARD, StreamServer
 from decomfl_lab.federations.remote import RemoteFederation
 from decomfl_lab.protocol.delivery import Delivery
 from decomfl_lab.protocol.messages import Reply
-from decomfl_lab.protocol.seals import Seal
 from decomfl_lab.protocol.server import Server
 from decomfl_lab.protocol.session import Coordinator, Farewell, Frames
 from decomfl_lab.protocol.wire import encode
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import Seeding
 from tests.decomfl_lab.federations.direct import CASE, LAB, RUN, counted, host, simulated
-from tests.decomfl_lab.protocol.test_refusals import TEXTS, is_one_short_line
+from tests.decomfl_lab.protocol.test_session import TEXTS, is_one_short_line
 
 pytestmark = pytest.mark.engine
 OFFER = {"run": RUN.hex()}
@@ -204,7 +203,7 @@ def test_who_never_comes_is_waited_for_once_and_costs_no_byte(fault, listening, 
 
 def test_a_client_whose_second_connection_is_refused_is_away(listening):
     server = listening()
-    said = {b"hello": b"", b"another's": Farewell(b"bye", "another's")}
+    said = {b"hello": b"", b"another's": Farewell(b"bye")}
 
     def hear(i, frame, _):
         return said[frame]

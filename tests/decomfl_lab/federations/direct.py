@@ -12,8 +12,8 @@ from decomfl_lab.federations.remote import RemoteFederation
 from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.laws.contract import Case, Implementation
 from decomfl_lab.noise import Distribution
+from decomfl_lab.protocol.server import Terms
 from decomfl_lab.protocol.session import Frames, Host
-from decomfl_lab.protocol.terms import Terms
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.replicas.rules import Momentum
 

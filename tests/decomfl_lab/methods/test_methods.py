@@ -15,16 +15,14 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from decomfl_lab import DeComFL, DivergedError, InputError, Majority, Run, Sgd, TrainConfig, noise
+from decomfl_lab import DeComFL, DivergedError, Majority, Run, Sgd, TrainConfig, noise
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.layout import Layout
 from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.noise import Distribution, derive_seed
-from decomfl_lab.protocol.compression import SparseVector, quantize, top_k
-from decomfl_lab.protocol.messages import Kind, Quantized, Sparse
-from decomfl_lab.protocol.policy import PullPolicy
-from decomfl_lab.protocol.server import sample_clients
+from decomfl_lab.protocol.messages import Kind, Quantized, Sparse, quantize, top_k
+from decomfl_lab.protocol.server import PullPolicy, sample_clients
 from decomfl_lab.protocol.wire import encode, read
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import Seeding, StepSeed, draw_seeds, stream_of
@@ -55,13 +53,13 @@ def _federation(method: str, **changes: object):  # type: ignore[no-untyped-def]
 
 @given(vectors, st.integers(2, 8), st.integers(0, 99))
 def test_quantisation_errs_by_less_than_a_level_and_survives_the_wire(v: np.ndarray, bits: int, seed: int) -> None:
-    q = quantize(v, bits, (seed,))
+    q = quantize(7, v, bits, (seed,))
     level = np.abs(v).max() / (2 ** (bits - 1) - 1)
     assert (np.abs(q.dense().astype(np.float64) - v) <= level * (1 + 1e-5)).all()
-    message = encode(Quantized(7, q))
-    found = read(Quantized, message)
-    assert (found.round, found.update.bits, found.update.scale) == (7, q.bits, q.scale)
-    assert (found.update.levels == q.levels).all()
+    message = encode(q)
+    back = read(Quantized, message)
+    assert (back.round, back.bits, back.scale) == (7, q.bits, q.scale)
+    assert (back.levels == q.levels).all()
     assert len(message) == Kind.QUANTIZED.bytes(v.size if bits > 4 else (v.size + 1) // 2)
 
 
@@ -69,7 +67,7 @@ def test_quantisation_is_unbiased() -> None:
     v = np.linspace(-1, 1, 101).astype(np.float32)
     for bits in (2, 4, 8):
         n = 4000
-        mean = np.mean([quantize(v, bits, (1, n_)).dense() for n_ in range(n)], axis=0)
+        mean = np.mean([quantize(7, v, bits, (1, n_)).dense() for n_ in range(n)], axis=0)
         level = 1 / (2 ** (bits - 1) - 1)
         assert np.abs(mean - v).max() < 5 * 0.5 * level / np.sqrt(n)
         deterministic = np.round(v / level) * level  # rounding to nearest would be biased
@@ -78,22 +76,24 @@ def test_quantisation_is_unbiased() -> None:
 
 @given(vectors, st.floats(0.01, 1.0))
 def test_top_k_keeps_the_k_largest_and_survives_the_wire(v: np.ndarray, fraction: float) -> None:
-    sparse = top_k(v, fraction)
+    sparse = top_k(2, v, fraction)
     k = int(np.ceil(fraction * v.size))
     assert sparse.values.size == k
     assert (sparse.values == v[sparse.indices]).all()
     assert sparse.indices.tolist() == sorted(np.argsort(-np.abs(v), kind="stable")[:k])  # of equal ones the first
-    message = encode(Sparse(2, sparse))
+    left_out = np.delete(v, sparse.indices)
+    assert not left_out.size or np.abs(left_out).max() <= np.abs(sparse.values).min()
+    message = encode(sparse)
     assert len(message) == Kind.SPARSE.bytes(k)
-    found = read(Sparse, message)
-    assert found.round == 2
-    assert found.update.dense().tobytes() == sparse.dense().tobytes()
+    back = read(Sparse, message)
+    assert back.round == 2
+    assert back.dense().tobytes() == sparse.dense().tobytes()
 
 
 def test_top_k_by_signed_value_loses_what_falls() -> None:
     v = np.array([-9.0, 0.5, 3.0, -1.0, 2.0], np.float32)
-    assert top_k(v, 0.4).indices.tolist() == [0, 2]
-    assert top_k(v, 0.4, "value").indices.tolist() == [2, 4]
+    assert top_k(2, v, 0.4).indices.tolist() == [0, 2]
+    assert top_k(2, v, 0.4, "value").indices.tolist() == [2, 4]
     federation, _, _ = _federation("fedavg-topk", top_k=0.1, top_k_by="value", sampled=1)
     start = federation.x.clone()
     federation.advance()
@@ -102,11 +102,9 @@ def test_top_k_by_signed_value_loses_what_falls() -> None:
 
 
 @refuses(
-    (lambda: quantize(np.array([np.nan], np.float32), 8, (0,)), "vector must be finite"),
-    (lambda: quantize(np.ones(3, np.float32), 9, (0,)), "bits must be an integer in 2..8, got 9"),
-    (lambda: top_k(np.ones(3, np.float32), 0.0), r"top-k fraction must be in \(0, 1\], got 0.0"),
-    (lambda: SparseVector(3, np.array([2, 1]), np.ones(2, np.float32)), r"indices must rise within 0\.\.2"),
-    (lambda: SparseVector(3, np.array([3]), np.ones(1, np.float32)), r"indices must rise within 0\.\.2"),
+    (lambda: quantize(7, np.array([np.nan], np.float32), 8, (0,)), "vector must be finite"),
+    (lambda: Sparse(0, 3, np.array([2, 1]), np.ones(2, np.float32)), r"indices must rise within 0\.\.2"),
+    (lambda: Sparse(0, 3, np.array([3]), np.ones(1, np.float32)), r"indices must rise within 0\.\.2"),
     (lambda: DeComFL(aggregation=Majority()), r"aggregation must be one of float32 scalars for decomfl, got Majority"),
     (lambda: DeComFL(lr_schedule={0: 0.1}), "round in lr_schedule must be an integer of at least 1, got 0"),
     (lambda: DeComFL(lr_schedule={1.5: 0.1}), r"round in lr_schedule must be an integer of at least 1, got 1\.5"),
@@ -410,18 +408,10 @@ def _records(count: int, P: int) -> list[RoundRecord]:
 
 
 def test_the_policy_compares_bytes_and_time() -> None:
-    d, records = 1000, _records(10, 5)
-    slow_link = PullPolicy(bandwidth=1e3, replay_ns=1.0).choose(records, d=d, vectors=1, bytes_per_element=4)
-    assert not slow_link.pull  # 4 kB against some hundred bytes
-    assert slow_link.replay_bytes == len(encode(tuple(records)))
-    assert slow_link.replay_seconds == pytest.approx(slow_link.replay_bytes / 1e3 + 50 * d * 1e-9)
-    slow_client = PullPolicy(bandwidth=1e9, replay_ns=1e3).choose(records, d=d, vectors=1, bytes_per_element=4)
-    assert slow_client.pull
-    assert slow_client.pull_bytes == Kind.VECTOR.bytes(d)
-    assert str(slow_client).startswith("pull (pull of the model: 4,0")
-    assert "replay of 10 rounds" in str(slow_client)
-    heavy = PullPolicy(bandwidth=1e9, replay_ns=1e3).choose(records, d=d, vectors=3, bytes_per_element=8)
-    assert heavy.pull_bytes == 3 * (Kind.VECTOR.bytes() + 8 * d)
-    assert not PullPolicy().choose([], d=d, vectors=1, bytes_per_element=4).pull  # nothing missed
-    with pytest.raises(InputError, match="bandwidth must be a finite number above 0, got 0"):
-        PullPolicy(bandwidth=0)
+    records, seconds = _records(10, 5), 50 * 1000 * 1e-9  # of 1 ns for each element of the 50 directions
+    for vectors, wide in ((1, 4), (3, 8)):
+        more = vectors * (Kind.VECTOR.bytes() + 1000 * wide) - len(encode(tuple(records)))  # bytes of the model
+        for link, pulls in ((0.99, False), (1.01, True)):  # at 1 both take as long
+            policy = PullPolicy(bandwidth=link * more / seconds, replay_ns=1.0)
+            assert policy.pulls(records, d=1000, vectors=vectors, bytes_per_element=wide) is pulls
+    assert not PullPolicy().pulls([], d=1000, vectors=1, bytes_per_element=4)  # nothing missed

@@ -1,4 +1,6 @@
-"""Estimators, rules, records, layouts and the wire, each against something that cannot share the bug."""
+"""Estimators, rules, records, layouts and the server, each against something that cannot share the bug."""
+
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,13 +14,15 @@ from decomfl_lab.estimators.differences import ESTIMATORS, central, forward
 from decomfl_lab.layout import Layout
 from decomfl_lab.noise import Distribution, direction
 from decomfl_lab.objectives.objective import EpochBatches
+from decomfl_lab.protocol.aggregation import Krum
 from decomfl_lab.protocol.client import Client
+from decomfl_lab.protocol.delivery import Delivery
 from decomfl_lab.protocol.messages import Held, Plan
-from decomfl_lab.protocol.server import Server, Tracking, sample_clients
+from decomfl_lab.protocol.server import PullPolicy, Server, Terms, Tracking, sample_clients
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.replicas.replica import Replica
-from decomfl_lab.replicas.rules import Momentum, Sgd, Step
+from decomfl_lab.replicas.rules import LowPrecision, Momentum, Sgd, Step, UpdateRule
 from tests.refusals import refuses
 
 floats = st.floats(-1e3, 1e3)
@@ -149,45 +153,12 @@ def test_clients_are_sampled_uniformly() -> None:
     assert abs(pairs / R - both) < 5 * np.sqrt(both / R)
 
 
-@refuses(
-    ({"m": 4}, r"sampled clients m \(of M=3\) must be an integer in 1\.\.3, got 4"),
-    ({"m": 0}, r"sampled clients m \(of M=3\) must be an integer in 1\.\.3, got 0"),
-    ({"M": 0}, "clients M must be an integer of at least 1, got 0"),
-    ({"K": 0}, "local steps K must be an integer of at least 1, got 0"),
-    ({"P": Schedule(0)}, "perturbations P must be an integer of at least 1, got 0"),
-    ({"P": Schedule(2, {3: 0})}, "perturbations P must be an integer of at least 1, got 0"),
-    ({"eta": Schedule(float("inf"))}, "learning rate eta must be a finite number above 0, got inf"),
-    ({"seed": -1}, "seed must be an integer in 0"),
-    ({"keep": -1}, "history must be an integer of at least 0, got -1"),
-)
-def test_server_refuses_bad_settings_by_name(changes: dict[str, object]) -> None:
-    good: dict[str, object] = {"M": 3, "m": 2, "K": 1, "P": Schedule(2), "eta": Schedule(0.1), "seed": 0}
-    Server(**{**good, **changes})  # type: ignore[arg-type]
-
-
-@refuses(
-    (Tracking.CLIENTS, [0, 2], [Held(0, 0)], r"reports must come from every participant.* got 'none of \[2\]'"),
-    (Tracking.CLIENTS, [2], [Held(2, 5)], r"round that client 2 reports must be an integer in 0\.\.0, got 5"),
-    (Tracking.SERVER, [0], [Held(0, 0)], "reports must be left out where the server tracks the clients"),
-)
-def test_a_server_that_tracks_nobody_needs_reports(tracking: Tracking, sampled: list[int], reports: list[Held]) -> None:
-    server = Server(M=3, m=2, K=1, P=Schedule(2), eta=Schedule(0.1), seed=0, tracking=tracking)
-    assert server.held == ([] if tracking is Tracking.CLIENTS else [0, 0, 0])
-    server.plan_round(sampled, reports)
-
-
 def test_the_reported_loss_is_the_mean_over_all_local_steps() -> None:
     client = Client(3, Replica(torch.zeros(4), Sgd()), lambda x, step: float(10**step), forward, 0.5)
     reply = client.handle(Plan(0, 0.1, 2, Distribution.GAUSSIAN, (1, 2, 3)))
     assert reply.loss == pytest.approx((1 + 10 + 100) / 3)
     assert (client.steps_taken, client.report()) == (3, Held(3, 0))
     assert not reply.scalars.any()
-
-
-def test_a_client_refuses_a_plan_of_a_round_that_its_records_do_not_reach() -> None:
-    client = Client(3, Replica(torch.zeros(4), Sgd()), lambda x, step: 0.0, forward, 0.5)
-    with pytest.raises(InputError, match="client 3 is at round 0 after its records, but the plan is of round 2"):
-        client.handle(Plan(2, 0.1, 1, Distribution.GAUSSIAN, (1,)))
 
 
 def test_a_client_that_fails_half_way_is_back_where_it_was() -> None:
@@ -200,3 +171,96 @@ def test_a_client_that_fails_half_way_is_back_where_it_was() -> None:
     with pytest.raises(RuntimeError, match="out of data"):
         client.handle(Plan(0, 0.1, 2, Distribution.GAUSSIAN, (1, 2)))
     assert np.array_equal(client.replica.x, np.ones(4))
+
+
+# The server, and what a delivery tells its policy ---------------------------------------------------------------------
+
+
+ETA, P = Schedule(0.5, {2: 0.25, 3: 0.125, 6: 0.0625}), Schedule(3, {1: 1, 4: 2})
+ROUNDS = [(0.5, 3), (0.5, 1), (0.25, 1), (0.125, 1), (0.125, 2), (0.125, 2), (0.0625, 2), (0.0625, 2)]
+"""η and P of each round, by hand."""
+
+
+def server(**options: Any) -> Server:
+    settings: dict[str, Any] = {"M": 4, "m": 2, "K": 2, "P": P, "eta": ETA, "seed": 1}
+    return Server(**settings | options)
+
+
+@pytest.mark.parametrize("r", range(len(ROUNDS)))
+def test_terms_refuse_the_rate_and_the_directions_of_the_round_before_and_after(r: int) -> None:
+    terms, (eta, directions) = Terms.of(server()), ROUNDS[r]
+    for other_eta, other in ROUNDS[max(r - 1, 0) : r + 2]:
+        plan = Plan(r, other_eta, other, terms.distribution, terms.seeds(r))
+        if (other_eta, other) == (eta, directions):
+            terms.check(plan)
+            continue
+        with pytest.raises(InputError, match="K and P of the plan" if other != directions else "eta of the plan"):
+            terms.check(plan)
+
+
+def test_a_client_that_joins_later_is_sampled_from_then_on_and_all_of_fewer_are() -> None:
+    own, all_there = server(M=5, m=3, present=Schedule(2, {4: 5})), server(M=5, m=3)
+    assert [own.sampled(r) for r in range(4)] == [(0, 1)] * 4
+    assert [own.sampled(r) for r in range(4, 60)] == [all_there.sampled(r) for r in range(4, 60)]
+    assert own.sample() == own.sampled(0)
+
+
+@refuses(
+    ((1, 1), [], r"participants must be distinct, got \(1, 1\)"),
+    ((), [], r"participants must be distinct, got \(\)"),
+    *(((0, i), [], rf"participant must be an integer in 0\.\.3, got {i}") for i in (4, 5, -1)),
+    ((0, 2), [Held(0, 0)], r"reports must come from every participant.* got 'none of \[2\]'"),
+    ((2,), [Held(2, 5)], r"round that client 2 reports must be an integer in 0\.\.0, got 5"),
+    ((1,), [Held(1, 0), Held(1, 3)], "client of a report must say one round"),
+    *(((1,), [Held(1, 0), Held(i, 0)], rf"client of a report must be one of \(1,\), got {i}") for i in (0, 99)),
+)
+def test_participants_are_different_clients_that_exist_and_each_reports_one_round(
+    participants: tuple[int, ...], reports: list[Held]
+) -> None:
+    own = server(tracking=Tracking.CLIENTS)
+    assert own.held == []
+    try:
+        own.plan_round(participants, reports)
+    finally:
+        assert not own.planned
+
+
+@refuses(
+    ({"present": Schedule(0)}, "clients in round 0, for .* must be an integer in .*, got 0"),
+    ({"present": Schedule(2, {3: 1})}, "clients in a later round must be an integer in .*, got 1"),
+    ({"present": Schedule(2, {3: 6})}, "clients in a later round must be an integer in .*, got 6"),
+    ({"aggregation": Krum(2)}, r"sampled clients m must be at least 7 for Krum\(tolerated=2\), got 2"),
+)
+def test_nobody_leaves_and_not_more_join_than_there_are_and_a_rule_gets_its_replies(options: dict[str, Any]) -> None:
+    server(M=5, **options)
+
+
+def test_a_server_that_tracks_its_clients_takes_no_reports() -> None:
+    assert server().held == [0, 0, 0, 0]
+    with pytest.raises(InputError, match="reports must be left out where the server tracks the clients"):
+        server().plan_round((0,), [Held(0, 0)])
+
+
+# What a delivery tells its policy of the model ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rule", "dtype", "told"),
+    [
+        (Sgd(), torch.float32, {"d": 3, "vectors": 1, "bytes_per_element": 4}),
+        (Momentum(0.9), torch.float64, {"d": 3, "vectors": 2, "bytes_per_element": 8}),
+        (LowPrecision(Momentum(0.9)), torch.bfloat16, {"d": 3, "vectors": 2, "bytes_per_element": 4}),
+    ],
+)
+def test_a_policy_is_told_what_a_pull_would_send(rule: UpdateRule, dtype: torch.dtype, told: dict[str, int]) -> None:
+    seen: list[dict[str, int]] = []
+
+    class Spy(PullPolicy):
+        def pulls(self, records: Any, **model: int) -> bool:
+            seen.append(model)
+            return super().pulls(records, **model)
+
+    replica = Replica(torch.zeros(3, dtype=dtype), rule)
+    server = Server(M=1, m=1, K=1, P=Schedule(1), eta=Schedule(0.1), seed=0, replica=replica)
+    list(Delivery(server, policy=Spy()).open([0]))
+    assert seen == [told]

@@ -1,10 +1,10 @@
-"""Histories that seeds draw: they end as they must, and planted faults are found and made short."""
+"""Histories of small federations, drawn by seeds or all of a scope: they end as they must, and faults are found."""
 
 import contextlib
-import dataclasses
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -13,15 +13,26 @@ import pytest
 from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
 from decomfl_lab.federations.remote import RemoteFederation
-from decomfl_lab.laws import Implementation, histories
-from decomfl_lab.laws.faults import Wrong, instead
+from decomfl_lab.laws import Implementation, breadth_first_search, histories
+from decomfl_lab.laws.breadth_first_search import SCOPES, Scope, delivery, explore
+from decomfl_lab.laws.contract import Case
+from decomfl_lab.laws.faults import FAULTS as PLANTED
+from decomfl_lab.laws.faults import Wrong, instead, then
+from decomfl_lab.laws.histories import Deliveries
 from decomfl_lab.laws.random_search import Decisions, Search
+from decomfl_lab.laws.world import SmallFederation
 from decomfl_lab.protocol import session
-from decomfl_lab.protocol.delivery import Delivery
+from decomfl_lab.protocol.aggregation import Mean
+from decomfl_lab.protocol.delivery import Delivery, receive
 from decomfl_lab.protocol.log import RunLog
+from decomfl_lab.protocol.messages import Reply
+from decomfl_lab.protocol.server import PullPolicy, Server, Tracking
 from decomfl_lab.protocol.session import Coordinator, Frames, Host
+from decomfl_lab.records.seeds import Seeding
 from tests.laws.foreign import Foreign
 from tests.thorough import sampled
+
+# Drawn by seeds -------------------------------------------------------------------------------------------------------
 
 QUICK = (*range(600), 638, 2593, 4686)
 """Among them one at least that each of the faults below spoils."""
@@ -47,7 +58,9 @@ def test_histories_of_real_replicas_end_so_too(count: int) -> None:
 
 def forgets_a_record(right: Any, server: Any, log: RunLog | None) -> None:
     if log is not None and len(log) > server.round:
-        log.cut(len(log) - 1)
+        del log._starts[-1]
+        log._file.truncate(log._starts[-1])
+        log.chain = log._at(log._starts[-1] - 16, 16)
     right(log)
 
 
@@ -73,7 +86,7 @@ def counted_twice(right: Any, own: Any, i: int, *rest: Any) -> Any:
 def counted_again(right: Any, own: Any, chosen: Any) -> None:
     before = own.replies
     right(chosen)
-    own.replies |= {i: dataclasses.replace(reply, round=own.round) for i, reply in before.items() if own.round}
+    own.replies |= {i: replace(reply, round=own.round) for i, reply in before.items() if own.round}
     own.losses |= dict.fromkeys(own.replies, 0.0)
 
 
@@ -85,24 +98,9 @@ def earlier_steps(right: Any, own: Any, i: int, r: int) -> Any:
         own.steps = steps
 
 
-def fewer(right: Any, server: Any, *args: Any, **options: Any) -> None:
-    right(*args, **options)
-    server.quorum = max(1, server.quorum - 1)
-
-
 def without_room(right: Any, _: Any, entry: Any) -> None:
     with contextlib.suppress(InputError):
         right(entry)
-
-
-def moves_first(right: Any, server: Any, entry: Any) -> None:
-    server.observer.catch_up([entry.record])
-    right(entry)
-
-
-def without_steps(right: Any, server: Any, saved: Any) -> None:
-    right(saved)
-    server.coordinator.steps = [0] * server.server.M
 
 
 def steps_of_logged_rounds(right: Any, server: Any) -> Any:
@@ -124,13 +122,7 @@ def measured_twice(_: Any, host: Any, i: int, plan: Any) -> bool:
     return False
 
 
-def without_answers(right: Any, host: Any, path: Any) -> None:
-    right(path)
-    host._answers = {}
-
-
-def without_places(right: Any, host: Any, path: Any) -> None:
-    right(path)
+def without_places(host: Any, _: Any) -> None:
     for client in host.clients.values():
         client.steps_taken = 0
 
@@ -177,41 +169,49 @@ FAULTS: dict[str, tuple[type, str, Wrong, str]] = {
         Coordinator, "_accept", counted_twice, "the local steps that the server counts"
     ),
     "a reply of an earlier round is accepted": (Coordinator, "_accept", lambda right, own, i, reply, *rest: (
-        right(i, dataclasses.replace(reply, round=own.round), *rest)
+        right(i, replace(reply, round=own.round), *rest)
     ), RECORD),
     "replies of the round before count again": (Coordinator, "_begin", counted_again, RECORD),
     "a welcome has the local steps of the round before": (Coordinator, "_welcome", earlier_steps, RECORD),
     "who comes back is told a record too few": (Delivery, "bring_up", lambda right, own, i, r, ledger: (
         right(i, min(r + 1, own.server.round), ledger)
     ), END),
-    "a quorum is one reply fewer": (Remote, "__init__", fewer, "no quorum of"),
+    "a quorum is one reply fewer": (
+        Remote, "__init__", then(lambda own, _: vars(own).update(quorum=max(1, own.quorum - 1))), "no quorum of"
+    ),
     "refused clients count in the quorum": (Remote, "_exchange", lambda right, own, frames, count: (
         right(frames, lambda: count() + len(own.coordinator.refused))
     ), "no quorum of|replies of round . must number at least 1"),
     "a round goes on though the disk is full": (
         Remote, "_write", without_room, f"a client held a model of round .* but the log|{FULL}"
     ),
-    "x moves before the round is in the log": (Remote, "_write", moves_first, FULL),
+    "x moves before the round is in the log": (Remote, "_write", lambda right, server, entry: (
+        server.observer.catch_up([entry.record]), right(entry)
+    ), FULL),
     "digests are not looked at": (
         Coordinator, "_agrees", lambda _, own, hello: bool(hello.round <= own.round), f"{RECORD}|{END}"
     ),
-    "a checkpoint has no local steps": (Remote, "load", without_steps, RECORD),
+    "a checkpoint has no local steps": (
+        Remote, "load", then(lambda own, _: vars(own.coordinator).update(steps=[0] * own.server.M)), RECORD
+    ),
     "the local steps of logged rounds are not counted": (Remote, "advance", steps_of_logged_rounds, RECORD),
     "who measured in vain is not told": (Coordinator, "close", in_vain, RECORD),
     "a plan that comes twice is measured twice": (Host, "_is_known", measured_twice, RECORD),
-    "a host comes back without its answers": (Host, "load", without_answers, RECORD),
-    "a host comes back without its places in the data": (Host, "load", without_places, RECORD),
+    "a host comes back without its answers": (
+        Host, "load", then(lambda host, _: vars(host).update(_answers={})), RECORD
+    ),
+    "a host comes back without its places in the data": (Host, "load", then(without_places), RECORD),
     "a late welcome is believed": (Host, "_read", believed, RECORD),
     "answers are counted twice": (Coordinator, "_counted", lambda *_: 0, "the bytes that both ledgers count"),
     "a checkpoint does not have who knows the seed": (Remote, "save", without_seed, KNOWN),
     "the log says that all were asked": (Remote, "_write", lambda right, own, entry: right(
-        dataclasses.replace(entry, sampled=own.coordinator.chosen) if entry.held is None else entry
+        replace(entry, sampled=own.coordinator.chosen) if entry.held is None else entry
     ), KNOWN),
     "the log says that everybody held the first model": (Remote, "_write", lambda right, _, entry: right(
-        dataclasses.replace(entry, held=entry.held and (0,) * len(entry.held))
+        replace(entry, held=entry.held and (0,) * len(entry.held))
     ), KNOWN),
     "a round that is opened again has lost its replies": (
-        Coordinator, "_begin", setting(lambda own: vars(own).update(replies={}, losses={})), KNOWN
+        Coordinator, "_begin", setting(lambda own: vars(own).update(replies={})), KNOWN
     ),
     "a round that is opened again has lost what its clients held": (
         Coordinator, "_begin", setting(lambda own: vars(own).update(_invited={})), "KeyError"
@@ -299,3 +299,154 @@ def test_the_command_plays_histories_and_prints_one_that_is_wrong(
 def test_a_reply_measured_on_other_bits_is_not_repeated_once_the_model_is_right() -> None:
     # Two clients share a process: one is told that the model is wrong, after the other has measured it.
     assert Search().search([87326]) is None
+
+
+# All of a scope, breadth first ----------------------------------------------------------------------------------------
+
+TWO = delivery(2, 3, 2, Tracking.SERVER)
+KEEP = delivery(2, 3, 2, Tracking.SERVER, 1)
+SESSION = Scope(SmallFederation(1, 1, 1, None, 2, seeding=Seeding.PER_RUN), 2, session=True)
+REACHED: dict[Scope, tuple[int, int]] = {
+    replace(TWO, faults=1): (929, 109),
+    replace(delivery(2, 3, 1, Tracking.SERVER, 1, pulls=True), faults=1): (960, 109),
+    delivery(2, 3, 1, Tracking.CLIENTS): (1906, 208),
+    delivery(3, 2, 1, Tracking.SERVER, 1): (1013, 104),
+    replace(SESSION, faults=1): (378, 48),
+}
+"""States and histories: numbers that change with the protocol alone."""
+
+
+@pytest.mark.parametrize("scope", sampled(REACHED, 3), ids=str)
+def test_no_state_is_wrong_and_their_number_is_always_the_same(scope: Scope) -> None:
+    found = explore(scope)
+    assert not found.broken, found
+    assert (found.states, found.histories) == REACHED[scope]
+
+
+class Altered(Implementation):
+    """The lab's implementation with another method of its server or its delivery."""
+
+    def __init__(self, kind: type[Server | Delivery], method: str, wrong: Wrong) -> None:
+        self.kind: Any = type("Other", (kind,), {method: instead(kind, method, wrong)})
+
+    def delivery(self, case: Case, policy: PullPolicy | None = None, *, with_model: bool = True) -> Delivery:
+        made = super().delivery(case, policy, with_model=with_model)
+        altered: Any = made.server if issubclass(self.kind, Server) else made
+        altered.__class__ = self.kind
+        return made
+
+
+def taken_twice(right: Any, _: Server, replies: Iterable[Reply]) -> Any:
+    arrived = list(replies)
+    mean = Mean()([reply.scalars for reply in arrived])
+    return right({reply.client: replace(reply, scalars=mean) for reply in arrived}.values())
+
+
+def kept_in_part(right: Any, server: Server, reply: Reply) -> None:
+    """A round that is refused has moved t_i of those whose replies came before the wrong one."""
+    right(reply)
+    if server.held:
+        server.held[reply.client] = server.round
+
+
+def told_once(right: Any, own: Delivery, chosen: Sequence[int], reports: Iterable[bytes] = ()) -> Iterator[Any]:
+    """The run's seed, once sent, is believed to have come."""
+    yield from list(right(chosen, reports))
+    own.told.update(chosen)
+
+
+def pulls_believed(right: Any, own: Delivery, chosen: Sequence[int], reports: Iterable[bytes] = ()) -> Iterator[Any]:
+    """A model, once sent, is believed to have come."""
+    gone = [i for i in chosen if own.server.held[i] < own.server.history.start]
+    yield from list(right(chosen, reports))
+    for i in gone:
+        own.server.note_dense_pull(i)
+
+
+PRUNES_ONE_MORE = Altered(Server, "_prune", lambda _, server: server.history.prune(min(server.held) + 1))
+FOUND: dict[str, tuple[Implementation, Scope, str, int]] = {
+    "a record pruned too early": (PRUNES_ONE_MORE, TWO, "round 1, round 0 is needed", 8),
+    "a reply taken twice": (Altered(Server, "aggregate", taken_twice), TWO, "the scalars of the record", 8),
+    "a late reply": (PLANTED["any-reply-accepted"], TWO, "the scalars of the record", 13),
+    "a refusal that moves something": (Altered(Server, "check", kept_in_part), TWO, "after it refused a reply", 13),
+    "a seed told once": (Altered(Delivery, "open", told_once), TWO, "run_seed must be given", 10),
+    "a pull believed": (Altered(Delivery, "open", pulls_believed), KEEP, "which lost nothing, cannot take part", 23),
+    "a record skipped": (PLANTED["round-skipped"], TWO, "the model of round", 16),
+    "a gap accepted": (PLANTED["gap-accepted"], TWO, "the model of round", 24),
+    "steps not reverted": (PLANTED["momentum-not-reverted"], TWO, "the model of round", 4),
+    "a pull without state": (PLANTED["pull-without-state"], KEEP, "the model of round", 16),
+    "too many records": (PLANTED["queue-too-long"], KEEP, "2 records are kept, 1 may be", 15),
+}
+
+
+@pytest.mark.parametrize("fault", FOUND)
+def test_a_planted_fault_is_found_by_a_short_history(fault: str) -> None:
+    implementation, scope, words, events = FOUND[fault]
+    found = explore(scope, implementation)
+    assert words in found.broken, found
+    assert len(found.events) <= events, found
+
+
+def test_a_server_that_forgets_after_a_crash_whom_it_served_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    right: Callable[[Any], tuple[Any, ...]] = Deliveries._knows
+
+    def forgets(self: Any) -> tuple[Any, ...]:
+        start, r, kept, held, *rest = right(self)
+        return start, r, kept, (0,) * len(held), *rest
+
+    monkeypatch.setattr(Deliveries, "_knows", forgets)
+    found = explore(TWO)
+    assert "is sent the model, though no record may be gone" in found.broken, found
+    assert any("the server crashes and comes back" in event for event in found.events)
+
+
+def test_a_client_that_takes_an_old_model_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def believes(client: Any, messages: Sequence[bytes], decode: Any) -> Any:
+        if len(messages) > 2:  # a state vector, x and the plan
+            client.replica.round = 0
+        return receive(client, messages, decode)
+
+    monkeypatch.setattr(histories, "receive", believes)
+    found = explore(delivery(2, 3, 2, Tracking.SERVER, 1, pulls=True))
+    assert "went back from round" in found.broken, found
+    assert len(found.events) <= 30
+
+
+REBUILDS: dict[str, Wrong] = {
+    "without the records that it lacks": lambda right, own, i, r, ledger: right(i, own.server.round, ledger),
+    "with those that it was believed to lack": lambda right, own, i, r, ledger: right(
+        i, max(r, max(own.server.held)), ledger
+    ),
+}
+"""What a client that begins anew is sent."""
+
+
+@pytest.mark.parametrize("fault", REBUILDS)
+def test_a_session_that_does_not_heal_who_lost_its_model_is_found(fault: str) -> None:
+    found = explore(SESSION, Altered(Delivery, "bring_up", REBUILDS[fault]))
+    assert "the digests of all clients at the end: {} is not" in found.broken, found
+    assert any("client 0 gets refusal" in event for event in found.events), found
+
+
+def test_the_command_prints_a_line_for_each_scope(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scopes = delivery(2, 1, 1, Tracking.SERVER), replace(SESSION, faults=0)
+    monkeypatch.setattr(breadth_first_search, "SCOPES", scopes)
+    assert main(["verify", "--states"]) == 0
+    first, second, last = capsys.readouterr().out.splitlines()
+    assert first.startswith("ok     delivery 2 clients, 1 round, 1 thing")
+    assert second.startswith("ok     session  1 client, 2 rounds, 0 things")
+    assert "states" in last
+    monkeypatch.setattr(breadth_first_search, "SCOPES", scopes[:1])
+    assert main(["verify", "--states", "--plant", "momentum-not-reverted", "--json"]) == 1
+    (row,) = json.loads(capsys.readouterr().out)
+    assert "client 1 gets" in row["events"][-1]
+
+
+def test_the_scopes_of_the_command_have_three_clients_three_rounds_both_trackings_and_sessions() -> None:
+    assert {(own.setting.clients, own.setting.rounds) for own in SCOPES if not own.session} >= {(2, 3), (3, 2)}
+    assert {(own.setting.tracking, own.setting.keep) for own in SCOPES} == {
+        (tracking, keep) for tracking in Tracking for keep in range(3)
+    }
+    assert {own.setting.tracking for own in SCOPES if own.session} == set(Tracking)
