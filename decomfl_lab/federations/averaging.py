@@ -151,12 +151,15 @@ class FedAvgFederation:
             if hasattr(client, "resolution"):  # as that of a client that measures differences
                 client.resolution = resolution
 
+    def sample(self) -> tuple[int, ...]:
+        """C_r; ``mean_traffic`` puts every set in its place."""
+        return sample_clients(self.seed, self.round, self.present(self.round), self.m)
+
     def advance(self) -> float:
         """See ``Federation``."""
         import torch
 
-        total, losses = np.zeros(self.x.numel()), []
-        chosen = sample_clients(self.seed, self.round, self.present(self.round), self.m)
+        total, losses, chosen = np.zeros(self.x.numel()), [], self.sample()
         for i in chosen:
             here = self.x.cpu().numpy()
             message = self.ledger.sent(i, Dense(self.round, here), upwards=False)
