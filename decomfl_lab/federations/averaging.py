@@ -45,12 +45,6 @@ class Trainer(Protocol):
         """The model after K local steps from ``x`` (d,), which is not changed, and the mean training loss."""
 
 
-class Keeping(Trainer, Protocol):
-    """A trainer that keeps tensors from round to round, by name in ``kept_tensors``, which a checkpoint keeps too."""
-
-    kept_tensors: dict[str, Tensor]
-
-
 Uplink = Callable[[int, int, Floats, Floats], Dense | Quantized | Sparse]
 """What a client sends back, as a function of it, the round, the model that went down and the client's own: the model
 itself, or its difference to what went down, compressed."""
@@ -152,7 +146,7 @@ class FedAvgFederation:
                 client.resolution = resolution
 
     def sample(self) -> tuple[int, ...]:
-        """C_r; ``mean_traffic`` puts every set in its place."""
+        """C_r."""
         return sample_clients(self.seed, self.round, self.present(self.round), self.m)
 
     def advance(self) -> float:

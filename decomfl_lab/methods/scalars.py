@@ -19,7 +19,7 @@ from decomfl_lab.methods.shared_options import AGGREGATION, DEFAULT_RULE, REPLIC
 from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, examples_bytes
 from decomfl_lab.noise import Distribution, require_distribution
 from decomfl_lab.options import option
-from decomfl_lab.protocol.aggregation import Aggregation, Mean, Weighting, Weights, require_weighable
+from decomfl_lab.protocol.aggregation import Aggregation, Mean, Weighting, Weights
 from decomfl_lab.protocol.attacks import ATTACKS, VOTES, Attack
 from decomfl_lab.protocol.messages import Kind
 from decomfl_lab.protocol.server import Server, Tracking
@@ -107,7 +107,10 @@ class Scalars(Perturbing):
         require(is_one, "aggregation", "be a rule, as lab.Median() or lab.TrimmedMean(1)", self.aggregation)
         rule = f"be one of {np.dtype(self.dtype)} scalars for {self.name}"
         require(self.aggregation.dtype is self.dtype, "aggregation", rule, self.aggregation)
-        require_weighable(Weighting(self.weighting), self.aggregation)
+        # A class derived from Mean may do something else.
+        weighable = self.weighting == Weighting.CLIENTS or type(self.aggregation) is Mean
+        rule = f"be {Weighting.CLIENTS} with aggregation {self.aggregation}, which has no weights; only the mean has"
+        require(weighable, "weighting", rule, str(self.weighting))
         if self.attack == NOBODY:
             for name, default in (("attackers", 0), ("attack_scale", 0.0)):
                 rule = f"be left out with attack {NOBODY}"

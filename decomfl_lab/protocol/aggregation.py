@@ -315,10 +315,3 @@ class Weights:
             if client not in self.examples:
                 raise InputError(f"client {client} must say how many examples it has before its reply counts")
         return tuple(self.examples[client] for client in clients)
-
-
-def require_weighable(by: Weighting, aggregation: Aggregation) -> None:
-    """InputError unless the rule of aggregation has weights where they are wanted; only the mean has."""
-    weighable = by is Weighting.CLIENTS or type(aggregation) is Mean  # a class derived from Mean may do something else
-    rule = f"be {Weighting.CLIENTS} with aggregation {aggregation}, which has no weights; only the mean has"
-    require(weighable, "weighting", rule, str(by))

@@ -12,14 +12,13 @@ import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass, field
 from functools import lru_cache
-from typing import Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.noise import STREAM_VERSION, Distribution
-from decomfl_lab.outside import Counts
 from decomfl_lab.protocol.messages import (
     DIRECTIONS,
     HEADER_BYTES,
@@ -42,6 +41,9 @@ from decomfl_lab.protocol.messages import (
 from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord, ScalarArray, require_sound
 from decomfl_lab.records.seeds import DerivedSeeds, PooledSeeds, Seeding, StepSeed, draw_seeds
+
+if TYPE_CHECKING:
+    from decomfl_lab.outside import Counts
 
 Content = TypeVar("Content")
 Codec = Callable[[bytes, int | None], Message]
@@ -446,11 +448,13 @@ class Ledger:
         """All gradient scalars and model elements, both ways."""
         return self.total_up.scalars + self.total_down.scalars
 
-    def save(self) -> Counts:
+    def save(self) -> "Counts":
         """The counts as a checkpoint keeps them."""
+        from decomfl_lab.outside import Counts  # here, as a machine that only reads logs need not have msgspec
+
         return Counts(list(map(astuple, self.up)), list(map(astuple, self.down)))
 
     @classmethod
-    def load(cls, saved: Counts) -> Self:
+    def load(cls, saved: "Counts") -> Self:
         """Inverse of ``save``."""
         return cls(len(saved.up), [Traffic(*row) for row in saved.up], [Traffic(*row) for row in saved.down])

@@ -233,10 +233,6 @@ def _objective(module: nn.Module, *, client: int = 0, n: int = 24, shape: tuple[
     return ModuleObjective(module, layout, cross_entropy, inputs.to(layout.dtype), targets, batches)
 
 
-def _line(objective: ModuleObjective) -> Line:
-    return Line(Replica(objective.layout.flatten(objective.module), Sgd()), 5, Distribution.GAUSSIAN)
-
-
 @pytest.mark.parametrize("model", ["cnn-mnist", "mlp", "resnet8-half", "resnet8-half-bn"])
 def test_batched_losses_and_gradients_are_those_of_one_at_a_time(model: str) -> None:
     shape = (3, 32, 32) if "resnet" in model else (1, 28, 28)
@@ -246,7 +242,8 @@ def test_batched_losses_and_gradients_are_those_of_one_at_a_time(model: str) -> 
     tasks = [
         (_objective(module, client=i, n=n, shape=shape), step) for i, n, step in ((0, 24, 1), (1, 24, 0), (2, 7, 2))
     ]
-    line, points = _line(tasks[0][0]), central.points(3, 1e-2)
+    line = Line(Replica(Layout.of(module).flatten(module), Sgd()), 5, Distribution.GAUSSIAN)
+    points = central.points(3, 1e-2)
     losses = Batched().losses(line, points, tasks)
     assert losses == pytest.approx(Serial().losses(line, points, tasks), rel=1e-12)
     values, gradients = Batched().gradients([line.x, line.x * 1.01, line.x], tasks)

@@ -90,9 +90,7 @@ def test_who_waits_gets_the_folder_when_it_is_left(tmp_path: Path) -> None:
         assert process.wait() == 0
 
 
-def test_two_processes_do_not_share_a_checkpoint_of_kappa_or_a_log(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_two_processes_do_not_share_a_checkpoint_of_kappa(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "kappa.safetensors"
     small = ["kappa", "--data", "digits", "--model", "logistic", "--train-steps", "1", "--examples", "50"]
     with holder("checkpoint", path) as process:
@@ -101,9 +99,6 @@ def test_two_processes_do_not_share_a_checkpoint_of_kappa_or_a_log(
         assert str(process.pid) in words
         with held_file("checkpoint", tmp_path / "other"):
             pass
-    with holder("log", tmp_path / "run.dcl") as process:
-        words = refused(capsys, *TINY, "--out", str(tmp_path))
-        assert f"log must be a file that no other process writes to, got {tmp_path / 'run.dcl'}, held by" in words
     path.write_text("")
     with (
         pytest.raises(InputError, match="checkpoint must be a file that can be written"),

@@ -87,7 +87,6 @@ def counted_again(right: Any, own: Any, chosen: Any) -> None:
     before = own.replies
     right(chosen)
     own.replies |= {i: replace(reply, round=own.round) for i, reply in before.items() if own.round}
-    own.losses |= dict.fromkeys(own.replies, 0.0)
 
 
 def earlier_steps(right: Any, own: Any, i: int, r: int) -> Any:

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +22,7 @@ from decomfl_lab.runs.run import Run, load_run
 from figures.command import curves_of
 from tests.decomfl_lab.language.tiny import save_opt
 from tests.decomfl_lab.language.toy import write_sst2
+from tests.decomfl_lab.test_files import holder
 from tests.refusals import refused
 from tests.tables import rows_of
 from tests.thorough import sampled
@@ -113,18 +112,11 @@ def test_a_report_that_is_being_made_is_no_run_and_hides_none(
 
 
 def test_a_run_is_running_while_somebody_holds_its_folder(runs: Path) -> None:
-    code = (
-        "import sys, pathlib; from decomfl_lab.runs.folder import looked_at; "
-        "print(looked_at(pathlib.Path(sys.argv[1])).state)"
-    )
-
-    def asked() -> str:
-        done = subprocess.run([sys.executable, "-c", code, runs / "a"], capture_output=True, text=True, check=True)
-        return done.stdout.strip()
-
-    with held(runs / "a"):
-        assert (asked(), is_held(runs / "a")) == ("running", True)
-    assert (asked(), is_held(runs / "a")) == ("finished", False)
+    with holder("folder", runs / "a"), held(runs / "b"):
+        found = {each.folder.name: each.state for each in found_runs([runs])}
+        assert found == {"a": "running", "b": "running", "c": "finished"}
+        assert [is_held(runs / name) for name in "abc"] == [True, True, False]
+    assert {each.state for each in found_runs([runs])} == {"finished"}
 
 
 @pytest.mark.parametrize(

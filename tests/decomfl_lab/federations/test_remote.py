@@ -4,10 +4,9 @@ Whatever is lost, doubled or late, and whoever dies when, is played by the histo
 ``tests/laws/test_histories.py``.
 """
 
-import contextlib
 import dataclasses
 import math
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
@@ -33,18 +32,14 @@ def rounds(federation, count):
     return [federation.advance() for _ in range(count)]
 
 
-def digests(federation):
-    return {federation.observer.digest(), *federation.rebuilt().values()}
-
-
 @pytest.mark.parametrize("tracking", sampled(Tracking, 4))
 @pytest.mark.parametrize("seeding", Seeding)
 def test_hosts_elsewhere_give_the_simulators_losses_and_five_equal_models(tracking, seeding):
     case = but(tracking=tracking, seeding=seeding)
     elsewhere, here = remote(case), simulated(case)
     assert rounds(elsewhere, 8) == rounds(here, 8)
-    assert len(elsewhere.rebuilt()) == 4
-    assert digests(elsewhere) == {here.observer.digest()}
+    models = [elsewhere.observer.digest(), *elsewhere.rebuilt().values()]
+    assert models == 5 * [here.observer.digest()]
 
 
 VOTES = but(estimator="central-sign", rule=Sgd(), seeding=Seeding.PER_RUN)
@@ -181,27 +176,8 @@ def test_a_quorum_is_of_the_sampled_clients_and_who_is_away_lacks():
     assert elsewhere.ledger.down[1].messages == 1
 
 
-# A quorum -------------------------------------------------------------------------------------------------------------
-
-
-def reaches(elsewhere: RemoteFederation, came: int) -> bool:
-    """Whether a round has a record where so many of the sampled clients answer."""
-    silent, carrier = elsewhere.delivery.sample()[came:], cast("Direct", elsewhere.carrier)
-    carrier.between = lambda i, answer: None if i in silent else answer
-    with contextlib.suppress(InputError):
-        elsewhere.advance()
-    return elsewhere.round == 1
-
-
-def meetings(m: int, **options: Any) -> list[bool]:
-    """The same of 1..m answers."""
-    return [reaches(remote(but(M=5), m, deadline=1e-3, patience=0.01, **options), came) for came in range(1, m + 1)]
-
-
-@pytest.mark.parametrize(("m", "least"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3)])
-def test_a_round_needs_more_than_half_of_the_answers_unless_told(m: int, least: int) -> None:
-    assert remote(but(M=5), m).quorum == least
-    assert meetings(m) == [came >= least for came in range(1, m + 1)]
+def test_a_round_needs_more_than_half_of_the_answers_unless_told() -> None:
+    assert [remote(but(M=5), m).quorum for m in (1, 2, 3, 4, 5)] == [1, 2, 2, 3, 3]
 
 
 @pytest.mark.parametrize(("rule", "least", "default"), [(Mean(), 1, 3), (TrimmedMean(1), 3, 3), (Krum(1), 5, 5)])

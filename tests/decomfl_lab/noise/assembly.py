@@ -1,11 +1,10 @@
-"""Code compiled for a GPU that need not be there: of ``noise.triton_kernels``, and of one root or quotient alone."""
+"""Code of ``noise.triton_kernels`` compiled for a GPU that need not be there."""
 
 from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
 import triton
-import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -27,9 +26,8 @@ def assembly(
     *,
     aligned: bool = True,
     fused: bool = False,
-    amd: bool = False,
 ) -> str:
-    """The machine code that ``triton_gpu`` launches, compiled here and now; no GPU is needed.
+    """The PTX of what ``triton_gpu`` launches on NVIDIA's Hopper, compiled here and now; no GPU is needed.
 
     Args:
         kernel: Name of a kernel of ``noise.triton_kernels``.
@@ -37,10 +35,6 @@ def assembly(
             and ``x``.
         aligned: Compile for a program's tensors that begin at multiples of 16 bytes.
         fused: Allow contraction to fused multiply-adds, which is wrong here: to see what it would change.
-        amd: Compile for AMD's gfx942 (MI300), and not for NVIDIA's Hopper.
-
-    Returns:
-        PTX, which NVIDIA's assembler takes, or the instructions of gfx942 themselves.
     """
     function = getattr(triton_kernels, kernel)
     names = [f"*{_NAMES[dtype]}" for dtype in dtypes]
@@ -52,33 +46,4 @@ def assembly(
     count = len(dtypes) if kernel == "run_program" and aligned else 0
     source = ASTSource(function, signature, constants, {(0, n): [["tt.divisibility", 16]] for n in range(count)})
     options = {**(WARP if kernel == "tile_products" else OPTIONS), "enable_fp_fusion": fused}
-    return _compiled(source, options, amd=amd)
-
-
-@triton.jit
-def _alone(out, a, b, WHAT: tl.constexpr):
-    at = tl.arange(0, 128)
-    x, y = tl.load(a + at), tl.load(b + at)
-    if WHAT == "sqrt_f32":
-        z = tl.sqrt_rn(x)
-    elif WHAT == "sqrt_f64":
-        z = tl.sqrt(x)
-    elif WHAT == "div_f32":
-        z = tl.div_rn(x, y)
-    elif WHAT == "div_f64":
-        z = x / y
-    else:
-        z = x // y
-    tl.store(out + at, z)
-
-
-def alone(what: str) -> str:
-    """The instructions of gfx942 for one operation, as sqrt_f32: ``test_triton`` counts what each takes."""
-    kind = {"f32": "*fp32", "f64": "*fp64", "i64": "*i64"}[what[-3:]]
-    signature = {**dict.fromkeys(("out", "a", "b"), kind), "WHAT": "constexpr"}
-    return _compiled(ASTSource(_alone, signature, {"WHAT": what}), OPTIONS, amd=True)
-
-
-def _compiled(source: ASTSource, options: dict[str, Any], *, amd: bool) -> str:
-    target = GPUTarget("hip", "gfx942", 64) if amd else GPUTarget("cuda", 90, 32)
-    return str(triton.compile(source, target=target, options=options).asm["amdgcn" if amd else "ptx"])
+    return str(triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"])

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.tables import rows_of
 from tests.thorough import sampled
 
 ROOT = Path(__file__).parents[3]
@@ -96,40 +95,6 @@ def test_compiled_code_rounds_every_operation_once(kernel: str, dtypes: tuple[to
     wanted = {"run_program": ["mul", "add", "sub", "div", "sqrt"], "add_in_order": ["add"]}.get(kernel, ["mul", "add"])
     assert all(f"{name}.rn.{last}" in code for name in wanted)
     assert ("sqrt.rn.f32" in code) == (kernel != "add_in_order")  # all others make normals
-
-
-# AMD -------------------------------------------------------------------------------------------------------------
-
-EXPANDED = rows_of(__file__)["expanded"]
-"""What an AMD GPU makes in several steps, fused products among them, and the instruction that each has once."""
-FUSED_ON_AMD = re.compile(r"^\s+v_(pk_)?(?:fma|mad|mac)[a-z]*_f(?:16|32|64)", re.MULTILINE)
-
-
-def _fused_on_amd(code: str) -> int:
-    return sum(2 if packed else 1 for packed in FUSED_ON_AMD.findall(code))
-
-
-def _count(pattern: str, code: str) -> int:
-    return len(re.findall(rf"^\s+{pattern}", code, re.MULTILINE))
-
-
-@compiled
-@pytest.mark.parametrize(("kernel", "dtypes"), sampled(KERNELS, 2))
-def test_on_an_amd_gpu_only_roots_and_quotients_have_fused_products(
-    kernel: str, dtypes: tuple[torch.dtype, ...]
-) -> None:
-    """How many each root or quotient has is counted in kernels that have nothing else."""
-    from tests.decomfl_lab.noise.assembly import alone, assembly
-
-    codes = {name: alone(name) for name in EXPANDED}
-    each = {name: _fused_on_amd(code) / _count(EXPANDED[name], code) for name, code in codes.items()}
-    fused = {}
-    for contracted in (False, True):
-        code = assembly(kernel, dtypes, amd=True, fused=contracted)
-        own = sum(each[name] * _count(pattern, code) for name, pattern in EXPANDED.items())
-        fused[contracted] = _fused_on_amd(code) - own
-    assert fused[False] == 0
-    assert (fused[True] > 0) is (kernel != "add_in_order")  # which has no products
 
 
 # Alignment and planted faults -------------------------------------------------------------------------------------

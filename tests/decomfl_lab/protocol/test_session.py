@@ -78,17 +78,11 @@ def test_a_plans_records_are_those_of_the_rounds_before_it_in_order(rounds: tupl
         decode(encode(Plan(4, 0.1, 3, CASE.distribution, seeds, records(*rounds))))
 
 
-def coordinator(rounds: int) -> Coordinator:
-    """The server's side of a session without a model that digests could be compared with, after so many rounds."""
-    own = Coordinator(LAB.delivery(CASE), RUN)
-    for record in history("plain")[:rounds]:
-        own.delivery.server.store(record, ())
-    return own
-
-
 @pytest.mark.parametrize(("holds", "healed"), [(0, 0), (1, 0), (2, 0), (3, 1)])
 def test_without_a_digest_a_client_is_believed_unless_it_is_ahead(holds: int, healed: int) -> None:
-    own, client = coordinator(2), host(CASE, 0)
+    own, client = Coordinator(LAB.delivery(CASE), RUN), host(CASE, 0)
+    for record in records(0, 1):
+        own.delivery.server.store(record, ())
     client.replica.catch_up(records(*range(holds)))
     own.open((0, 1))
     own.take(0, client.hello(0))

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import fields
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -43,9 +44,6 @@ from decomfl_lab.replicas.replica import Replica
 from tests.fuzz.judge import MESSAGES, RUN_SEED, mended
 from tests.refusals import refuses
 from tests.tables import rows_of
-
-PLAN = Plan(3, 0.1, 2, Distribution.GAUSSIAN, (1, 2))
-RECORD = RoundRecord(2, 0.1, Distribution.SPHERE, (5,), np.ones((1, 3), np.float32))
 
 
 def spliced(message: bytes, at: int, piece: bytes) -> bytes:
@@ -168,7 +166,7 @@ K_OR_P = r"[KP] of the message must be in 1\.\.65535, got 65536"
     (lambda client: receive(client, [b"DC"]), "message is truncated: 2 bytes"),
 )
 def test_a_message_of_other_methods_or_sides_or_of_more_than_the_wire_can_say_is_refused(attempt: Any) -> None:
-    attempt(_Client())
+    attempt(SimpleNamespace(id=4, run_seed=None, replica=Replica(torch.zeros(3), Momentum(0.5))))
 
 
 def test_a_plan_of_more_scalars_than_a_reply_can_carry_is_refused() -> None:
@@ -189,13 +187,6 @@ def test_signs_take_a_bit_each_and_come_back_as_signs(shape: tuple[int, int]) ->
     back = read(Reply, reply).scalars
     assert (back.tobytes(), back.dtype, back.shape) == (signs.tobytes(), np.int8, shape)
     assert decode(encode((record,)), 77) == (record,)
-
-
-class _Client:
-    id, run_seed = 4, None
-
-    def __init__(self) -> None:
-        self.replica = Replica(torch.zeros(3), Momentum(0.5))
 
 
 # Known answers: what is drawn, and the bytes of every message ---------------------------------------------------------

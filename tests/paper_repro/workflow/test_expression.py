@@ -1,6 +1,6 @@
 """Lines of claims.toml: faults in one of two interpreters on the recorded rows, rules by hand, verdicts either way.
 
-That each by itself says what is recorded, ``test_recorded_words`` and ``test_recomputed`` see.
+That each by itself says what is recorded, ``test_recomputed`` sees.
 """
 
 from collections.abc import Mapping
