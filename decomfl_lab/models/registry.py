@@ -18,7 +18,7 @@ from decomfl_lab.models import WRITTEN
 from decomfl_lab.models.gpt import gpt
 from decomfl_lab.models.initialisers import draw_
 from decomfl_lab.models.resnet import resnet
-from decomfl_lab.noise.draws import DRAWS, STREAM
+from decomfl_lab.noise.draws import STREAM
 
 Shape = tuple[int, ...]
 
@@ -97,7 +97,6 @@ def build_model(name: str, *, seed: int, in_shape: Shape, classes: int, draws: s
     rule = "be a model for images, or be given with --task, as names of the hub and folders are language models"
     require("/" not in name, "model", rule, name)
     require_choice("model", name, MODELS)
-    require_choice("draws", draws, DRAWS)
     d = size_of(name, in_shape, classes)
     require_possible(f"parameters d of {name}", d, memory=4.0 * d)
     with initialising(seed):  # torch draws in any case, as a layer is made

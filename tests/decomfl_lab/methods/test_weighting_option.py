@@ -54,7 +54,7 @@ def test_a_mean_of_models_is_numpys_weighted_one(method: str) -> None:
     sent, send = [], federation.uplink
     federation.uplink = lambda i, r, down, own: sent.append((down, send(i, r, down, own))) or sent[-1][1]
     federation.advance()
-    models = [back.x if isinstance(back, Dense) else down + back.update.dense() for down, back in sent]
+    models = [back.x if isinstance(back, Dense) else down + back.dense() for down, back in sent]
     wanted = np.average(models, axis=0, weights=[3, 20, 7])
     np.testing.assert_allclose(federation.x.numpy(), wanted, rtol=1e-6)
     assert layout.d == federation.x.numel() == 10
