@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import asdict
 from torch import Tensor
 
-from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
+from decomfl_lab.checkpoint_file import read_checkpoint, write_checkpoint
 from decomfl_lab.errors import require
 from decomfl_lab.files import as_path
 from decomfl_lab.outside import read_as

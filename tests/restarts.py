@@ -37,7 +37,7 @@ from torch.nn.functional import cross_entropy
 
 import decomfl_lab as lab
 from decomfl_lab import checkpoint, files
-from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
+from decomfl_lab.checkpoint_file import read_checkpoint, write_checkpoint
 from decomfl_lab.cli.main import main
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.files import LOCK_FILE, file_digest, held, held_file, read_sealed, write_atomically

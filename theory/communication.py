@@ -7,7 +7,7 @@ from typing import Final
 import sympy as sp
 
 from decomfl_lab.errors import require_int
-from decomfl_lab.methods.traffic import ExpectedTraffic as ExpectedTraffic
+from decomfl_lab.methods.expected_traffic import ExpectedTraffic as ExpectedTraffic
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.runs.configuration import TrainConfig
 from theory.notation.formula import value_of

@@ -16,9 +16,10 @@ from decomfl_lab.errors import DivergedError, require
 from decomfl_lab.estimators.second_differences import CurvatureLog
 from decomfl_lab.outside import SavedFederation
 from decomfl_lab.protocol.aggregation import Weighting, Weights
+from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.messages import Dense, Examples, Quantized, Sparse
 from decomfl_lab.protocol.server import sample_clients
-from decomfl_lab.protocol.wire import Ledger, read, vector_of
+from decomfl_lab.protocol.wire import read, vector_of
 from decomfl_lab.records.schedules import Schedule
 
 if TYPE_CHECKING:

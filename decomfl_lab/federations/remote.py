@@ -16,10 +16,11 @@ from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.outside import Saved, SavedFederation
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.delivery import Delivery
+from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.log import ArchivedHistory, LogEntry, RunLog
 from decomfl_lab.protocol.server import Terms
 from decomfl_lab.protocol.session import Coordinator, Frames, Host
-from decomfl_lab.protocol.wire import Ledger, read
+from decomfl_lab.protocol.wire import read
 from decomfl_lab.records.record import History
 from decomfl_lab.replicas.replica import Replica, Snapshot
 

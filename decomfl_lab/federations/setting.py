@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from decomfl_lab.federations.simulation import DeComFLFederation
     from decomfl_lab.objectives.objective import Objective
     from decomfl_lab.outside import Saved
-    from decomfl_lab.protocol.wire import Ledger
+    from decomfl_lab.protocol.ledger import Ledger
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,11 @@ from decomfl_lab.outside import Saved, SavedFederation
 from decomfl_lab.protocol.attacks import Attack
 from decomfl_lab.protocol.client import Client, handle_all
 from decomfl_lab.protocol.delivery import Delivery, receive
+from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.log import LogEntry, RunLog
 from decomfl_lab.protocol.messages import Held, Plan, Reply
 from decomfl_lab.protocol.server import Server, Tracking
-from decomfl_lab.protocol.wire import Ledger, encode, read
+from decomfl_lab.protocol.wire import encode, read
 from decomfl_lab.records.record import History, RoundRecord, unsound
 from decomfl_lab.replicas.replica import Replica, Snapshot
 from decomfl_lab.replicas.rules import Step

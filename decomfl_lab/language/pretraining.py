@@ -24,7 +24,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from decomfl_lab.checkpoint import CHECKPOINT_SECONDS, read_checkpoint, write_checkpoint
+from decomfl_lab.checkpoint_file import CHECKPOINT_SECONDS, read_checkpoint, write_checkpoint
 from decomfl_lab.errors import (
     DivergedError,
     require,

@@ -22,9 +22,9 @@ from decomfl_lab.protocol import wire
 from decomfl_lab.protocol.aggregation import Aggregation, Majority, Mean, Weighting, Weights
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.delivery import Delivery, receive
+from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.messages import Held, Message, Plan, Reply
 from decomfl_lab.protocol.server import PullPolicy, Server, Tracking
-from decomfl_lab.protocol.wire import Ledger
 from decomfl_lab.records.record import History, RoundRecord, ScalarArray
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import POOL, Seeding, StepSeed, keyed, stream_of

@@ -25,9 +25,9 @@ from decomfl_lab.noise.spec import TILE
 from decomfl_lab.objectives.objective import Objective, Perturbable
 from decomfl_lab.protocol.aggregation import Aggregation, ClippedMean, Krum, Majority, Mean, TrimmedMean, Weights
 from decomfl_lab.protocol.client import Client
+from decomfl_lab.protocol.ledger import Ledger, Traffic
 from decomfl_lab.protocol.messages import HEADER_BYTES, Dense, Kind, Message, Plan, Reply
 from decomfl_lab.protocol.server import Server
-from decomfl_lab.protocol.wire import Ledger, Traffic
 from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord, ScalarArray
 from decomfl_lab.records.seeds import DerivedSeeds, PooledSeeds, pooled

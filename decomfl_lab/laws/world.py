@@ -40,11 +40,11 @@ from decomfl_lab.laws.register import LawBrokenError, same
 from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol import session
 from decomfl_lab.protocol.aggregation import Weighting
+from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.protocol.messages import Message, Plan, Welcome
 from decomfl_lab.protocol.server import Terms, Tracking
 from decomfl_lab.protocol.session import Frames
-from decomfl_lab.protocol.wire import Ledger
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import DerivedSeeds, PooledSeeds, Seeding
 from decomfl_lab.replicas.replica import Replica, Snapshot

@@ -15,8 +15,8 @@ from decomfl_lab.engines.base import Engine
 from decomfl_lab.errors import require_finite_positive
 from decomfl_lab.federations.averaging import FedAvgFederation
 from decomfl_lab.federations.setting import TrainingSetting
+from decomfl_lab.methods.expected_traffic import Cohort, ExpectedTraffic, models_both_ways
 from decomfl_lab.methods.method import Method
-from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, models_both_ways
 from decomfl_lab.objectives.objective import Objective
 from decomfl_lab.options import option
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from decomfl_lab.federations.setting import TrainingSetting
+from decomfl_lab.methods.expected_traffic import Cohort, ExpectedTraffic, model_bytes
 from decomfl_lab.methods.scalars import LoggingDifferences, Updating
-from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, model_bytes
 from decomfl_lab.protocol.server import Tracking
 
 if TYPE_CHECKING:

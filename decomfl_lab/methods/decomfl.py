@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, ClassVar, Self
 
 from decomfl_lab.errors import require
 from decomfl_lab.federations.setting import TrainingSetting
+from decomfl_lab.methods.expected_traffic import Cohort, ExpectedTraffic, model_bytes
 from decomfl_lab.methods.scalars import LoggingDifferences, Scalars, Updating
-from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, model_bytes
 from decomfl_lab.noise import derive_seed
 from decomfl_lab.options import option
 from decomfl_lab.protocol.server import PullPolicy, Tracking

@@ -10,9 +10,9 @@ import numpy as np
 from decomfl_lab.errors import require
 from decomfl_lab.federations.averaging import SERVER_OPTIMIZERS, FedAvgFederation, ServerOptimizer, Uplink, whole_model
 from decomfl_lab.federations.setting import TrainingSetting
+from decomfl_lab.methods.expected_traffic import Cohort, ExpectedTraffic, models_both_ways
 from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.shared_options import weighting_option
-from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, models_both_ways
 from decomfl_lab.options import option
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from decomfl_lab.federations.averaging import Uplink
 from decomfl_lab.federations.setting import TrainingSetting
+from decomfl_lab.methods.expected_traffic import Cohort, ExpectedTraffic, models_both_ways
 from decomfl_lab.methods.fedavg import FedAvg
-from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, models_both_ways
 from decomfl_lab.options import option
 from decomfl_lab.protocol.messages import MAGNITUDE, VALUE, Kind, top_k
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from decomfl_lab.methods.decomfl import Lagging
+from decomfl_lab.methods.expected_traffic import Cohort, ExpectedTraffic
 from decomfl_lab.methods.scalars import LoggingDifferences
-from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic
 from decomfl_lab.options import option
 from decomfl_lab.protocol.messages import Kind
 from decomfl_lab.protocol.server import Tracking

@@ -10,9 +10,9 @@ import numpy as np
 from decomfl_lab.errors import DivergedError
 from decomfl_lab.federations.averaging import FedAvgFederation
 from decomfl_lab.federations.setting import TrainingSetting
+from decomfl_lab.methods.expected_traffic import Cohort, ExpectedTraffic, models_both_ways
 from decomfl_lab.methods.scalars import Differences, Perturbing
 from decomfl_lab.methods.shared_options import DEFAULT_RULE, RULE, require_rule, weighting_option
-from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, models_both_ways
 from decomfl_lab.noise import Distribution, derive_seed
 from decomfl_lab.options import option
 from decomfl_lab.protocol.messages import Plan

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from decomfl_lab.errors import InputError, require, require_choice
 from decomfl_lab.federations.setting import TrainingSetting
-from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic
+from decomfl_lab.methods.expected_traffic import Cohort, ExpectedTraffic
 from decomfl_lab.options import Option, option, require_option, require_options
 from decomfl_lab.records.schedules import Schedule
 

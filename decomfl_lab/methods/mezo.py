@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, ClassVar
 
 from decomfl_lab.federations.averaging import FedAvgFederation
 from decomfl_lab.federations.setting import TrainingSetting
+from decomfl_lab.methods.expected_traffic import Cohort, ExpectedTraffic
 from decomfl_lab.methods.fedzo import Walking
 from decomfl_lab.methods.scalars import Differences
-from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic
 from decomfl_lab.outside import SavedFederation
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ from decomfl_lab.errors import require, require_choice, require_int
 from decomfl_lab.estimators.differences import ESTIMATORS, Estimator, central_curved
 from decomfl_lab.estimators.second_differences import require_moment_distribution
 from decomfl_lab.federations.setting import TrainingSetting
+from decomfl_lab.methods.expected_traffic import Cohort, ExpectedTraffic, examples_bytes
 from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.shared_options import AGGREGATION, DEFAULT_RULE, REPLICA_RULE, require_rule, weighting_option
-from decomfl_lab.methods.traffic import Cohort, ExpectedTraffic, examples_bytes
 from decomfl_lab.noise import Distribution, require_distribution
 from decomfl_lab.options import option
 from decomfl_lab.protocol.aggregation import Aggregation, Mean, Weighting, Weights

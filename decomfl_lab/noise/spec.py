@@ -1,4 +1,4 @@
-"""The perturbation stream, version 1: constants, keys and distributions.
+"""The perturbation stream, version 1: constants, keys and distributions; ``reference`` makes z of these words.
 
 z(key, p)[j] is a pure function of the 64-bit key of a local step, the direction p and the position j in
 the flat parameter vector, so any slice of any direction can be made alone, in any order, on any device.

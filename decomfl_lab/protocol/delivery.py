@@ -19,10 +19,11 @@ import torch
 
 from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.protocol.client import Client
+from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.log import LogEntry
 from decomfl_lab.protocol.messages import Dense, Examples, Held, Kind, Plan, Reply, RunSeed
 from decomfl_lab.protocol.server import PullPolicy, Server, Tracking
-from decomfl_lab.protocol.wire import Codec, Ledger, decode, read, record_bytes, vector_of
+from decomfl_lab.protocol.wire import Codec, decode, read, record_bytes, vector_of
 from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import pooled

@@ -23,11 +23,12 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import replace
 from pathlib import Path
 
-from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
+from decomfl_lab.checkpoint_file import read_checkpoint, write_checkpoint
 from decomfl_lab.errors import DivergedError, InputError, quoted, require, require_int
 from decomfl_lab.outside import SavedHost, read_as
 from decomfl_lab.protocol.client import Client, handle_all
 from decomfl_lab.protocol.delivery import Delivery, take_model
+from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.log import LogEntry
 from decomfl_lab.protocol.messages import (
     Ask,
@@ -42,7 +43,7 @@ from decomfl_lab.protocol.messages import (
     Welcome,
 )
 from decomfl_lab.protocol.server import Terms
-from decomfl_lab.protocol.wire import Ledger, decode, encode, split_frame
+from decomfl_lab.protocol.wire import decode, encode, split_frame
 from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord, unsound
 from decomfl_lab.records.seeds import pooled

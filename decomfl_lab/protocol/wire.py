@@ -1,4 +1,4 @@
-"""The wire: a versioned binary codec for every message, and the ledger that counts what it encodes.
+"""The wire: a versioned binary codec for every message; ``ledger`` counts what it encodes.
 
 Message = header (magic "DC", version, kind, body length u32, CRC-32 of the body), then the body; all
 numbers little-endian. Seeds are 8 bytes, places in a pool 2, scalars and model elements 4 (8 for float64 models).
@@ -9,10 +9,9 @@ which has a message of its own.
 
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import astuple, dataclass, field
+from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,14 +35,13 @@ from decomfl_lab.protocol.messages import (
     Refusal,
     Reply,
     Sparse,
-    carried,
 )
 from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord, ScalarArray, require_sound
 from decomfl_lab.records.seeds import DerivedSeeds, PooledSeeds, Seeding, StepSeed, draw_seeds
 
 if TYPE_CHECKING:
-    from decomfl_lab.outside import Counts
+    pass
 
 Content = TypeVar("Content")
 Codec = Callable[[bytes, int | None], Message]
@@ -388,73 +386,3 @@ def vector_of(message: Dense | Quantized | Sparse, r: int, d: int, dtype: Any = 
 
 
 # What was sent, message by message: the ledger of a federation -------------------------------------------------------
-
-
-@dataclass(slots=True)
-class Traffic:
-    """What went one way between the server and one client."""
-
-    messages: int = 0
-    bytes: int = 0
-    scalars: int = 0  # gradient scalars, or model elements of a dense message
-    seeds: int = 0
-
-
-def _total(traffic: Iterable[Traffic]) -> Traffic:
-    return Traffic(*map(sum, zip(*map(astuple, traffic), strict=True)))
-
-
-@dataclass
-class Ledger:
-    """Counts every encoded message, up and down, for each client; lag is in it by nature."""
-
-    M: int  # clients
-    up: list[Traffic] = field(default_factory=list)  # client → server, one Traffic a client
-    down: list[Traffic] = field(default_factory=list)  # server → client
-    encode: Callable[[Message], bytes] = field(default=encode, repr=False, compare=False)  # the codec
-
-    def __post_init__(self) -> None:
-        self.up = self.up or [Traffic() for _ in range(self.M)]
-        self.down = self.down or [Traffic() for _ in range(self.M)]
-        self.total_up = _total(self.up)  # the sum of all that went up
-        self.total_down = _total(self.down)  # the sum of all that went down
-
-    def sent(self, client: int, message: Message, *, upwards: bool) -> bytes:
-        """Encode a message to or from ``client`` and count it."""
-        encoded = self.encode(message)
-        self.count(client, len(encoded), *carried(message), upwards=upwards)
-        return encoded
-
-    def count(self, client: int, bytes_: int, scalars: int = 0, seeds: int = 0, *, upwards: bool) -> None:
-        """Count what went to or from ``client``: a message, or what is sent again, late, damaged or refused."""
-        for each in (self.up[client], self.total_up) if upwards else (self.down[client], self.total_down):
-            each.messages += 1
-            each.bytes += bytes_
-            each.scalars += scalars
-            each.seeds += seeds
-
-    @property
-    def bytes(self) -> int:
-        """All bytes, both ways."""
-        return self.total_up.bytes + self.total_down.bytes
-
-    @property
-    def bytes_up(self) -> int:
-        """The bytes that clients sent."""
-        return self.total_up.bytes
-
-    @property
-    def scalars(self) -> int:
-        """All gradient scalars and model elements, both ways."""
-        return self.total_up.scalars + self.total_down.scalars
-
-    def save(self) -> "Counts":
-        """The counts as a checkpoint keeps them."""
-        from decomfl_lab.outside import Counts  # here, as a machine that only reads logs need not have msgspec
-
-        return Counts(list(map(astuple, self.up)), list(map(astuple, self.down)))
-
-    @classmethod
-    def load(cls, saved: "Counts") -> Self:
-        """Inverse of ``save``."""
-        return cls(len(saved.up), [Traffic(*row) for row in saved.up], [Traffic(*row) for row in saved.down])

@@ -25,10 +25,10 @@ from decomfl_lab.errors import (
 from decomfl_lab.files import require_plain
 from decomfl_lab.language.tasks import TASKS
 from decomfl_lab.methods.decomfl import DeComFL
+from decomfl_lab.methods.expected_traffic import Cohort
 from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.registry import METHODS, find_method, name_of
 from decomfl_lab.methods.scalars import Perturbing
-from decomfl_lab.methods.traffic import Cohort
 from decomfl_lab.models import MODEL_NAMES
 from decomfl_lab.noise.draws import DRAWS, LIBRARIES, STREAM
 from decomfl_lab.noise.spec import NO_LOW_RANK

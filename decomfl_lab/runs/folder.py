@@ -21,7 +21,7 @@ from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from decomfl_lab.checkpoint import read_checkpoint, read_values, write_checkpoint
+from decomfl_lab.checkpoint_file import read_checkpoint, read_values, write_checkpoint
 from decomfl_lab.errors import InputError, brief, require
 from decomfl_lab.files import LOCK_FILE, is_held, require_plain, write_atomically
 from decomfl_lab.noise import STREAM_VERSION

@@ -14,7 +14,7 @@ import torch
 from torch import inference_mode, nn
 from torch.nn.functional import cross_entropy
 
-from decomfl_lab.checkpoint import CHECKPOINT_SECONDS
+from decomfl_lab.checkpoint_file import CHECKPOINT_SECONDS
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.datasets.user_data import first_clients, own_dataset
 from decomfl_lab.devices import describe
@@ -26,8 +26,8 @@ from decomfl_lab.files import as_path, held, save_picture
 from decomfl_lab.interrupts import Interrupted, postponed, telling
 from decomfl_lab.layout import MODULE
 from decomfl_lab.methods.decomfl import DeComFL
+from decomfl_lab.methods.expected_traffic import TrafficCheck, mean_traffic
 from decomfl_lab.methods.method import Method
-from decomfl_lab.methods.traffic import TrafficCheck, mean_traffic
 from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction
 from decomfl_lab.objectives.evaluation import Metric, evaluate
 from decomfl_lab.objectives.modules import constants, copied, handed_back_

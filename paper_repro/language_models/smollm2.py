@@ -17,7 +17,7 @@ from typing import Any, Final, cast
 
 import pandas as pd
 
-from decomfl_lab.checkpoint import read_checkpoint
+from decomfl_lab.checkpoint_file import read_checkpoint
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.devices import find_device
 from decomfl_lab.federations.simulation import DeComFLFederation

@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from torch.nn.functional import cross_entropy
 
-from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
+from decomfl_lab.checkpoint_file import read_checkpoint, write_checkpoint
 from decomfl_lab.devices import find_device, use_tf32_
 from decomfl_lab.files import write_atomically
 from decomfl_lab.layout import Layout

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from decomfl_lab import InputError, TrainConfig
-from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
+from decomfl_lab.checkpoint_file import read_checkpoint, write_checkpoint
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE
 from decomfl_lab.runs.run import Run, load_run
 from tests.cases import refused, refuses

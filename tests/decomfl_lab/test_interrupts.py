@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from decomfl_lab.checkpoint import read_checkpoint
+from decomfl_lab.checkpoint_file import read_checkpoint
 from decomfl_lab.cli.main import main
 from decomfl_lab.interrupts import Interrupted, idle, interrupt, postponed, telling
 from decomfl_lab.laws import LAWS

@@ -17,7 +17,7 @@ from msgspec import inspect
 
 import decomfl_lab as lab
 from decomfl_lab.carriers.commands.join import _agreed
-from decomfl_lab.checkpoint import read_values
+from decomfl_lab.checkpoint_file import read_values
 from decomfl_lab.cli.command import OptionsCommand
 from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import decomfl_lab as lab
-from decomfl_lab.checkpoint import read_values
+from decomfl_lab.checkpoint_file import read_values
 from decomfl_lab.cli.main import main
 from decomfl_lab.outside import require_rows
 from decomfl_lab.protocol import log as logs

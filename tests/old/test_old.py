@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import decomfl_lab as lab
 import hessian
-from decomfl_lab.checkpoint import read_checkpoint
+from decomfl_lab.checkpoint_file import read_checkpoint
 from decomfl_lab.optim import MeZO
 from decomfl_lab.protocol.log import RunLog, _beginning
 from decomfl_lab.runs.configuration import config_from_mapping, read_config

@@ -8,8 +8,8 @@ import pytest
 
 from decomfl_lab import TrainConfig
 from decomfl_lab.datasets.images import load_dataset
+from decomfl_lab.methods.expected_traffic import mean_traffic
 from decomfl_lab.methods.registry import METHODS
-from decomfl_lab.methods.traffic import mean_traffic
 from decomfl_lab.protocol.messages import HEADER_BYTES
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.protocol.wire import SEED_BYTES

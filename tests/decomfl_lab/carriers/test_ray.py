@@ -18,9 +18,9 @@ from decomfl_lab.carriers.ray import connect
 from decomfl_lab.cli.main import main
 from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.methods.registry import LAGGING
+from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.server import Terms
 from decomfl_lab.protocol.session import Host
-from decomfl_lab.protocol.wire import Ledger
 from decomfl_lab.records.seeds import Seeding
 from tests.cases import refuses
 from tests.decomfl_lab.federations.direct import CASE, LAB, RUN, but, counted, host, remote, simulated

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
+from decomfl_lab.checkpoint_file import read_checkpoint, write_checkpoint
 from decomfl_lab.cli.main import main
 from decomfl_lab.errors import MOST_OPERATIONS, InputError, require_int, require_possible
 from decomfl_lab.files import require_writable

@@ -7,7 +7,7 @@ from typing import get_args, get_origin, get_type_hints
 import numpy as np
 import pytest
 
-from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
+from decomfl_lab.checkpoint_file import read_checkpoint, write_checkpoint
 from decomfl_lab.errors import InputError, quoted
 from decomfl_lab.protocol.messages import Ask, Examples, Hello, Message, Plan, Refusal, Reply, Sent, Welcome
 from decomfl_lab.protocol.server import Tracking

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import decomfl_lab as lab
-from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
+from decomfl_lab.checkpoint_file import read_checkpoint, write_checkpoint
 from decomfl_lab.cli.main import main
 from decomfl_lab.protocol.log import LogEntry
 from decomfl_lab.provenance import PROVENANCE_FILE

@@ -10,7 +10,7 @@ import pytest
 
 import decomfl_lab as lab
 from decomfl_lab import DivergedError, InputError, Run, TrainConfig
-from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
+from decomfl_lab.checkpoint_file import read_checkpoint, write_checkpoint
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.runs import messages, run

@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 import hessian
 from benchmarks.ways.spectra import SPECTRA
-from decomfl_lab.checkpoint import read_checkpoint, write_checkpoint
+from decomfl_lab.checkpoint_file import read_checkpoint, write_checkpoint
 from decomfl_lab.errors import InputError
 from hessian import DenseOperator, EffectiveRankProgress, effective_rank, lanczos
 from hessian.kappa import estimation as module
