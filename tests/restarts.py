@@ -36,7 +36,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import decomfl_lab as lab
-from decomfl_lab import checkpoint, files
+from decomfl_lab import checkpoint_file, files
 from decomfl_lab.checkpoint_file import read_checkpoint, write_checkpoint
 from decomfl_lab.cli.main import main
 from decomfl_lab.datasets.images import load_dataset
@@ -336,8 +336,8 @@ FAULTS: Final[dict[str, Callable[[], object]]] = {
     "": lambda: None,
     "nothing is synced": lambda: setattr(os, "fsync", lambda _: None),
     "a log is behind its checkpoint": lambda: setattr(RunLog, "sync", lambda _: None),
-    "a checkpoint is written in place": lambda: setattr(checkpoint, "write_atomically", Path.write_bytes),
-    "a file is written past the disk": lambda: setattr(checkpoint, "write_atomically", _past_the_disk),
+    "a checkpoint is written in place": lambda: setattr(checkpoint_file, "write_atomically", Path.write_bytes),
+    "a file is written past the disk": lambda: setattr(checkpoint_file, "write_atomically", _past_the_disk),
     "what killed writers left stays": lambda: setattr(files, "_remove_parts", lambda *_: None),
     "who was killed while it signed has the lock": lambda: setattr(files, "_SIGNED", re.compile(f".* {HOST}")),
     "a digest that is half there is a changed entry": lambda: setattr(RunLog, "_mended", lambda *_: None),
