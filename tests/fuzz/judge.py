@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from decomfl_lab import InputError, Majority, Mean, Momentum, checkpoint
+from decomfl_lab import InputError, Majority, Mean, Momentum, checkpoint_file
 from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol import delivery, wire
 from decomfl_lab.protocol.aggregation import Aggregation
@@ -96,7 +96,7 @@ MESSAGES: tuple[Message, ...] = (
 def _checkpoint() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "run")
-        checkpoint.write_checkpoint(path, {"x": torch.from_numpy(X)}, {"round": 3, "held": [1, 2]})
+        checkpoint_file.write_checkpoint(path, {"x": torch.from_numpy(X)}, {"round": 3, "held": [1, 2]})
         return path.read_bytes()
 
 
@@ -119,9 +119,9 @@ def mended(message: bytes, *, counts: bool = False) -> bytes:
     if message[:2] != b"DC":
         json = re.match(rb".{8}.*\} *", message, re.DOTALL)
         size = struct.pack("<Q", json.end() - 8 if json else 0)
-        blank = checkpoint._CHECKSUM.sub(b'"sha256":"%s"' % checkpoint._BLANK.encode(), size + message[8:])
+        blank = checkpoint_file._CHECKSUM.sub(b'"sha256":"%s"' % checkpoint_file._BLANK.encode(), size + message[8:])
         digest = checkpoint.hashlib.sha256(blank).hexdigest().encode()
-        return blank.replace(checkpoint._BLANK.encode(), digest, 1)
+        return blank.replace(checkpoint_file._BLANK.encode(), digest, 1)
     kinds = list(Kind)
     kind = kinds[(message[3] - 1) % len(kinds)] if len(message) > 3 else kinds[0]
     body = message[HEADER_BYTES:]
@@ -172,7 +172,7 @@ def judge(stream: bytes, *, decoders_alone: bool = False) -> int:
         decoders_alone: Whether what server and client do with the messages is left out, which takes longer.
     """
     if stream[:2] != b"DC":
-        found = outcome(checkpoint.read_checkpoint, Content(stream))  # type: ignore[arg-type]
+        found = outcome(checkpoint_file.read_checkpoint, Content(stream))  # type: ignore[arg-type]
         return found is not None
     accepted = 0
     messages = list(split(stream))
