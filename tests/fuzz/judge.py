@@ -120,7 +120,7 @@ def mended(message: bytes, *, counts: bool = False) -> bytes:
         json = re.match(rb".{8}.*\} *", message, re.DOTALL)
         size = struct.pack("<Q", json.end() - 8 if json else 0)
         blank = checkpoint_file._CHECKSUM.sub(b'"sha256":"%s"' % checkpoint_file._BLANK.encode(), size + message[8:])
-        digest = checkpoint.hashlib.sha256(blank).hexdigest().encode()
+        digest = checkpoint_file.hashlib.sha256(blank).hexdigest().encode()
         return blank.replace(checkpoint_file._BLANK.encode(), digest, 1)
     kinds = list(Kind)
     kind = kinds[(message[3] - 1) % len(kinds)] if len(message) > 3 else kinds[0]
