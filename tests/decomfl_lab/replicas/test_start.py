@@ -48,7 +48,7 @@ def test_a_log_says_how_each_tensor_of_x_0_was_drawn(out: Path) -> None:
 
 def test_a_replay_takes_x_0_from_the_log_and_not_from_the_code(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A later version that draws otherwise.
-    monkeypatch.setattr(initialisers, "_start", lambda *_: initialisers.constant(0.5))
+    monkeypatch.setattr(initialisers, "uniform", lambda _: initialisers.constant(0.5))
     assert lab.replay(out).agrees
 
 
