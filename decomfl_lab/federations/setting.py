@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
+from decomfl_lab.errors import require_int
 from decomfl_lab.records.schedules import Schedule, growing
 
 if TYPE_CHECKING:
@@ -31,6 +32,11 @@ class TrainingSetting:
     engine: Engine  # it evaluates losses and gradients
     # how many of the clients, those of the highest numbers, join in which round
     joined: Mapping[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        require_int("clients M", self.M, 1)
+        require_int(f"sampled clients m (of M={self.M})", self.sampled, 1, self.M)
+        require_int("seed", self.seed, 0, 2**64 - 1)
 
     @property
     def M(self) -> int:

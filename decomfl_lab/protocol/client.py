@@ -54,6 +54,8 @@ class Client:
                 directions.
             engine: It evaluates the losses (lean clients do it themselves); None for ``engines.base.Serial``.
         """
+        if lean and not hasattr(objective, "along"):
+            raise InputError(f"lean clients need a Perturbable objective, got {objective!r}")
         if lean and replica.rule.scaling:
             raise InputError(f"lean clients need a rule of directions that are not scaled, got {replica.rule}")
         self.lean = lean

@@ -122,6 +122,7 @@ FUNCTIONS = (
         lambda: rounds_by_bound(statement("corollary-1"), SETTING, 1.0),
         "have R in its term start alone, got 'corol",
     ),
+    (lambda: theory.expected_traffic(lab.TrainConfig("fedavg"), 0), "d must be an integer of at least 1, got 0"),
     (lambda: theory.expected_traffic(BY_COST, 10), "pull must be never for a closed form, got 'auto'"),
     # Statements and symbols.
     (

@@ -5,7 +5,7 @@ import dataclasses
 from collections import Counter
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from decomfl_lab import DeComFL, DivergedError, Majority, Run, Sgd, TrainConfig, noise
+from decomfl_lab import DeComFL, DivergedError, Majority, Run, Sgd, TrainConfig, TrainingSetting, noise
 from decomfl_lab.datasets.images import load_dataset
+from decomfl_lab.engines.base import Serial
 from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.layout import Layout
 from decomfl_lab.methods.registry import METHODS
@@ -97,7 +98,14 @@ def test_top_k_by_signed_value_loses_what_falls() -> None:
     assert int((moved > 0).sum()) == int((moved != 0).sum()) == int(np.ceil(0.1 * start.numel()))
 
 
+def _setting(sampled: int = 1, seed: int = 0) -> TrainingSetting:
+    return TrainingSetting(torch.zeros(3), [cast("Any", abs)] * 2, sampled, seed, Serial())
+
+
 @refuses(
+    (lambda: _setting(sampled=3), r"sampled clients m \(of M=2\) must be an integer in 1\.\.2, got 3"),
+    (lambda: _setting(seed=-1), r"seed must be an integer in 0\.\.18446744073709551615, got -1"),
+    (lambda: DeComFL(lean=True).federation(_setting()), "lean clients need a Perturbable objective, got .*abs"),
     (lambda: quantize(7, np.array([np.nan], np.float32), 8, (0,)), "vector must be finite"),
     (lambda: Sparse(0, 3, np.array([2, 1]), np.ones(2, np.float32)), r"indices must rise within 0\.\.2"),
     (lambda: Sparse(0, 3, np.array([3]), np.ones(1, np.float32)), r"indices must rise within 0\.\.2"),
