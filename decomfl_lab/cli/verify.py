@@ -109,8 +109,8 @@ def verify(options: VerifyOptions) -> None:
         raise click.exceptions.Exit
     anybodys = options.update is not None or options.identity is not None
     for name, other in {"module": "update", "tolerance": "update", "shared": "identity"}.items():
-        given = getattr(options, name)
-        require(not given or getattr(options, other) is not None, name, f"come with {other}", given)
+        given, usual = getattr(options, name), getattr(type(options), name)
+        require(given == usual or getattr(options, other) is not None, name, f"come with {other}", given)
     require(options.write is None or not anybodys, "write", "be left out with update and identity", str(options.write))
     if options.write is not None:
         from decomfl_lab.laws.kits import write_kits

@@ -1,21 +1,24 @@
 """``decomfl paper`` shows what is recorded before anything is run, and then what this machine says of it."""
 
 import re
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from decomfl_lab.cli.main import main
-from paper_repro import live_runs, pipeline
+from paper_repro import live_runs, pipeline, request
 from paper_repro.parts import projection
 from paper_repro.report_folder import DrawnPart
-from paper_repro.request import requested
-from paper_repro.sources import recorded_parts
+from paper_repro.request import Request, requested
+from paper_repro.sources import Found, recorded_parts, works_of
 from paper_repro.workflow.claims import ClaimOutcome, verdicts
 from paper_repro.workflow.options import PaperOptions
 from paper_repro.workflow.runs import Job
 from tests.cases import rows_of
+from tests.paper_repro.parts.test_parts import options
 
 
 @pytest.fixture
@@ -89,3 +92,25 @@ def test_a_verdict_that_needs_the_authors_curves_is_shown_as_it_was_recorded(tmp
 def test_what_only_whole_runs_can_have_is_not_laid_over_recorded_ones(asked: dict[str, Any]) -> None:
     assert PaperOptions().recorded_first
     assert not PaperOptions(**asked).recorded_first
+
+
+def test_a_run_has_one_key_on_all_devices() -> None:
+    here, there = (works_of("fig3", options("smoke", device=device))[0] for device in ("cpu", "cuda"))
+    assert (here.device, there.device) == ("cpu", "cuda")
+    assert here.key() == there.key()
+
+
+def test_checking_the_bits_is_a_part_of_the_minutes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    seen: list[tuple[str, float]] = []
+
+    def make(request: Request, compute: Any) -> Found:
+        seen.append((request.options.device, request.until - time.monotonic()))
+        return Found()
+
+    monkeypatch.setattr(request, "find_device", lambda name: torch.device(name))
+    monkeypatch.setattr(request, "require_bits", lambda device: time.sleep(0.6))
+    monkeypatch.setattr(pipeline, "computed_parts", make)
+    assert main(["paper", "--device", "cuda", "--minutes", "1", "--out", str(tmp_path)]) == 0
+    assert main(["paper", "--device", "cuda:1", "--minutes", "1", "--out", str(tmp_path)]) == 0
+    assert [device for device, _ in seen] == ["cuda", "cuda:1"]
+    assert all(0 < seconds < 59.5 for _, seconds in seen)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor, nn
 
 import decomfl_lab as lab
 from decomfl_lab import DivergedError, InputError, Run, Sgd
@@ -20,9 +21,27 @@ from decomfl_lab.provenance import read_provenance
 from decomfl_lab.runs.run import load_run
 from decomfl_lab.runs.tuning import Tuning, cheapest_directions, largest_step, rehearse
 from tests.cases import refuses, rows_of, sampled
-from tests.decomfl_lab.runs.bowl import QuadraticBowl, half_square
 from theory.checks.stability import load
 from theory.problems.spectrum import Spectrum
+
+
+class QuadraticBowl(nn.Module):
+    """f(x) = ½ Σ_j λ_j x_j², with ``half_square`` and whatever examples, from a random x_0."""
+
+    def __init__(self, eigenvalues: Tensor, seed: int) -> None:
+        super().__init__()
+        x = torch.randn(len(eigenvalues), generator=torch.Generator().manual_seed(seed))
+        self.x, self.roots = nn.Parameter(x), eigenvalues.sqrt()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """√λ_j x_j, once for each example."""
+        return (self.roots * self.x).expand(len(inputs), -1)
+
+
+def half_square(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Half the squared norm of the outputs, the mean over examples."""
+    return 0.5 * outputs.square().sum(1).mean()
+
 
 spectra = st.lists(
     st.tuples(st.floats(1e-3, 1e3), st.integers(1, 1000)), min_size=1, max_size=4, unique_by=lambda e: e[0]
