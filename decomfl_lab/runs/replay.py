@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from decomfl_lab.objectives.modules import copied
 from decomfl_lab.objectives.normalisation import refuse_evaluation_, uses_batch_statistics
 from decomfl_lab.outside import Header, NamedTensor, read_as
 from decomfl_lab.plugins import OWN, is_own
-from decomfl_lab.protocol.aggregation import Krum, Mean, TrimmedMean
 from decomfl_lab.protocol.log import LogEntry, RunLog
 from decomfl_lab.protocol.messages import Held
 from decomfl_lab.protocol.server import Terms, Tracking
@@ -406,10 +405,8 @@ def _run(
         if own["model"] is None and config.model in MODELS and not config.task:
             there = size_of(config.model, header.shape, header.classes)  # before memory is taken for it
             require(there == header.d, "model", f"have d = {header.d}, as in {path}", there)
-        # One client, which no rule of aggregation takes for several; the log has what a rule made of theirs.
-        method, rule = config.method, getattr(config.method, "aggregation", None)
-        if isinstance(rule, TrimmedMean | Krum):
-            method = replace(method, aggregation=Mean())  # type: ignore[call-arg]
+        # One client, whom no rule of aggregation takes for several, nor any liar; the log has what came of them.
+        method = config.method.averaged()
         alone = config.but(method, clients=1, sampled=1, joined={}, compute="float32", engine="auto", trust=True)
         # Two examples that have nothing of the run's but their shape: all that a model at x_0 needs.
         inputs = torch.zeros(2, *header.shape, dtype=getattr(torch, header.dtype))
