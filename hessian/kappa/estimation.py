@@ -14,7 +14,7 @@ from torch import Tensor
 from decomfl_lab.errors import plural, require
 from decomfl_lab.outside import SavedEstimate
 from hessian.estimate import Estimate
-from hessian.kappa.result import EffectiveRank, EffectiveRankProgress, _signs
+from hessian.kappa.result import UNDEFINED, EffectiveRank, EffectiveRankProgress, _signs
 from hessian.kappa.settings import SCOUTS, Settings
 from hessian.operators.operator import Counted, Operator
 from hessian.operators.probes import probe
@@ -459,7 +459,7 @@ class _Run:
         theta, beyond = self._theta, self.beyond[-1]
         share = f"{100 * self.settings.rtol:.3g} %"
         if not theta > 0:
-            return "H is zero along every direction tried, so κ is undefined"
+            return f"{UNDEFINED[theta < 0]}, so κ is undefined"
         if self.settings.trace is not None and reached:
             return f"tr(H) was known, ‖H‖₂ is within {beyond:.2g} after {plural(self.products, 'product')}"
         if self.krylov.following is None and self.settings.trace is None:

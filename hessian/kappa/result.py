@@ -25,6 +25,9 @@ PARTS = {
 }
 """What κ of each part of H is called, and what it is the quotient of."""
 
+UNDEFINED = ("H is zero along every direction tried", "H has no positive eigenvalue along any direction tried")
+"""Why κ is undefined: θ is 0, or below."""
+
 
 @dataclass(frozen=True)
 class EffectiveRankProgress:
@@ -103,7 +106,8 @@ class EffectiveRank(Jsonable):
         κ, and what the half-width asked for would cost.
         """
         if math.isnan(self.kappa):
-            return f"κ is undefined: H is zero along every direction tried ({plural(self.products, 'product')})"
+            name = PARTS[self.part][0]
+            return f"{name} is undefined: {UNDEFINED[self.norm < 0]} ({plural(self.products, 'product')})"
         low, high = self.interval
         value, low_end, high_end = to_its_width(self.kappa, low, high)
         percent = f"{100 * self.confidence:g} %"

@@ -20,6 +20,7 @@ from decomfl_lab.errors import InputError
 from hessian import DenseOperator, EffectiveRankProgress, effective_rank, lanczos
 from hessian.kappa import estimation as module
 from hessian.spectrum.forms import PRODUCTS
+from hessian.spectrum.walks import Walk
 from tests.hessian.problems import data, mlp
 from tests.hessian.spectra import Diagonal, Watched, eigenvalues, mlp_hessian, rotated
 
@@ -175,6 +176,71 @@ def test_a_checkpoint_that_somebody_forged_is_refused_by_name(name: str, tmp_pat
         effective_rank(rotated(TAIL), seed=6, checkpoint=path)
 
 
+def part_of(values: Any, part: str) -> float:
+    """κ of a part."""
+    signed = np.asarray(values)
+    kept = np.maximum(signed, 0) if part == "positive" else np.abs(signed)
+    return float(kept.sum() / kept.max())
+
+
+SIGNED = {
+    "few outliers": TAIL.numpy(),
+    "two halves": np.array([1.0] * 20 + [-1.0] * 20),
+    "heavy tails": np.outer(np.arange(1.0, 201.0) ** -1.5, [1.0, -0.8]).ravel(),
+    "semicircle": np.cos(np.pi * (np.arange(300) + 0.5) / 300) + 0.2,
+}
+
+
+@pytest.mark.parametrize("part", ["positive", "absolute"])
+@pytest.mark.parametrize("settings", [{"products": 30}, {"rtol": 0.2}], ids=str)
+@pytest.mark.parametrize("name", SIGNED)
+def test_kappa_of_a_part_lies_in_its_interval(name: str, settings: dict[str, Any], part: str) -> None:
+    operator, true = Diagonal(SIGNED[name]), part_of(SIGNED[name], part)
+    found = [effective_rank(operator, seed=seed, part=part, **settings) for seed in range(25)]
+    assert np.mean([each.interval[0] <= true <= each.interval[1] for each in found]) >= 0.88
+    assert all(each.products == settings.get("products", each.products) for each in found)
+    assert all(each.reached for each in found) or "products" in settings
+    assert np.median([(each.interval[1] - each.interval[0]) / 2 for each in found]) <= 0.35 * true
+
+
+def test_an_interval_that_takes_walks_for_the_truth_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = SIGNED["heavy tails"]
+    monkeypatch.setattr(Walk, "bounds", lambda walk: 2 * (float(walk.rule()[1] @ walk.rule()[0].clip(0)),))  # Gauss's
+    found = [effective_rank(Diagonal(values), seed=seed, part="positive", products=14) for seed in range(25)]
+    assert np.mean([each.interval[0] <= part_of(values, "positive") <= each.interval[1] for each in found]) < 0.8
+
+
+def test_noise_of_products_widens_the_interval_of_a_part() -> None:
+    class Noisy(Diagonal):
+        def matvec(self, v: Tensor) -> Tensor:
+            generator = torch.Generator().manual_seed(int(1e6 * float(v[0])) % 2**31)
+            noise = torch.randn(self.d, generator=generator) * float(v.norm()) * self.level / self.d**0.5
+            return super().matvec(v) + noise.to(v.dtype)
+
+    fine, coarse = Noisy(SIGNED["few outliers"], torch.float32), Noisy(SIGNED["few outliers"], torch.float32)
+    fine.level, coarse.level = 0.0, 0.3
+    exact, noisy = (effective_rank(each, part="positive", products=30) for each in (fine, coarse))
+    assert noisy.truncation > exact.truncation + 0.4 * 0.3 * 190  # n‖Ev‖/2
+    assert noisy.interval[0] <= part_of(SIGNED["few outliers"], "positive") <= noisy.interval[1]
+
+
+@pytest.mark.parametrize("settings", [{"products": 40}, {"rtol": 0.05}], ids=str)
+@pytest.mark.parametrize("stop", [5, 12, 17, 22])
+def test_a_part_goes_on_from_its_checkpoint_to_the_same_bits(
+    stop: int, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    estimate = partial(effective_rank, rotated(TAIL, dtype=torch.float32), seed=3, part="positive", **settings)
+
+    def end(at: EffectiveRankProgress) -> None:
+        if at.products >= stop:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        estimate(checkpoint=tmp_path / "k.safetensors", on_progress=end)
+    whole, again = estimate(), estimate(checkpoint=tmp_path / "k.safetensors")
+    assert replace(again, seconds=0.0).to_json() == replace(whole, seconds=0.0).to_json()
+
+
 @pytest.mark.parametrize(
     ("values", "kappa"),
     [([-3.0], -1.0), ([4.0, -5.0, 2.0], 0.2), ([-1.0, -2.0, -3.0, -4.0], -2.5)],
@@ -205,6 +271,8 @@ def test_degenerate_matrices() -> None:
     assert multiple.kappa == pytest.approx(50.0, rel=1e-12)
     assert multiple.interval[0] <= 50.0 <= multiple.interval[1] < 50.0001
     assert (multiple.steps, multiple.probes) == (1, module.LEAST_PROBES)
+    none = effective_rank(rotated(-TAIL.abs()), part="positive", seed=0)
+    assert str(none).startswith("κ₊ is undefined: H has no positive eigenvalue along any direction tried")
     negative = effective_rank(rotated(-TAIL), seed=0)
     assert negative.norm == pytest.approx(40.0, rel=1e-3) == -negative.lambda_min
     assert negative.interval[0] <= -KAPPA <= negative.interval[1] < 0
