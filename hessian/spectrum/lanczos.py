@@ -25,46 +25,49 @@ Array = NDArray[np.float64]
 
 START = 1  # stage of the probes that Lanczos starts from, and starts again from when its space is invariant
 
-_TILE = 1 << 16  # elements of a tile on the CPU, where float64 copies of a basis are to stay in the cache
+_TILE, _BLOCK = 1 << 18, 1 << 16
+"""Elements of a tile on the CPU, where one vector's is to stay in the cache while those of a basis pass by, and of a
+block within it: sums are of the vectors' dtype within a block and float64 beyond, as one of 10⁶ terms in float32 would
+be off by 60 units of rounding. Other devices sum a whole vector well, in one launch."""
 
-_DEVICE_TILES = 1 << 25
-"""Elements of the tiles of all vectors together on other devices: 256 MiB in float64, in a few launches."""
-
-
-def _tiles(v: Tensor, vectors: int = 1) -> Iterator[slice]:
-    """Slices of v's elements, so that float64 copies of them in so many vectors stay small."""
-    size = _TILE if v.device.type == "cpu" else max(_TILE, _DEVICE_TILES // vectors)
-    return (slice(begin, min(begin + size, len(v))) for begin in range(0, len(v), size))
+_SMALL = 0.1  # a vector that loses a larger part of its length to a basis is not orthogonal to it to rounding
 
 
-def _rows(vectors: Sequence[Tensor], tile: slice) -> Tensor:
-    """A tile of all vectors, (k, tile), in float64."""
-    return torch.stack([v[tile] for v in vectors]).double()
+def _tiles(v: Tensor) -> Iterator[slice]:
+    """Slices of v's elements that pass through the cache."""
+    size = _TILE if v.device.type == "cpu" else len(v)
+    return (slice(begin, begin + size) for begin in range(0, len(v), size))
 
 
 def dot(u: Tensor, v: Tensor) -> float:
-    """The inner product of two vectors, summed in float64."""
-    total = torch.zeros((), dtype=torch.float64, device=u.device)
-    for tile in _tiles(u):
-        total += u[tile].double() @ v[tile].double()
-    return float(total)
+    """The inner product of two vectors, summed in float64 by blocks."""
+    return float(coefficients([u], v))
 
 
-def _coefficients(vectors: Sequence[Tensor], v: Tensor) -> Tensor:
-    """Qv for the rows Q = vectors, (k,), in float64."""
+def coefficients(vectors: Sequence[Tensor], v: Tensor) -> Tensor:
+    """Qv for the rows Q = vectors, (k,), in float64; v may be of fewer digits than they."""
     total = torch.zeros(len(vectors), dtype=torch.float64, device=v.device)
-    for tile in _tiles(v, len(vectors)):
-        total += _rows(vectors, tile) @ v[tile].double()
+    for tile in _tiles(v):
+        block = _BLOCK if v.device.type == "cpu" else len(v)
+        parts = v[tile].to(vectors[0].dtype).split(block)
+        dots = [torch.dot(a, b) for q in vectors for a, b in zip(q[tile].split(block), parts, strict=True)]
+        total += torch.stack(dots).view(len(vectors), -1).double().sum(1)
     return total
+
+
+def _add_(v: Tensor, vectors: Sequence[Tensor], c: Sequence[float]) -> Tensor:
+    """The sum v + Qᵀc in place of v, for the rows Q = vectors; those of no weight are not read."""
+    for tile in _tiles(v):
+        part = v[tile]
+        for q, weight in zip(vectors, c, strict=True):
+            if weight:
+                part.add_(q[tile], alpha=weight)
+    return v
 
 
 def _combination(vectors: Sequence[Tensor], c: Tensor) -> Tensor:
-    """Qᵀc for the rows Q = vectors, (d,), summed in float64."""
-    total = torch.empty_like(vectors[0])
-    c = c.to(total.device)
-    for tile in _tiles(total, len(vectors)):
-        total[tile] = c @ _rows(vectors, tile)
-    return total
+    """Qᵀc for the rows Q = vectors, (d,)."""
+    return _add_(torch.zeros_like(vectors[0]), vectors, c.tolist())
 
 
 def _complement(vectors: Sequence[Tensor], v: Tensor) -> Tensor:
@@ -73,11 +76,19 @@ def _complement(vectors: Sequence[Tensor], v: Tensor) -> Tensor:
 
 
 def _complement_(vectors: Sequence[Tensor], v: Tensor) -> Tensor:
-    """The same in place of v, by two passes of classical Gram-Schmidt: twice is enough (Giraud et al. 2005)."""
+    """The same in place of v, orthogonal to each row of Q to rounding: |q_i·v| ≤ c ε‖v‖ with a small c.
+
+    One pass of classical Gram-Schmidt is as good as that unless v loses much of its length; then there is another, and
+    twice is enough (Daniel, Gragg, Kaufman and Stewart 1976; Giraud et al. 2005). What is there of q_i is known before
+    it is taken out, and left where it is no more than rounding.
+    """
     for _ in range(2 if vectors else 0):
-        c = _coefficients(vectors, v)
-        for tile in _tiles(v, len(vectors)):
-            v[tile] = (v[tile].double() - c @ _rows(vectors, tile)).to(v.dtype)
+        *c, square = coefficients([*vectors, v], v).tolist()
+        length = math.sqrt(square)
+        rounding = torch.finfo(v.dtype).eps * length
+        _add_(v, vectors, [-each if abs(each) > rounding else 0.0 for each in c])
+        if math.hypot(*c) <= _SMALL * length:
+            break
     return v
 
 
@@ -124,8 +135,8 @@ class Lanczos:
 class Krylov:
     """A Krylov space that grows by one product a step.
 
-    Two passes of classical Gram-Schmidt against all vectors keep them orthogonal to rounding, so no eigenvalue
-    appears twice ("ghosts"); T, dots and norms are float64 whatever the vectors are. T is on the CPU, the vectors are
+    Classical Gram-Schmidt against all vectors keeps them orthogonal to rounding, so no eigenvalue appears twice
+    ("ghosts"); T, dots and norms are float64 whatever the vectors are. T is on the CPU, the vectors are
     on the operator's device, and a step reads a few numbers from there, whatever d and k are. Where the space becomes
     invariant (a residual at rounding level) it goes on from a new random vector orthogonal to it, with c = 0.
     With ``max_basis`` a full basis is replaced by the Ritz vectors of the largest magnitudes, half as many (thick
@@ -191,9 +202,10 @@ class Krylov:
         projected[k, k] = dot(q, w)
         self.projected = projected
         self.vectors.append(q)
-        # What is left of Hq beside the space is β times the next vector. Where that is rounding alone, the space is
-        # invariant: dividing by β would make a vector of noise.
-        w = self.complement_(w)
+        # What is left of Hq beside the space is β times the next vector. All but rounding of what is within is known, of
+        # few vectors, and taken out first: so little of it is left that one pass against all of them is enough.
+        w = self.complement_(_add_(w, self.vectors, (-projected[k]).tolist()))
+        # Where what is left is rounding alone, the space is invariant: dividing by β would make a vector of noise.
         beta = math.sqrt(dot(w, w))
         rounding = torch.finfo(self.operator.dtype).eps * float(projected.abs().max())
         self.coupling = projected.new_zeros(k + 1)
@@ -357,7 +369,7 @@ def band(operator: Counted, starts: list[Tensor], products: int) -> tuple[Array,
         vectors.append(v)
         product = operator.matvec(v)
         # Column j of T down to the diagonal. Below it T is known by symmetry, from the columns of later vectors.
-        columns.append(_coefficients(vectors, product).tolist())
+        columns.append(coefficients(vectors, product).tolist())
         size = max(size, *map(abs, columns[-1]))
         queue.append((len(vectors) - 1, product))
     k = len(vectors)
@@ -370,7 +382,7 @@ def band(operator: Counted, starts: list[Tensor], products: int) -> tuple[Array,
     for i, u in left:
         for j, v in left:
             gram[i, j] = dot(u, v)
-    coordinates = np.array([_coefficients(vectors, z).tolist() for z in starts])
+    coordinates = np.array([coefficients(vectors, z).tolist() for z in starts])
     return T, coordinates / np.linalg.norm(coordinates, axis=1, keepdims=True), gram
 
 

@@ -119,7 +119,6 @@ def test_the_host_waits_as_often_whatever_the_data_and_d_are(name: str, monkeypa
     assert few[3] < 12 * 10
     assert reads(monkeypatch, name, pieces=5) == few
     monkeypatch.setattr(krylov_module, "_TILE", 100)
-    monkeypatch.setattr(krylov_module, "_DEVICE_TILES", 100)
     assert reads(monkeypatch, name, hidden=60) == few
 
 
