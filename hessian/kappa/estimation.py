@@ -148,7 +148,10 @@ class _Run:
             u *= math.sqrt(self.sampled.n) / (math.sqrt(dot(u, u)) or 1.0)
             Hu = self.forms.matvec(u) if self.sampled.wants_products else None
             form = self.forms.quad(u) if Hu is None else dot(u, Hu)
-            self.sampled.add(form, u, None if Hu is None else self.krylov.complement_(Hu))
+            if Hu is not None:
+                own = self.forms is self.operator
+                Hu = self.krylov.complement_of_product_(Hu) if own else self.krylov.complement_(Hu)
+            self.sampled.add(form, u, Hu)
         theta = self._theta
         top = float(self.krylov.result().ritz_values[-1]) if self.krylov.steps else math.nan
         kappa = self._trace()[0] / theta if theta > 0 else math.nan

@@ -1,7 +1,7 @@
 """Lanczos with full reorthogonalisation: outer eigenvalues with their residuals, and a space to deflate."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,18 +25,14 @@ Array = NDArray[np.float64]
 
 START = 1  # stage of the probes that Lanczos starts from, and starts again from when its space is invariant
 
-_TILE, _BLOCK = 1 << 18, 1 << 16
-"""Elements of a tile on the CPU, where one vector's is to stay in the cache while those of a basis pass by, and of a
-block within it: sums are of the vectors' dtype within a block and float64 beyond, as one of 10⁶ terms in float32 would
-be off by 60 units of rounding. Other devices sum a whole vector well, in one launch."""
+_FINE, _COARSE = 1 << 15, 1 << 17
+"""Elements of a block on the CPU. Within one, sums are of the vectors' dtype, and beyond it float64: of 10⁶ terms of one
+sign a sum in float32 is 60 units of rounding off, in coarse blocks 3 and in fine ones 1/2. Coarse ones take less time,
+and do where terms are of both signs. Other devices sum a whole vector well, in one launch."""
+
+_BLOCKS = 4  # so many of one vector stay in the cache while those of a basis pass by
 
 _SMALL = 0.1  # a vector that loses a larger part of its length to a basis is not orthogonal to it to rounding
-
-
-def _tiles(v: Tensor) -> Iterator[slice]:
-    """Slices of v's elements that pass through the cache."""
-    size = _TILE if v.device.type == "cpu" else len(v)
-    return (slice(begin, begin + size) for begin in range(0, len(v), size))
 
 
 def dot(u: Tensor, v: Tensor) -> float:
@@ -44,24 +40,26 @@ def dot(u: Tensor, v: Tensor) -> float:
     return float(coefficients([u], v))
 
 
-def coefficients(vectors: Sequence[Tensor], v: Tensor) -> Tensor:
-    """Qv for the rows Q = vectors, (k,), in float64; v may be of fewer digits than they."""
-    total = torch.zeros(len(vectors), dtype=torch.float64, device=v.device)
-    for tile in _tiles(v):
-        block = _BLOCK if v.device.type == "cpu" else len(v)
-        parts = v[tile].to(vectors[0].dtype).split(block)
-        dots = [torch.dot(a, b) for q in vectors for a, b in zip(q[tile].split(block), parts, strict=True)]
-        total += torch.stack(dots).view(len(vectors), -1).double().sum(1)
-    return total
+def coefficients(vectors: Sequence[Tensor], v: Tensor, block: int = _FINE) -> Tensor:
+    """Qv for the rows Q = vectors, (k,), summed in float64 by blocks; v may be of fewer digits than they."""
+    size = block if v.device.type == "cpu" else len(v)
+    own, rows = v.split(size), [q.split(size) for q in vectors]
+    dots: list[list[Tensor]] = [[] for _ in vectors]
+    for first in range(0, len(own), _BLOCKS):
+        some = slice(first, first + _BLOCKS)
+        parts = [part.to(vectors[0].dtype) for part in own[some]]
+        for row, found in zip(rows, dots, strict=True):
+            found.extend(map(torch.dot, row[some], parts))
+    return torch.stack([each for found in dots for each in found]).view(len(vectors), -1).double().sum(1)
 
 
 def _add_(v: Tensor, vectors: Sequence[Tensor], c: Sequence[float]) -> Tensor:
     """The sum v + Qᵀc in place of v, for the rows Q = vectors; those of no weight are not read."""
-    for tile in _tiles(v):
-        part = v[tile]
-        for q, weight in zip(vectors, c, strict=True):
-            if weight:
-                part.add_(q[tile], alpha=weight)
+    size = _BLOCKS * _COARSE if v.device.type == "cpu" else len(v)
+    rows = [(q.split(size), weight) for q, weight in zip(vectors, c, strict=True) if weight]
+    for i, part in enumerate(v.split(size)):
+        for row, weight in rows:
+            part.add_(row[i], alpha=weight)
     return v
 
 
@@ -83,7 +81,7 @@ def _complement_(vectors: Sequence[Tensor], v: Tensor) -> Tensor:
     it is taken out, and left where it is no more than rounding.
     """
     for _ in range(2 if vectors else 0):
-        *c, square = coefficients([*vectors, v], v).tolist()
+        *c, square = coefficients([*vectors, v], v, _COARSE).tolist()
         length = math.sqrt(square)
         rounding = torch.finfo(v.dtype).eps * length
         _add_(v, vectors, [-each if abs(each) > rounding else 0.0 for each in c])
@@ -172,6 +170,10 @@ class Krylov:
         """P v in place of v (d,), with P the projector onto the complement of the space."""
         return _complement_(self.vectors, v)
 
+    def complement_of_product_(self, w: Tensor) -> Tensor:
+        """P w in place of w = Hu (d,) of a u in the complement: Q H u = T Q u + c qᵀu = c qᵀu, so c says which matter."""
+        return _complement_([v for v, c in zip(self.vectors, self.coupling.tolist(), strict=True) if c], w)
+
     @property
     def invariant(self) -> bool:
         """Whether H maps the space into itself: every eigenvalue of T is one of H."""
@@ -202,8 +204,8 @@ class Krylov:
         projected[k, k] = dot(q, w)
         self.projected = projected
         self.vectors.append(q)
-        # What is left of Hq beside the space is β times the next vector. All but rounding of what is within is known, of
-        # few vectors, and taken out first: so little of it is left that one pass against all of them is enough.
+        # What is left of Hq beside the space is β times the next vector. What is within is known but for rounding, of few
+        # vectors, and taken out first: so little of it is left that one pass against all of them is enough.
         w = self.complement_(_add_(w, self.vectors, (-projected[k]).tolist()))
         # Where what is left is rounding alone, the space is invariant: dividing by β would make a vector of noise.
         beta = math.sqrt(dot(w, w))
