@@ -26,13 +26,15 @@ Array = NDArray[np.float64]
 START = 1  # stage of the probes that Lanczos starts from, and starts again from when its space is invariant
 
 _FINE, _COARSE = 1 << 15, 1 << 17
-"""Elements of a block on the CPU. Within one, sums are of the vectors' dtype, and beyond it float64: of 10⁶ terms of one
-sign a sum in float32 is 60 units of rounding off, in coarse blocks 3 and in fine ones 1/2. Coarse ones take less time,
-and do where terms are of both signs. Other devices sum a whole vector well, in one launch."""
+"""Elements of a block on the CPU. Within one, sums are of the vectors' dtype, and beyond it float64: of 10⁶ terms of
+one sign a sum in float32 is 60 units of rounding off, in coarse blocks 3 and in fine ones 1/2. Coarse ones take less
+time, and do where terms are of both signs. Other devices sum a whole vector well, in one launch."""
 
 _BLOCKS = 4  # so many of one vector stay in the cache while those of a basis pass by
 
 _SMALL = 0.1  # a vector that loses a larger part of its length to a basis is not orthogonal to it to rounding
+
+_ROUNDING = 4  # units: so much of another vector is in one that is orthogonal to it
 
 
 def dot(u: Tensor, v: Tensor) -> float:
@@ -47,7 +49,7 @@ def coefficients(vectors: Sequence[Tensor], v: Tensor, block: int = _FINE) -> Te
     dots: list[list[Tensor]] = [[] for _ in vectors]
     for first in range(0, len(own), _BLOCKS):
         some = slice(first, first + _BLOCKS)
-        parts = [part.to(vectors[0].dtype) for part in own[some]]
+        parts = own[some] if v.dtype == vectors[0].dtype else [part.to(vectors[0].dtype) for part in own[some]]
         for row, found in zip(rows, dots, strict=True):
             found.extend(map(torch.dot, row[some], parts))
     return torch.stack([each for found in dots for each in found]).view(len(vectors), -1).double().sum(1)
@@ -74,17 +76,17 @@ def _complement(vectors: Sequence[Tensor], v: Tensor) -> Tensor:
 
 
 def _complement_(vectors: Sequence[Tensor], v: Tensor) -> Tensor:
-    """The same in place of v, orthogonal to each row of Q to rounding: |q_i·v| ≤ c ε‖v‖ with a small c.
+    """The same in place of v, orthogonal to each row of Q to rounding.
 
-    One pass of classical Gram-Schmidt is as good as that unless v loses much of its length; then there is another, and
-    twice is enough (Daniel, Gragg, Kaufman and Stewart 1976; Giraud et al. 2005). What is there of q_i is known before
-    it is taken out, and left where it is no more than rounding.
+    One pass of classical Gram-Schmidt does, unless v loses much of its length; then there is another, and twice is
+    enough (Daniel, Gragg, Kaufman and Stewart 1976; Giraud et al. 2005). How much of a row is in v is known before
+    it is taken out, and where that is no more than rounding it stays.
     """
     for _ in range(2 if vectors else 0):
         *c, square = coefficients([*vectors, v], v, _COARSE).tolist()
         length = math.sqrt(square)
-        rounding = torch.finfo(v.dtype).eps * length
-        _add_(v, vectors, [-each if abs(each) > rounding else 0.0 for each in c])
+        least = _ROUNDING * torch.finfo(v.dtype).eps * length
+        _add_(v, vectors, [-each if abs(each) > least else 0.0 for each in c])
         if math.hypot(*c) <= _SMALL * length:
             break
     return v
@@ -171,7 +173,7 @@ class Krylov:
         return _complement_(self.vectors, v)
 
     def complement_of_product_(self, w: Tensor) -> Tensor:
-        """P w in place of w = Hu (d,) of a u in the complement: Q H u = T Q u + c qᵀu = c qᵀu, so c says which matter."""
+        """P w in place of w = Hu (d,) of a u in the complement, where QHu = TQu + c qᵀu = c qᵀu: few vectors matter."""
         return _complement_([v for v, c in zip(self.vectors, self.coupling.tolist(), strict=True) if c], w)
 
     @property
@@ -204,8 +206,8 @@ class Krylov:
         projected[k, k] = dot(q, w)
         self.projected = projected
         self.vectors.append(q)
-        # What is left of Hq beside the space is β times the next vector. What is within is known but for rounding, of few
-        # vectors, and taken out first: so little of it is left that one pass against all of them is enough.
+        # What is left of Hq beside the space is β times the next vector. What is within is known but for rounding, and
+        # of few vectors. It is taken out first: so little is left of it that one pass against all of them is enough.
         w = self.complement_(_add_(w, self.vectors, (-projected[k]).tolist()))
         # Where what is left is rounding alone, the space is invariant: dividing by β would make a vector of noise.
         beta = math.sqrt(dot(w, w))
