@@ -73,7 +73,7 @@ class SphereForms:
         length_squared = dot(y, y)
         square = max(length_squared - (form - self.values[0]) ** 2 / self.n, 0.0)
         for image, length, other in zip(self._images, self._lengths, self.squares, strict=True):
-            a, b = coefficients([u, y], image).tolist()
+            a, b = coefficients([u, y], image)
             self.pairs.append((length * a, length * b, square * other))
         self.squares.append(square)
         if self.wants_products:

@@ -30,6 +30,8 @@ _FINE, _COARSE = 1 << 15, 1 << 17
 one sign a sum in float32 is 60 units of rounding off, in coarse blocks 3 and in fine ones 1/2. Coarse ones take less
 time, and do where terms are of both signs. Other devices sum a whole vector well, in one launch."""
 
+_LEAST = 1e-24  # where a sum in float32 is below it, and all others are, terms may be so small that they were lost
+
 _BLOCKS = 4  # so many of one vector stay in the cache while those of a basis pass by
 
 _SMALL = 0.1  # a vector that loses a larger part of its length to a basis is not orthogonal to it to rounding
@@ -39,20 +41,26 @@ _ROUNDING = 4  # units: so much of another vector is in one that is orthogonal t
 
 def dot(u: Tensor, v: Tensor) -> float:
     """The inner product of two vectors, summed in float64 by blocks."""
-    return float(coefficients([u], v))
+    return coefficients([u], v)[0]
 
 
-def coefficients(vectors: Sequence[Tensor], v: Tensor, block: int = _FINE) -> Tensor:
-    """Qv for the rows Q = vectors, (k,), summed in float64 by blocks; v may be of fewer digits than they."""
-    size = block if v.device.type == "cpu" else len(v)
+def coefficients(
+    vectors: Sequence[Tensor], v: Tensor, block: int = _FINE, dtype: torch.dtype | None = None
+) -> list[float]:
+    """Qv for the rows Q = vectors, (k,), summed in float64, and within blocks in ``dtype``, by default that of Q."""
+    dtype, size = dtype or vectors[0].dtype, block if v.device.type == "cpu" else len(v)
     own, rows = v.split(size), [q.split(size) for q in vectors]
     dots: list[list[Tensor]] = [[] for _ in vectors]
     for first in range(0, len(own), _BLOCKS):
         some = slice(first, first + _BLOCKS)
-        parts = own[some] if v.dtype == vectors[0].dtype else [part.to(vectors[0].dtype) for part in own[some]]
+        parts = [part.to(dtype) for part in own[some]]
         for row, found in zip(rows, dots, strict=True):
-            found.extend(map(torch.dot, row[some], parts))
-    return torch.stack([each for found in dots for each in found]).view(len(vectors), -1).double().sum(1)
+            found.extend(torch.dot(part.to(dtype), mine) for part, mine in zip(row[some], parts, strict=True))
+    terms = torch.stack([each for found in dots for each in found]).view(len(vectors), -1)
+    sums: list[float] = terms.double().sum(1).tolist()
+    if dtype == torch.float32 and not _LEAST < max(map(abs, sums)) < math.inf:
+        return coefficients(vectors, v, block, torch.float64)
+    return sums
 
 
 def _add_(v: Tensor, vectors: Sequence[Tensor], c: Sequence[float]) -> Tensor:
@@ -83,7 +91,7 @@ def _complement_(vectors: Sequence[Tensor], v: Tensor) -> Tensor:
     it is taken out, and where that is no more than rounding it stays.
     """
     for _ in range(2 if vectors else 0):
-        *c, square = coefficients([*vectors, v], v, _COARSE).tolist()
+        *c, square = coefficients([*vectors, v], v, _COARSE)
         length = math.sqrt(square)
         least = _ROUNDING * torch.finfo(v.dtype).eps * length
         _add_(v, vectors, [-each if abs(each) > least else 0.0 for each in c])
@@ -136,8 +144,8 @@ class Krylov:
     """A Krylov space that grows by one product a step.
 
     Classical Gram-Schmidt against all vectors keeps them orthogonal to rounding, so no eigenvalue appears twice
-    ("ghosts"); T, dots and norms are float64 whatever the vectors are. T is on the CPU, the vectors are
-    on the operator's device, and a step reads a few numbers from there, whatever d and k are. Where the space becomes
+    ("ghosts"); T, dots and norms are float64 whatever the vectors are. T is on the CPU, the vectors are on the
+    operator's device, and a step reads a few numbers from there, whatever d and k are. Where the space becomes
     invariant (a residual at rounding level) it goes on from a new random vector orthogonal to it, with c = 0.
     With ``max_basis`` a full basis is replaced by the Ritz vectors of the largest magnitudes, half as many (thick
     restart, Wu and Simon 2000); T is then their diagonal and c their coupling to the next vector.
@@ -373,7 +381,7 @@ def band(operator: Counted, starts: list[Tensor], products: int) -> tuple[Array,
         vectors.append(v)
         product = operator.matvec(v)
         # Column j of T down to the diagonal. Below it T is known by symmetry, from the columns of later vectors.
-        columns.append(coefficients(vectors, product).tolist())
+        columns.append(coefficients(vectors, product))
         size = max(size, *map(abs, columns[-1]))
         queue.append((len(vectors) - 1, product))
     k = len(vectors)
@@ -386,7 +394,7 @@ def band(operator: Counted, starts: list[Tensor], products: int) -> tuple[Array,
     for i, u in left:
         for j, v in left:
             gram[i, j] = dot(u, v)
-    coordinates = np.array([coefficients(vectors, z).tolist() for z in starts])
+    coordinates = np.array([coefficients(vectors, z) for z in starts])
     return T, coordinates / np.linalg.norm(coordinates, axis=1, keepdims=True), gram
 
 

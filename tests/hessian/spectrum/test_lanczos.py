@@ -1,5 +1,7 @@
 """Lanczos against dense spectra, closed forms, and a Lanczos without reorthogonalisation."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hessian.operators.operator import Counted, DenseOperator
-from hessian.spectrum.lanczos import Krylov, Lanczos, lanczos
+from hessian.operators.probes import probe_at
+from hessian.spectrum import lanczos as lanczos_module
+from hessian.spectrum.lanczos import Krylov, Lanczos, _complement, lanczos
 from tests.cases import rows_of
 from tests.hessian.spectra import eigenvalues, mlp_hessian, rotated
 
@@ -55,6 +59,39 @@ def test_a_damaged_basis_is_seen_by_the_checks() -> None:
         krylov.step()
     krylov.vectors[3] = krylov.vectors[3] + 1e-6 * krylov.vectors[5]
     assert recurrence_error(operator, krylov.result()) > 1e-7
+
+
+@given(st.sampled_from([1.0, 1e-2, 1e-4]), st.sampled_from([torch.float32, torch.float64]))
+def test_little_that_is_left_is_orthogonal_by_a_second_pass_alone(left: float, dtype: torch.dtype) -> None:
+    vectors = lanczos(rotated(list(range(300)), dtype=dtype), steps=9, seed=0).vectors
+    v = vectors[2] + vectors[5] + left * probe_at(vectors[0], 0, 0, 0) / 300**0.5
+
+    def beside() -> float:
+        u = _complement(vectors, v).double()
+        return float((torch.stack(vectors).double() @ u).abs().max() / u.norm()) / torch.finfo(dtype).eps
+
+    assert beside() < 10
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lanczos_module, "_SMALL", math.inf)
+        assert left == 1 or beside() > 0.1 / left
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e25])
+def test_sums_in_float32_bear_every_scale(scale: float) -> None:
+    found, plain = (
+        lanczos(rotated([c * v for v in OUTLIERS], dtype=torch.float32), steps=9, seed=1) for c in (scale, 1)
+    )
+    np.testing.assert_allclose(found.ritz_values / scale, plain.ritz_values, rtol=1e-4)
+
+
+def test_bits_do_not_depend_on_where_a_product_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    operator, places = rotated([*range(1000)], dtype=torch.float32), iter(range(100))
+
+    def product(_: DenseOperator, v: torch.Tensor) -> torch.Tensor:
+        return torch.empty(1100)[next(places) :][:1000].copy_(operator.matrix @ v)
+
+    monkeypatch.setattr(DenseOperator, "matvec", product)
+    assert torch.equal(*(lanczos(operator, steps=20, seed=0).projected for _ in range(2)))
 
 
 def test_outer_eigenvalues_converge_and_are_certified() -> None:
