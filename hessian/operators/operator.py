@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from decomfl_lab.layout import Layout
 
 
-ALIGNMENT = 64
-"""Vectors begin at multiples of so many bytes: where they begin decides the last bits of a sum, and torch's all do."""
+ALIGNMENT = 64  # bytes at whose multiples vectors begin, as torch's do: that decides the last bits of sums
 
 
 def digest(text: str, tensor: Tensor | None = None) -> str:
@@ -37,8 +36,7 @@ def zeros(operator: Operator) -> Tensor:
     """A zero of the operator's space, (d,), a new tensor."""
     if operator.device.type != "cpu":
         return torch.zeros(operator.d, dtype=operator.dtype, device=operator.device)
-    # numpy asks the system for large pages, and torch does not: d = 10⁷ takes 5 ms for 17, an eighth of a product. But
-    # it begins anywhere, and torch at multiples of ``ALIGNMENT`` bytes.
+    # numpy asks the system for large pages, and torch does not: d = 10⁷ takes 5 ms for 17, an eighth of a product.
     dtype = np.dtype(np.float32 if operator.dtype == torch.float32 else np.float64)
     room = np.zeros(operator.d + ALIGNMENT // dtype.itemsize, dtype)
     return torch.from_numpy(room[-room.ctypes.data % ALIGNMENT // dtype.itemsize :][: operator.d])
@@ -317,8 +315,7 @@ class Counted(Around):
         """H v, see ``Operator``; InputError that names the product if it is not finite."""
         self.products += 1
         w = self.inner.matvec(v)
-        # The identity may give v itself, and products are written to; and one that begins elsewhere has other bits in
-        # its sums.
+        # The identity may give v itself, and products are written to; one that begins elsewhere has other sums.
         if w.untyped_storage().data_ptr() == v.untyped_storage().data_ptr() or w.data_ptr() % ALIGNMENT:
             w = w.clone()
         require(w.shape == (self.d,), self._what(), f"have shape ({self.d},)", tuple(w.shape))

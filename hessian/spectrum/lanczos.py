@@ -31,11 +31,8 @@ one sign a sum in float32 is 60 units of rounding off, in coarse blocks 3 and in
 time, and do where terms are of both signs. Other devices sum a whole vector well, in one launch."""
 
 _LEAST = 1e-24  # where a sum in float32 is below it, and all others are, terms may be so small that they were lost
-
 _BLOCKS = 4  # so many of one vector stay in the cache while those of a basis pass by
-
 _SMALL = 0.1  # a vector that loses a larger part of its length to a basis is not orthogonal to it to rounding
-
 _ROUNDING = 4  # units: so much of another vector is in one that is orthogonal to it
 
 
@@ -44,11 +41,9 @@ def dot(u: Tensor, v: Tensor) -> float:
     return coefficients([u], v)[0]
 
 
-def coefficients(
-    vectors: Sequence[Tensor], v: Tensor, block: int = _FINE, dtype: torch.dtype | None = None
-) -> list[float]:
-    """Qv for the rows Q = vectors, (k,), summed in float64, and within blocks in ``dtype``, by default that of Q."""
-    dtype, size = dtype or vectors[0].dtype, block if v.device.type == "cpu" else len(v)
+def coefficients(vectors: Sequence[Tensor], v: Tensor, block: int = _FINE, *, wide: bool = False) -> list[float]:
+    """Qv for the rows Q = vectors, (k,), summed in float64; within blocks in the dtype of Q, unless ``wide``."""
+    dtype, size = torch.float64 if wide else vectors[0].dtype, block if v.device.type == "cpu" else len(v)
     own, rows = v.split(size), [q.split(size) for q in vectors]
     dots: list[list[Tensor]] = [[] for _ in vectors]
     for first in range(0, len(own), _BLOCKS):
@@ -59,7 +54,7 @@ def coefficients(
     terms = torch.stack([each for found in dots for each in found]).view(len(vectors), -1)
     sums: list[float] = terms.double().sum(1).tolist()
     if dtype == torch.float32 and not _LEAST < max(map(abs, sums)) < math.inf:
-        return coefficients(vectors, v, block, torch.float64)
+        return coefficients(vectors, v, block, wide=True)
     return sums
 
 
@@ -92,10 +87,9 @@ def _complement_(vectors: Sequence[Tensor], v: Tensor) -> Tensor:
     """
     for _ in range(2 if vectors else 0):
         *c, square = coefficients([*vectors, v], v, _COARSE)
-        length = math.sqrt(square)
-        least = _ROUNDING * torch.finfo(v.dtype).eps * length
+        least = _ROUNDING * torch.finfo(v.dtype).eps * math.sqrt(square)
         _add_(v, vectors, [-each if abs(each) > least else 0.0 for each in c])
-        if math.hypot(*c) <= _SMALL * length:
+        if math.hypot(*c) <= _SMALL * math.sqrt(square):
             break
     return v
 
