@@ -166,7 +166,10 @@ class _Run:
         u = self._beside(len(self.sampled.values))
         Hu = self.forms.matvec(u) if self.sampled.wants_products else None
         form = self.forms.quad(u) if Hu is None else dot(u, Hu)
-        self.sampled.add(form, u, None if Hu is None else self.krylov.complement_(Hu))
+        if Hu is not None:
+            own = self.forms is self.operator
+            Hu = self.krylov.complement_of_product_(Hu) if own else self.krylov.complement_(Hu)
+        self.sampled.add(form, u, Hu)
 
     def _beside(self, index: int) -> Tensor:
         """Probe number ``index`` of the complement: ‖u‖² = n, its dimension, so E[uuᵀ] = P and E[uᵀHu] = tr(PHP)."""

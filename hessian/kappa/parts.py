@@ -84,6 +84,7 @@ class PartRun(_Run):
         if walks.over or len(walks.values) > max(number, 0) > 0 or (number == 0 and self.fine is not None):
             number += 1
             walks.begin(self._beside(number))
+        # All of the space is taken out: rounding along an outlier that is inside grows from step to step.
         walks.step(self.operator, self.krylov.complement_)
         walks.take(number)
         if number == 0:

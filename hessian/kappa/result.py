@@ -163,7 +163,7 @@ class EffectiveRank(Jsonable):
 def _signs(lanczos: Lanczos) -> str:
     """What the signs of the spectrum mean for κ."""
     low, high = float(lanczos.ritz_values[0]), float(lanczos.ritz_values[-1])
-    residual, finest = float(lanczos.ritz_residuals[0]), torch.finfo(lanczos.ritz_values.dtype).eps
+    residual, finest = float(lanczos.ritz_residuals[0]), torch.finfo(lanczos.vectors[0].dtype).eps
     if low >= -finest * max(-low, high):
         return "no negative eigenvalue among the Ritz values; smaller ones, which they do not show, would lower tr(H)"
     if low >= -residual:

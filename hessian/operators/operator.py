@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from decomfl_lab.layout import Layout
 
 
+ALIGNMENT = 64  # bytes at whose multiples vectors begin, as torch's do: that decides the last bits of sums
+
+
 def digest(text: str, tensor: Tensor | None = None) -> str:
     """A digest of a text, and of a tensor's bytes."""
     h = hashlib.blake2b(text.encode(), digest_size=8)
@@ -34,7 +37,9 @@ def zeros(operator: Operator) -> Tensor:
     if operator.device.type != "cpu":
         return torch.zeros(operator.d, dtype=operator.dtype, device=operator.device)
     # numpy asks the system for large pages, and torch does not: d = 10⁷ takes 5 ms for 17, an eighth of a product.
-    return torch.from_numpy(np.zeros(operator.d, np.float32 if operator.dtype == torch.float32 else np.float64))
+    dtype = np.dtype(np.float32 if operator.dtype == torch.float32 else np.float64)
+    room = np.zeros(operator.d + ALIGNMENT // dtype.itemsize, dtype)
+    return torch.from_numpy(room[-room.ctypes.data % ALIGNMENT // dtype.itemsize :][: operator.d])
 
 
 def is_finite(vector: Tensor) -> bool:
@@ -310,8 +315,9 @@ class Counted(Around):
         """H v, see ``Operator``; InputError that names the product if it is not finite."""
         self.products += 1
         w = self.inner.matvec(v)
-        if w.untyped_storage().data_ptr() == v.untyped_storage().data_ptr():
-            w = w.clone()  # the identity may give v itself, and products are written to
+        # The identity may give v itself, and products are written to; one that begins elsewhere has other sums.
+        if w.untyped_storage().data_ptr() == v.untyped_storage().data_ptr() or w.data_ptr() % ALIGNMENT:
+            w = w.clone()
         require(w.shape == (self.d,), self._what(), f"have shape ({self.d},)", tuple(w.shape))
         if not is_finite(w):
             broken = int((~torch.isfinite(w)).sum())

@@ -129,7 +129,7 @@ def diagonal(
                 z = probe_at(values, seed, _SIGNS, samples, Distribution.RADEMACHER)
                 Pz = krylov.complement_(z.clone())
                 # Welford's update of the mean and of the sum of squares about it.
-                off = z * krylov.complement_(counted.matvec(Pz).sub_(Pz, alpha=rho)) - values
+                off = z * krylov.complement_of_product_(counted.matvec(Pz).sub_(Pz, alpha=rho)) - values
                 values.add_(off, alpha=1 / samples)
                 squares.add_(off.square_(), alpha=1 - 1 / samples)
             # diag(QᵀTQ + qcᵀQ + Qᵀcqᵀ + ρP), by Ritz pairs as ρ + Σ (θ − ρ)u² and c, which is 0 but for its last entry.

@@ -9,7 +9,7 @@ from scipy.special import stdtr, stdtrit
 from torch import Tensor
 
 from decomfl_lab.outside import SavedForms
-from hessian.spectrum.lanczos import dot
+from hessian.spectrum.lanczos import coefficients, dot
 
 Array = NDArray[np.float64]
 
@@ -70,13 +70,15 @@ class SphereForms:
             return
         # y = Bu − ρ_0 u, with ρ_0 from the first form: ρ_0 n is that form. What is left of it along u is (ρ − ρ_0)u.
         y = product.sub_(u, alpha=self.values[0] / self.n)
-        square = max(dot(y, y) - (form - self.values[0]) ** 2 / self.n, 0.0)
+        length_squared = dot(y, y)
+        square = max(length_squared - (form - self.values[0]) ** 2 / self.n, 0.0)
         for image, length, other in zip(self._images, self._lengths, self.squares, strict=True):
-            self.pairs.append((length * dot(u, image), length * dot(y, image), square * other))
+            a, b = coefficients([u, y], image)
+            self.pairs.append((length * a, length * b, square * other))
         self.squares.append(square)
         if self.wants_products:
             # What pairs tell is known to some ten percent: half of the digits do for it, and take half of the memory.
-            length = math.sqrt(dot(y, y)) or 1.0
+            length = math.sqrt(length_squared) or 1.0
             self._lengths.append(length)
             self._images.append(y.div_(length).to(_HALF[y.dtype]))
         else:

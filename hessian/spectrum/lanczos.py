@@ -1,7 +1,7 @@
 """Lanczos with full reorthogonalisation: outer eigenvalues with their residuals, and a space to deflate."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,46 +25,52 @@ Array = NDArray[np.float64]
 
 START = 1  # stage of the probes that Lanczos starts from, and starts again from when its space is invariant
 
-_TILE = 1 << 16  # elements of a tile on the CPU, where float64 copies of a basis are to stay in the cache
+_FINE, _COARSE = 1 << 15, 1 << 17
+"""Elements of a block on the CPU. Within one, sums are of the vectors' dtype, and beyond it float64: of 10⁶ terms of
+one sign a sum in float32 is 60 units of rounding off, in coarse blocks 3 and in fine ones 1/2. Coarse ones take less
+time, and do where terms are of both signs. Other devices sum a whole vector well, in one launch."""
 
-_DEVICE_TILES = 1 << 25
-"""Elements of the tiles of all vectors together on other devices: 256 MiB in float64, in a few launches."""
-
-
-def _tiles(v: Tensor, vectors: int = 1) -> Iterator[slice]:
-    """Slices of v's elements, so that float64 copies of them in so many vectors stay small."""
-    size = _TILE if v.device.type == "cpu" else max(_TILE, _DEVICE_TILES // vectors)
-    return (slice(begin, min(begin + size, len(v))) for begin in range(0, len(v), size))
-
-
-def _rows(vectors: Sequence[Tensor], tile: slice) -> Tensor:
-    """A tile of all vectors, (k, tile), in float64."""
-    return torch.stack([v[tile] for v in vectors]).double()
+_LEAST = 1e-24  # where a sum in float32 is below it, and all others are, terms may be so small that they were lost
+_BLOCKS = 4  # so many of one vector stay in the cache while those of a basis pass by
+_SMALL = 0.1  # a vector that loses a larger part of its length to a basis is not orthogonal to it to rounding
+_ROUNDING = 4  # units: so much of another vector is in one that is orthogonal to it
 
 
 def dot(u: Tensor, v: Tensor) -> float:
-    """The inner product of two vectors, summed in float64."""
-    total = torch.zeros((), dtype=torch.float64, device=u.device)
-    for tile in _tiles(u):
-        total += u[tile].double() @ v[tile].double()
-    return float(total)
+    """The inner product of two vectors, summed in float64 by blocks."""
+    return coefficients([u], v)[0]
 
 
-def _coefficients(vectors: Sequence[Tensor], v: Tensor) -> Tensor:
-    """Qv for the rows Q = vectors, (k,), in float64."""
-    total = torch.zeros(len(vectors), dtype=torch.float64, device=v.device)
-    for tile in _tiles(v, len(vectors)):
-        total += _rows(vectors, tile) @ v[tile].double()
-    return total
+def coefficients(vectors: Sequence[Tensor], v: Tensor, block: int = _FINE, *, wide: bool = False) -> list[float]:
+    """Qv for the rows Q = vectors, (k,), summed in float64; within blocks in the dtype of Q, unless ``wide``."""
+    dtype, size = torch.float64 if wide else vectors[0].dtype, block if v.device.type == "cpu" else len(v)
+    own, rows = v.split(size), [q.split(size) for q in vectors]
+    dots: list[list[Tensor]] = [[] for _ in vectors]
+    for first in range(0, len(own), _BLOCKS):
+        some = slice(first, first + _BLOCKS)
+        parts = [part.to(dtype) for part in own[some]]
+        for row, found in zip(rows, dots, strict=True):
+            found.extend(torch.dot(part.to(dtype), mine) for part, mine in zip(row[some], parts, strict=True))
+    terms = torch.stack([each for found in dots for each in found]).view(len(vectors), -1)
+    sums: list[float] = terms.double().sum(1).tolist()
+    if dtype == torch.float32 and not _LEAST < max(map(abs, sums)) < math.inf:
+        return coefficients(vectors, v, block, wide=True)
+    return sums
+
+
+def _add_(v: Tensor, vectors: Sequence[Tensor], c: Sequence[float]) -> Tensor:
+    """The sum v + Qᵀc in place of v, for the rows Q = vectors; those of no weight are not read."""
+    size = _BLOCKS * _COARSE if v.device.type == "cpu" else len(v)
+    rows = [(q.split(size), weight) for q, weight in zip(vectors, c, strict=True) if weight]
+    for i, part in enumerate(v.split(size)):
+        for row, weight in rows:
+            part.add_(row[i], alpha=weight)
+    return v
 
 
 def _combination(vectors: Sequence[Tensor], c: Tensor) -> Tensor:
-    """Qᵀc for the rows Q = vectors, (d,), summed in float64."""
-    total = torch.empty_like(vectors[0])
-    c = c.to(total.device)
-    for tile in _tiles(total, len(vectors)):
-        total[tile] = c @ _rows(vectors, tile)
-    return total
+    """Qᵀc for the rows Q = vectors, (d,)."""
+    return _add_(torch.zeros_like(vectors[0]), vectors, c.tolist())
 
 
 def _complement(vectors: Sequence[Tensor], v: Tensor) -> Tensor:
@@ -73,11 +79,18 @@ def _complement(vectors: Sequence[Tensor], v: Tensor) -> Tensor:
 
 
 def _complement_(vectors: Sequence[Tensor], v: Tensor) -> Tensor:
-    """The same in place of v, by two passes of classical Gram-Schmidt: twice is enough (Giraud et al. 2005)."""
+    """The same in place of v, orthogonal to each row of Q to rounding.
+
+    One pass of classical Gram-Schmidt does, unless v loses much of its length; then there is another, and twice is
+    enough (Daniel, Gragg, Kaufman and Stewart 1976; Giraud et al. 2005). How much of a row is in v is known before
+    it is taken out, and where that is no more than rounding it stays.
+    """
     for _ in range(2 if vectors else 0):
-        c = _coefficients(vectors, v)
-        for tile in _tiles(v, len(vectors)):
-            v[tile] = (v[tile].double() - c @ _rows(vectors, tile)).to(v.dtype)
+        *c, square = coefficients([*vectors, v], v, _COARSE)
+        least = _ROUNDING * torch.finfo(v.dtype).eps * math.sqrt(square)
+        _add_(v, vectors, [-each if abs(each) > least else 0.0 for each in c])
+        if math.hypot(*c) <= _SMALL * math.sqrt(square):
+            break
     return v
 
 
@@ -124,9 +137,9 @@ class Lanczos:
 class Krylov:
     """A Krylov space that grows by one product a step.
 
-    Two passes of classical Gram-Schmidt against all vectors keep them orthogonal to rounding, so no eigenvalue
-    appears twice ("ghosts"); T, dots and norms are float64 whatever the vectors are. T is on the CPU, the vectors are
-    on the operator's device, and a step reads a few numbers from there, whatever d and k are. Where the space becomes
+    Classical Gram-Schmidt against all vectors keeps them orthogonal to rounding, so no eigenvalue appears twice
+    ("ghosts"); T, dots and norms are float64 whatever the vectors are. T is on the CPU, the vectors are on the
+    operator's device, and a step reads a few numbers from there, whatever d and k are. Where the space becomes
     invariant (a residual at rounding level) it goes on from a new random vector orthogonal to it, with c = 0.
     With ``max_basis`` a full basis is replaced by the Ritz vectors of the largest magnitudes, half as many (thick
     restart, Wu and Simon 2000); T is then their diagonal and c their coupling to the next vector.
@@ -161,6 +174,10 @@ class Krylov:
         """P v in place of v (d,), with P the projector onto the complement of the space."""
         return _complement_(self.vectors, v)
 
+    def complement_of_product_(self, w: Tensor) -> Tensor:
+        """P w in place of w = Hu (d,) of a u in the complement, where QHu = TQu + c qᵀu = c qᵀu: few vectors matter."""
+        return _complement_([v for v, c in zip(self.vectors, self.coupling.tolist(), strict=True) if c], w)
+
     @property
     def invariant(self) -> bool:
         """Whether H maps the space into itself: every eigenvalue of T is one of H."""
@@ -191,9 +208,10 @@ class Krylov:
         projected[k, k] = dot(q, w)
         self.projected = projected
         self.vectors.append(q)
-        # What is left of Hq beside the space is β times the next vector. Where that is rounding alone, the space is
-        # invariant: dividing by β would make a vector of noise.
-        w = self.complement_(w)
+        # What is left of Hq beside the space is β times the next vector. What is within is known but for rounding, and
+        # of few vectors. It is taken out first: so little is left of it that one pass against all of them is enough.
+        w = self.complement_(_add_(w, self.vectors, (-projected[k]).tolist()))
+        # Where what is left is rounding alone, the space is invariant: dividing by β would make a vector of noise.
         beta = math.sqrt(dot(w, w))
         rounding = torch.finfo(self.operator.dtype).eps * float(projected.abs().max())
         self.coupling = projected.new_zeros(k + 1)
@@ -357,7 +375,7 @@ def band(operator: Counted, starts: list[Tensor], products: int) -> tuple[Array,
         vectors.append(v)
         product = operator.matvec(v)
         # Column j of T down to the diagonal. Below it T is known by symmetry, from the columns of later vectors.
-        columns.append(_coefficients(vectors, product).tolist())
+        columns.append(coefficients(vectors, product))
         size = max(size, *map(abs, columns[-1]))
         queue.append((len(vectors) - 1, product))
     k = len(vectors)
@@ -370,7 +388,7 @@ def band(operator: Counted, starts: list[Tensor], products: int) -> tuple[Array,
     for i, u in left:
         for j, v in left:
             gram[i, j] = dot(u, v)
-    coordinates = np.array([_coefficients(vectors, z).tolist() for z in starts])
+    coordinates = np.array([coefficients(vectors, z) for z in starts])
     return T, coordinates / np.linalg.norm(coordinates, axis=1, keepdims=True), gram
 
 

@@ -104,18 +104,18 @@ class Walks(SphereForms):
         self.walks.append(Walk())
         self._ahead = [u.div_(math.sqrt(self.n))]
 
-    def step(self, operator: Operator, complement_: Callable[[Tensor], Tensor]) -> None:
+    def step(self, operator: Operator, project_: Callable[[Tensor], Tensor]) -> None:
         """Go one step further, by one product; one more, once, tells the noise of products in less than float64.
 
         Args:
             operator: H.
-            complement_: The projector P on the space, in place of its argument.
+            project_: The projector P, in place of its argument.
         """
         walk, (v, *before) = self.walks[-1], self._ahead
-        w = complement_(operator.matvec(v))
+        w = project_(operator.matvec(v))
         if before and not self.noise and operator.precision > _FINE:
             # H(v₁ + v₂) − Hv₂ − Hv₁ is 0 but for the noise of three products, one of them of a vector of length √2.
-            off = complement_(operator.matvec(v + before[0])).sub_(w)
+            off = project_(operator.matvec(v + before[0])).sub_(w)
             off.sub_(before[0], alpha=walk.alphas[-1]).sub_(v, alpha=walk.betas[-1])
             self.noise = math.sqrt(dot(off, off)) / 2
         for u in before:

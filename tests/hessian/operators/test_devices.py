@@ -118,8 +118,6 @@ def test_the_host_waits_as_often_whatever_the_data_and_d_are(name: str, monkeypa
     assert few[:3] == [1, 1, 2 if name == "hessian" else 1]
     assert few[3] < 12 * 10
     assert reads(monkeypatch, name, pieces=5) == few
-    monkeypatch.setattr(krylov_module, "_TILE", 100)
-    monkeypatch.setattr(krylov_module, "_DEVICE_TILES", 100)
     assert reads(monkeypatch, name, hidden=60) == few
 
 
@@ -150,7 +148,7 @@ def test_a_probe_made_in_its_place_has_the_bits_of_the_stream(distribution: Dist
 @pytest.mark.parametrize("asked", sampled([{"products": 20}, {"max_products": 20, "max_basis": 6}], 1))
 def test_an_estimate_holds_no_more_vectors_than_it_says(asked: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """What is alive, for d = 340,003, beside the module, x, the point and tiles, in vectors."""
-    monkeypatch.setattr(krylov_module, "_TILE", 1 << 13)
+    monkeypatch.setattr(krylov_module, "_BLOCKS", 1)
     f = objective("cpu", hidden=10_000)
     operator = HessianOperator(f, cache=0)
     with Live(least=f.d // 4) as live:

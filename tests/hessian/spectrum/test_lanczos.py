@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hessian.operators.operator import Counted, DenseOperator
-from hessian.spectrum.lanczos import Krylov, Lanczos, lanczos
+from hessian.operators.probes import probe_at
+from hessian.spectrum import lanczos as lanczos_module
+from hessian.spectrum.lanczos import Krylov, Lanczos, _complement, lanczos
 from tests.cases import rows_of
 from tests.hessian.spectra import eigenvalues, mlp_hessian, rotated
 
@@ -55,6 +57,31 @@ def test_a_damaged_basis_is_seen_by_the_checks() -> None:
         krylov.step()
     krylov.vectors[3] = krylov.vectors[3] + 1e-6 * krylov.vectors[5]
     assert recurrence_error(operator, krylov.result()) > 1e-7
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_second_pass_is_taken_where_little_is_left(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = lanczos(rotated(list(range(300)), dtype=dtype), steps=9, seed=0).vectors
+    v, errors = vectors[2] + 1e-4 * probe_at(vectors[0], 0, 0, 0), []
+    for small in (lanczos_module._SMALL, float("inf")):  # the second never takes another pass
+        monkeypatch.setattr(lanczos_module, "_SMALL", small)
+        u = _complement(vectors, v)
+        errors.append(float((torch.stack(vectors) @ u).abs().max() / u.norm()) / torch.finfo(dtype).eps)
+    assert errors[0] < 10 < 100 < errors[1]
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e25])
+def test_sums_in_float32_bear_every_scale(scale: float) -> None:
+    found, plain = (
+        lanczos(rotated([c * v for v in OUTLIERS], dtype=torch.float32), steps=9, seed=1) for c in (scale, 1)
+    )
+    np.testing.assert_allclose(found.ritz_values / scale, plain.ritz_values, rtol=1e-4)
+
+
+def test_bits_do_not_depend_on_where_a_product_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    operator, at = rotated([*range(999)], dtype=torch.float32), (n**2 % 31 for n in range(99))
+    monkeypatch.setattr(DenseOperator, "matvec", lambda H, v: torch.empty(1030)[next(at) :][:999].copy_(H.matrix @ v))
+    assert torch.equal(*(lanczos(operator, steps=20, seed=0).projected for _ in range(2)))
 
 
 def test_outer_eigenvalues_converge_and_are_certified() -> None:
