@@ -1,7 +1,8 @@
-"""Eigenvalues of a Hessian along training: their density, the outer ones, and every κ."""
+"""Eigenvalues of a Hessian along training: their density, the outer ones, and every κ; and κ of many networks."""
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -10,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 
-from figures.layout import axes_of, page, require_columns, require_known
+from figures.layout import axes_of, legend_below, page, require_columns, require_known
 from figures.style import OKABE_ITO, SOFT, rc
 
 KAPPAS: Mapping[str, str] = {
@@ -157,3 +158,77 @@ def _kappas(ax: Axes, kappas: pd.DataFrame, d: int) -> None:
     ax.set(yscale="log", title="effective rank κ", xlabel="steps of training")
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.24))
+
+
+_MEASURED = ("network", "data", "loss", "steps", "n", "d", "reading", "value", "low", "high")
+
+
+def census_figure(rows: pd.DataFrame, last: pd.DataFrame, *, title: str = "", caption: str = "") -> Figure:
+    """Left: every κ of every network, beside its d; right: κ of the positive part along training, and against n.
+
+    Args:
+        rows: Columns network, data, loss, steps (of training; NaN for a network as it is shipped), n (examples), d,
+            reading (a key of ``KAPPAS``), value, low and high.
+        last: The same of the networks at their last moments, a row for each reading.
+        title: Heading.
+        caption: The text under the plots.
+
+    Returns:
+        A figure without pyplot state.
+
+    Raises:
+        InputError: If a frame is empty or lacks a column, or a reading is unknown.
+    """
+    require_columns("rows", rows, _MEASURED)
+    require_columns("last", last, _MEASURED)
+    require_known("readings", rows["reading"], KAPPAS)
+    own = ["network", "data", "loss"]
+    order = last.drop_duplicates(own)
+    places = {tuple(each): n for n, each in enumerate(order[own].itertuples(index=False, name=None))}
+    explained = [caption, "Bars: intervals. A κ below 1, or an end of its interval, is at the left edge."]
+    with matplotlib.rc_context(rc()):
+        figure, plots = page(12.5, max(5.0, 0.27 * len(places) + 1.4), title=title, caption=explained)
+        left, right = plots.subfigures(1, 2, squeeze=False, width_ratios=[1.75, 1.0])[0]
+        (ax,) = axes_of(left, 1, 1)
+        for n, (name, meaning) in enumerate(KAPPAS.items()):
+            read = last[last["reading"] == name]
+            at = np.array([places[tuple(each)] for each in read[own].itertuples(index=False, name=None)], dtype=float)
+            value = read["value"].clip(lower=1).to_numpy()
+            ends = [value - read["low"].clip(lower=1, upper=value), read["high"].clip(lower=value, upper=1e9) - value]
+            look: dict[str, Any] = {"color": _COLOURS[name], "marker": _MARKERS[name], "linestyle": "none"}
+            label = f"{name}: {meaning}"
+            ax.errorbar(value, at + 0.16 * (n - 1.5), xerr=ends, markersize=3.6, elinewidth=1.0, label=label, **look)
+        ax.plot(order["d"], range(len(places)), "|", color=SOFT, markersize=9, label="d, the number of parameters")
+        ax.set_yticks(range(len(places)), [_named(each) for each in places])
+        ax.set(
+            xscale="log", xlim=(0.9, 2 * order["d"].max()), xlabel="effective rank κ", ylim=(len(places) - 0.4, -0.6)
+        )
+        legend_below(left, [ax], columns=2)
+        training, examples = axes_of(right, 2, 1)
+        positive = rows[rows["reading"] == "positive"]
+        usual = positive.merge(order[[*own, "n"]], on=[*own, "n"])
+        _lines(training, usual.dropna(subset=["steps"]), own, "steps")
+        training.set_xscale("symlog", linthresh=float(usual.loc[usual["steps"] > 0, "steps"].min()))
+        training.set(xlabel="steps of training", title="κ of the positive part, along training")
+        final = positive.merge(order[[*own, "steps"]], on=[*own, "steps"])
+        _lines(examples, final.groupby(own).filter(lambda one: one["n"].nunique() > 1), own, "n", legend=True)
+        examples.set(xscale="log", xlabel="n, the examples of the loss", title="the same, by the number of examples")
+    return figure
+
+
+def _named(network: tuple[str, ...]) -> str:
+    """A network with its data, and its loss where that is not cross-entropy."""
+    name, data, loss = network
+    return f"{name}, {data}" + ("" if loss == "cross-entropy" else f" ({loss.removeprefix('cross-entropy, ')})")
+
+
+def _lines(ax: Axes, rows: pd.DataFrame, own: list[str], x: str, *, legend: bool = False) -> None:
+    """A line with its intervals for each network."""
+    for n, (network, one) in enumerate(rows.groupby(own, sort=False)):
+        one = one.sort_values(x)
+        colour = OKABE_ITO[n % len(OKABE_ITO)] if legend else _ORANGE
+        ax.plot(one[x], one["value"], color=colour, marker="^", markersize=3, linewidth=1, label=_named(network))
+        ax.fill_between(one[x], one["low"].clip(lower=1), one["high"], color=colour, alpha=0.15, linewidth=0)
+    ax.set(yscale="log", ylabel="κ positive")
+    if legend:
+        ax.legend(fontsize=7)
