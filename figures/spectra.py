@@ -230,5 +230,5 @@ def _lines(ax: Axes, rows: pd.DataFrame, own: list[str], x: str, *, legend: bool
         ax.plot(one[x], one["value"], color=colour, marker="^", markersize=3, linewidth=1, label=_named(network))
         ax.fill_between(one[x], one["low"].clip(lower=1), one["high"], color=colour, alpha=0.15, linewidth=0)
     ax.set(yscale="log", ylabel="κ positive")
-    if legend:
+    if legend and not rows.empty:
         ax.legend(fontsize=7)

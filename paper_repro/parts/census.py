@@ -163,7 +163,7 @@ def _measured(
             rows = [{"layer": layer, **_numbers(rank)} for layer, rank in ranks.items()]
             seconds = time.monotonic() - began
             write_atomically(path, pd.DataFrame(rows).assign(reading=reading, seconds=seconds).to_csv(index=False))
-        tables.append(pd.read_csv(path))
+        tables.append(pd.read_csv(path, dtype={"layer": str}))
         report(Progress(number + 1, len(_READINGS), objective.value))
     rows = pd.concat(tables, ignore_index=True)
     return rows.assign(
@@ -175,7 +175,7 @@ def _ranks(operator: Operator, products: int, part: Any, *, layers: bool) -> dic
     """κ of the matrix, or of the block of each layer."""
     if layers:
         found = by_layer(operator, products=products, confidence=CONFIDENCE, seed=SEED)
-        return {row.layer: row.rank for row in found.rows}
+        return {row.layer or "(model)": row.rank for row in found.rows}
     return {ALL: effective_rank(operator, part=part, products=products, confidence=CONFIDENCE, seed=SEED)}
 
 
