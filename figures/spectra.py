@@ -160,7 +160,8 @@ def _kappas(ax: Axes, kappas: pd.DataFrame, d: int) -> None:
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.24))
 
 
-_MEASURED = ("network", "data", "loss", "steps", "n", "d", "reading", "value", "low", "high")
+_OWN = ["network", "data", "loss"]
+_MEASURED = (*_OWN, "steps", "n", "d", "reading", "value", "low", "high")
 
 
 def census_figure(rows: pd.DataFrame, last: pd.DataFrame, *, title: str = "", caption: str = "") -> Figure:
@@ -174,61 +175,58 @@ def census_figure(rows: pd.DataFrame, last: pd.DataFrame, *, title: str = "", ca
         caption: The text under the plots.
 
     Returns:
-        A figure without pyplot state.
-
-    Raises:
-        InputError: If a frame is empty or lacks a column, or a reading is unknown.
+        A figure without pyplot state; InputError if a frame is empty or lacks a column, or a reading is unknown.
     """
     require_columns("rows", rows, _MEASURED)
     require_columns("last", last, _MEASURED)
     require_known("readings", rows["reading"], KAPPAS)
-    own = ["network", "data", "loss"]
-    order = last.drop_duplicates(own)
-    places = {tuple(each): n for n, each in enumerate(order[own].itertuples(index=False, name=None))}
-    explained = [caption, "Bars: intervals. A κ below 1, or an end of its interval, is at the left edge."]
+    order = last.drop_duplicates(_OWN)
+    places = {key: n for n, key in enumerate(order[_OWN].itertuples(index=False, name=None))}
     with matplotlib.rc_context(rc()):
+        explained = [caption, "Bars: intervals. A κ, or an end of its interval, below 1 is at the left edge."]
         figure, plots = page(12.5, max(5.0, 0.27 * len(places) + 1.4), title=title, caption=explained)
         left, right = plots.subfigures(1, 2, squeeze=False, width_ratios=[1.75, 1.0])[0]
         (ax,) = axes_of(left, 1, 1)
         for n, (name, meaning) in enumerate(KAPPAS.items()):
-            read = last[last["reading"] == name]
-            at = np.array([places[tuple(each)] for each in read[own].itertuples(index=False, name=None)], dtype=float)
-            value = read["value"].clip(lower=1).to_numpy()
-            ends = [value - read["low"].clip(lower=1, upper=value), read["high"].clip(lower=value, upper=1e9) - value]
-            look: dict[str, Any] = {"color": _COLOURS[name], "marker": _MARKERS[name], "linestyle": "none"}
-            label = f"{name}: {meaning}"
-            ax.errorbar(value, at + 0.16 * (n - 1.5), xerr=ends, markersize=3.6, elinewidth=1.0, label=label, **look)
+            own = last[last["reading"] == name]
+            at = [places[key] + 0.16 * (n - 1.5) for key in own[_OWN].itertuples(index=False, name=None)]
+            value, low, high = (own[column].clip(lower=1) for column in ("value", "low", "high"))
+            look: dict[str, Any] = {
+                "color": _COLOURS[name],
+                "marker": _MARKERS[name],
+                "markersize": 3.6,
+                "label": f"{name}: {meaning}",
+            }
+            ends = [(value - low).clip(lower=0), (high - value).clip(lower=0)]
+            ax.errorbar(value, at, xerr=ends, linestyle="none", elinewidth=1.0, **look)
         ax.plot(order["d"], range(len(places)), "|", color=SOFT, markersize=9, label="d, the number of parameters")
-        ax.set_yticks(range(len(places)), [_named(each) for each in places])
+        ax.set_yticks(range(len(places)), [_named(*key) for key in places])
         ax.set(
-            xscale="log", xlim=(0.9, 2 * order["d"].max()), xlabel="effective rank κ", ylim=(len(places) - 0.4, -0.6)
+            xscale="log", xlim=(0.9, 2 * order["d"].max()), ylim=(len(places) - 0.4, -0.6), xlabel="effective rank κ"
         )
         legend_below(left, [ax], columns=2)
         training, examples = axes_of(right, 2, 1)
         positive = rows[rows["reading"] == "positive"]
-        usual = positive.merge(order[[*own, "n"]], on=[*own, "n"])
-        _lines(training, usual.dropna(subset=["steps"]), own, "steps")
-        training.set_xscale("symlog", linthresh=float(usual.loc[usual["steps"] > 0, "steps"].min()))
+        trained = positive.merge(order[[*_OWN, "n"]]).dropna(subset=["steps"])
+        _lines(training, trained, "steps", dict.fromkeys(places, _ORANGE))
+        training.set_xscale("symlog", linthresh=float(trained.loc[trained["steps"] > 0, "steps"].min()))
         training.set(xlabel="steps of training", title="κ of the positive part, along training")
-        final = positive.merge(order[[*own, "steps"]], on=[*own, "steps"])
-        _lines(examples, final.groupby(own).filter(lambda one: one["n"].nunique() > 1), own, "n", legend=True)
+        final = positive.merge(order[[*_OWN, "steps"]]).groupby(_OWN).filter(lambda own: own["n"].nunique() > 1)
+        _lines(examples, final, "n", dict(zip(final.groupby(_OWN).groups, OKABE_ITO, strict=False)))
         examples.set(xscale="log", xlabel="n, the examples of the loss", title="the same, by the number of examples")
+        if len(final):
+            examples.legend(fontsize=7)
     return figure
 
 
-def _named(network: tuple[str, ...]) -> str:
+def _named(network: str, data: str, loss: str) -> str:
     """A network with its data, and its loss where that is not cross-entropy."""
-    name, data, loss = network
-    return f"{name}, {data}" + ("" if loss == "cross-entropy" else f" ({loss.removeprefix('cross-entropy, ')})")
+    return f"{network}, {data}" + ("" if loss == "cross-entropy" else f" ({loss.removeprefix('cross-entropy, ')})")
 
 
-def _lines(ax: Axes, rows: pd.DataFrame, own: list[str], x: str, *, legend: bool = False) -> None:
+def _lines(ax: Axes, rows: pd.DataFrame, x: str, colours: Mapping[Any, str]) -> None:
     """A line with its intervals for each network."""
-    for n, (network, one) in enumerate(rows.groupby(own, sort=False)):
-        one = one.sort_values(x)
-        colour = OKABE_ITO[n % len(OKABE_ITO)] if legend else _ORANGE
-        ax.plot(one[x], one["value"], color=colour, marker="^", markersize=3, linewidth=1, label=_named(network))
-        ax.fill_between(one[x], one["low"].clip(lower=1), one["high"], color=colour, alpha=0.15, linewidth=0)
+    for key, own in rows.sort_values(x).groupby(_OWN, sort=False):
+        ax.plot(own[x], own["value"], "^-", color=colours[key], markersize=3, linewidth=1, label=_named(*map(str, key)))
+        ax.fill_between(own[x], own["low"].clip(lower=1), own["high"], color=colours[key], alpha=0.15, linewidth=0)
     ax.set(yscale="log", ylabel="κ positive")
-    if legend and not rows.empty:
-        ax.legend(fontsize=7)

@@ -9,26 +9,25 @@ import pytest
 import torch
 
 from paper_repro.parts import census
-from paper_repro.parts.census_networks import trained
-from paper_repro.parts.census_training import _trained, training
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.scales import SCALES
 from tests.hessian import problems
 
 OPTIONS = Options(scale=SCALES["smoke"], readings=("as-plotted",), count="wire")
-NETWORK = {"network": "mlp", "data": "digits", "loss": "cross-entropy", "n": 60}
+NETWORK: dict[str, Any] = {"network": "mlp", "data": "digits", "loss": "cross-entropy", "n": 60}
 
 
 def test_the_numbers_are_those_of_dense_matrices_and_the_last_moment_is_drawn(tmp_path: Path) -> None:
-    begins = training("mlp", "digits", "cross-entropy", SCALES["smoke"].census.but(steps=(0, 20), batch_size=32))
+    begins = census.training("mlp", "digits", "cross-entropy", SCALES["smoke"].census.but(steps=(0, 20), batch_size=32))
     (folder := tmp_path / begins.key()).mkdir()
-    assert [*_trained(folder, lambda _: None, **begins.arguments)[0].step] == [20]
+    assert [*census._trained(folder, lambda _: None, **begins.arguments)[0].step] == [20]
     frames = []
     for steps, layers in ((20, False), (20, True), (0, False)):
         (own := tmp_path / f"{steps} {layers}").mkdir()
-        asked: dict[str, Any] = {**NETWORK, "steps": steps, "products": 40, "layers": layers, "begins": begins}
-        frames.append(census._measured(own, lambda _: None, **asked)[0].assign(usual=True, by_layer=layers, **NETWORK))
-    found = trained(folder, "mlp", "digits", "cross-entropy", 20)
+        network = census.Network(**NETWORK, steps=steps, by_layer=layers)
+        rows, _ = census._measured(own, lambda _: None, network, 40, begins)
+        frames.append(rows.assign(**vars(network)))
+    found = census.Network(**NETWORK, steps=20).made(folder)
     (objective,) = found.mean_loss(examples=60)
     (piece,) = objective.pieces
     dense, gauss_newton = (
