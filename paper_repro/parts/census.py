@@ -223,20 +223,18 @@ def _digest(data: str) -> str:
 
 
 def _measured(folder: Path, report: Report, network: Network, products: int, begins: Work | None) -> Result:
-    """κ by every reading, each kept in a file as soon as it is there; by layer that of whole matrices alone."""
+    """κ by every reading, each kept in a file as soon as it is there."""
     found = network.made(smollm2.weights() or folder if begins is None else folder.parent / begins.key())
     (objective,) = found.mean_loss(CurvatureOptions(chunk=8 if network.data == "sst2" else 64), examples=network.n)
     tables = []
     for number, (reading, (matrix, part)) in enumerate(READINGS.items(), 1):
         path, operator, began = folder / f"{reading}.csv", matrix(objective), time.monotonic()
-        if network.by_layer and part != "signed":
-            continue
         if not path.exists():
-            asked: dict[str, Any] = {"products": products, "confidence": CONFIDENCE, "seed": SEED}
+            asked: dict[str, Any] = {"part": part, "products": products, "confidence": CONFIDENCE, "seed": SEED}
             if network.by_layer:
                 ranks = {row.layer or "(model)": row.rank for row in by_layer(operator, **asked).rows}
             else:
-                ranks = {ALL: effective_rank(operator, part=part, **asked)}
+                ranks = {ALL: effective_rank(operator, **asked)}
             table = pd.DataFrame({"layer": [*ranks], "reading": reading})
             table[["value", "low", "high"]] = [(rank.kappa, *rank.interval) for rank in ranks.values()]
             for name in ("d", "confidence", "products", "lambda_max", "lambda_min"):
