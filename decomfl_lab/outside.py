@@ -351,9 +351,13 @@ class SavedForms(Struct, frozen=True):
     squares: list[Number]
     pairs: list[tuple[Number, Number, Number]]
     lengths: list[Number]
+    walks: list[tuple[list[Number], list[Number]]] = []
+    noise: Number = 0.0
 
     def __post_init__(self) -> None:
-        require(self.n > 0 or not self.values, "n", "be at least 1 where there are values", self.n)
+        require(self.n > 0 or not (self.values or self.walks), "n", "be at least 1 where there are values", self.n)
+        steps = all(0 < len(alphas) == len(betas) for alphas, betas in self.walks)
+        require(steps, "walks", "be pairs of lists of one length", self.walks)
 
 
 class SavedEstimate(Struct, frozen=True):
@@ -370,6 +374,8 @@ class SavedEstimate(Struct, frozen=True):
     sampled: SavedForms
     history: list[tuple[Whole, Number, Number, Number, Number]]
     seconds: Annotated[float, Meta(ge=0)]
+    fine: Number | None = None  # of walks: the truncation at which they end, and what each depth would cost
+    costs: list[tuple[Number, Number]] = []
 
 
 FILES: dict[str, type] = {

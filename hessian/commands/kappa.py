@@ -510,27 +510,34 @@ def _print(
     from rich.console import Console
     from rich.table import Table
 
+    from hessian.kappa.result import PARTS
+
+    _, part_trace, part_norm = PARTS[result.part]
     table = Table(title=f"κ of the {result.operator}", title_justify="left")
     for head in ("quantity", "value", f"{result.confidence:.0%} interval", "what it is"):
         table.add_column(head, justify="left" if head in ("quantity", "what it is") else "right")
     row = table.add_row
-    row("κ signed", f"{result.kappa:.4g}", _interval(*result.interval), "tr / ‖·‖₂: negative eigenvalues cancel")
     sampled = density.kappas(result.confidence) if density is not None else {}
-    for name, what, estimate in (
-        ("positive", "Σ max(λ, 0) / λ_max", result.kappa_positive),
-        ("absolute", "Σ |λ| / max |λ|", result.kappa_absolute),
-    ):
+    for name, estimate in (("positive", result.kappa_positive), ("absolute", result.kappa_absolute)):
         if estimate is not None:
             sampled[name] = (estimate.value, *estimate.interval(result.confidence))
+    sampled[result.part] = (result.kappa, *result.interval)
+    for name, what in (
+        ("signed", "tr / ‖·‖₂: negative eigenvalues cancel"),
+        ("positive", "Σ max(λ, 0) / λ_max"),
+        ("absolute", "Σ |λ| / max |λ|"),
+    ):
         if name in sampled:
             value, low, high = sampled[name]
             row(f"κ {name}", f"{value:.4g}", _interval(low, high), what)
         else:
-            row(f"κ {name}", "–", "–", f"{what}: not measured (--density-products 50)")
+            row(f"κ {name}", "–", "–", f"{what}: not measured (--part {name})")
     trace = result.trace
-    row("trace", f"{trace.value:.5g}", _interval(*result.trace_interval), f"standard error {trace.stderr:.2g}")
-    tail = f"true ‖H‖₂ is above the interval in at most {50 * (1 - result.confidence):.3g} % of runs"
-    row("‖H‖₂", f"{result.norm:.5g}", _interval(*result.norm_interval), f"largest magnitude; {tail}")
+    error = f"standard error {trace.stderr:.2g}"
+    error += f", ± {result.truncation:.2g} by truncation" if result.part != "signed" else ""
+    row(part_trace, f"{trace.value:.5g}", _interval(*result.trace_interval), error)
+    tail = f"the true one is above the interval in at most {50 * (1 - result.confidence):.3g} % of runs"
+    row(part_norm, f"{result.norm:.5g}", _interval(*result.norm_interval), tail)
     for name, value, residual in (
         ("λ_max", result.lambda_max, result.lambda_max_residual),
         ("λ_min", result.lambda_min, result.lambda_min_residual),

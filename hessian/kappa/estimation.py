@@ -19,7 +19,7 @@ from hessian.kappa.settings import SCOUTS, Settings
 from hessian.operators.operator import Counted, Operator
 from hessian.operators.probes import probe
 from hessian.spectrum.forms import SphereForms
-from hessian.spectrum.lanczos import Krylov, dot
+from hessian.spectrum.lanczos import Krylov, Lanczos, dot
 from hessian.spectrum.unseen_eigenvalues import UNLIKELY
 
 Array = NDArray[np.float64]
@@ -56,6 +56,10 @@ _FARTHEST = 10_000  # steps more that are considered there
 class _Run:
     """An estimate that advances by a product, or a probe, at a time; all decisions are functions of its state."""
 
+    which = "magnitude"  # what κ is a quotient by: the largest magnitude of an eigenvalue, or the largest eigenvalue
+    least_probes = LEAST_PROBES
+    cost = 1  # the products of a probe, about
+
     def __init__(self, operator: Operator, settings: Settings, trace_operator: Operator | None) -> None:
         self.settings = settings
         self.operator = Counted(operator)
@@ -65,7 +69,7 @@ class _Run:
         self.predicted: list[tuple[float, float]] = []  # after each step: variance of a probe, trace
         self.deflated = False  # whether Lanczos is over
         self.inside = 0.0  # tr(QHQᵀ)
-        self.sampled = SphereForms()
+        self.sampled = self._forms()
         self.history: list[tuple[int, float, float, float, float]] = []
         self.seconds = 0.0
         self.beyond: list[float] = []  # after each step: how far above θ, relative to it, ‖H‖₂ may be
@@ -87,7 +91,7 @@ class _Run:
             return False
         if self.krylov.following is None or self.settings.trace is not None:
             return True
-        if self.settings.products is None and len(self.sampled.values) >= LEAST_PROBES:
+        if self.settings.products is None and len(self.sampled.values) >= self.least_probes:
             return self._affordable < 1 or self._narrow() or not self._norm_will_do
         return self._affordable < 1
 
@@ -136,23 +140,39 @@ class _Run:
                 # Fix k, and the part of the trace that is inside the space.
                 self.deflated, self.scouts = True, []
                 self.krylov.finish()
-                self.sampled = SphereForms(self.operator.d - len(self.krylov.vectors))
-                if self.settings.trace is None and self.forms is self.operator:
-                    self.inside = float(self.krylov.projected.trace())
-                elif self.settings.trace is None:
-                    self.inside = math.fsum(self.forms.quad(q) for q in self.krylov.vectors)
+                self.sampled = self._forms(self.operator.d - len(self.krylov.vectors))
+                self.inside = self._inside()
         else:
-            # One probe of the complement: its product or, once the variance is known, its quadratic form.
-            u = self.krylov.complement_(self._z(PROBES, len(self.sampled.values)))
-            # ‖u‖² = n, the dimension of the complement, so that E[uuᵀ] = P and E[uᵀHu] = tr(PHP).
-            u *= math.sqrt(self.sampled.n) / (math.sqrt(dot(u, u)) or 1.0)
-            Hu = self.forms.matvec(u) if self.sampled.wants_products else None
-            form = self.forms.quad(u) if Hu is None else dot(u, Hu)
-            self.sampled.add(form, u, None if Hu is None else self.krylov.complement_(Hu))
+            self._probe()
         theta = self._theta
         top = float(self.krylov.result().ritz_values[-1]) if self.krylov.steps else math.nan
         kappa = self._trace()[0] / theta if theta > 0 else math.nan
         self.history.append((self.products, top, kappa, *self._interval()))
+
+    def _forms(self, n: int = 0) -> SphereForms:
+        """The forms of probes of a space of n dimensions, none yet."""
+        return SphereForms(n)
+
+    def _inside(self) -> float:
+        """The part of the trace that is inside the space."""
+        if self.settings.trace is not None:
+            return 0.0
+        if self.forms is self.operator:
+            return float(self.krylov.projected.trace())
+        return math.fsum(self.forms.quad(q) for q in self.krylov.vectors)
+
+    def _probe(self) -> None:
+        """One probe of the complement: its product or, once the variance is known, its quadratic form."""
+        u = self._beside(len(self.sampled.values))
+        Hu = self.forms.matvec(u) if self.sampled.wants_products else None
+        form = self.forms.quad(u) if Hu is None else dot(u, Hu)
+        self.sampled.add(form, u, None if Hu is None else self.krylov.complement_(Hu))
+
+    def _beside(self, index: int) -> Tensor:
+        """Probe number ``index`` of the complement: ‖u‖² = n, its dimension, so E[uuᵀ] = P and E[uᵀHu] = tr(PHP)."""
+        u = self.krylov.complement_(self._z(PROBES, index))
+        u *= math.sqrt(self.sampled.n) / (math.sqrt(dot(u, u)) or 1.0)
+        return u
 
     def _z(self, stage: int, index: int) -> Tensor:
         return probe(self.operator, self.settings.seed, stage, index)
@@ -186,7 +206,7 @@ class _Run:
         if self._spans_sooner():
             return False
         then = self._needed(_next([variance for variance, _ in self.predicted]), _next(self.beyond))
-        return now <= LEAST_PROBES or (now - then < 1 and now <= SAFETY * _PROBES_A_STEP * k)
+        return now <= self.least_probes or ((now - then) * self.cost < 1 and now <= SAFETY * _PROBES_A_STEP * k)
 
     def _spans_sooner(self) -> bool:
         """Whether as few steps as an interval needs probes make κ exact."""
@@ -195,26 +215,36 @@ class _Run:
         left = self.operator.d - self.krylov.steps
         return 0 < left <= min(self._affordable, max(FEW, self._needed(self.predicted[-1][0], self.beyond[-1])))
 
+    def _spread(self) -> tuple[float, float]:
+        """The variance of a probe, and the trace, as the scouts see them."""
+        return self.predicted[-1]
+
     def _needed(self, variance: float, beyond: float) -> float:
         """Probes of this variance for the half-width asked for, by the scouts' trace, were they many."""
         # The half-width of the trace's interval that makes κ's reach rtol·|κ|, 0 where none does: with ‖H‖₂ up to
         # θ(1 + s) the quotient of the two, which are independent, reaches as far as w² + s² = rtol².
-        width = abs(self.predicted[-1][1]) * math.sqrt(max(self.settings.rtol**2 - beyond**2, 0.0))
+        width = abs(self._spread()[1]) * math.sqrt(max(self.settings.rtol**2 - beyond**2, 0.0))
         return (self.settings.normal / width) ** 2 * SAFETY * variance if width > 0 else math.inf
 
     # What is known
 
     @property
     def _theta(self) -> float:
-        """θ, the largest magnitude of a Ritz value."""
-        return float(self.krylov.result().ritz_values.abs().max()) if self.krylov.steps else math.nan
+        """θ, the largest magnitude of a Ritz value, or the largest of them."""
+        return self._outer(self.krylov.result())[0] if self.krylov.steps else math.nan
+
+    def _outer(self, lanczos: Lanczos) -> tuple[float, float]:
+        """θ and its residual."""
+        top = lanczos.top if self.which == "magnitude" else -1
+        value = float(lanczos.ritz_values[top])
+        return abs(value) if self.which == "magnitude" else value, float(lanczos.ritz_residuals[top])
 
     def _norm_distribution(self) -> tuple[Array, Array]:
         """‖H‖₂ as a distribution, values and their weights (``Hidden``)."""
         if self.krylov.following is None:  # T's eigenvalues are all that H has
             return np.array([self._theta]), np.array([1.0])
         if self._norms is None or self._norms[0] != self.krylov.steps:
-            values, weights = self.krylov.result().hidden.norms()
+            values, weights = self.krylov.result().hidden.norms(self.which)
             values, weights = values[weights > 0], weights[weights > 0]
             self._norms = (self.krylov.steps, np.maximum(values, self._least), weights)
         return self._norms[1:]
@@ -224,7 +254,7 @@ class _Run:
         theta = self._theta
         if self.krylov.following is None or not theta > 0:
             return 0.0
-        return max(self.krylov.result().hidden.above(probability), self._least) / theta - 1
+        return max(self.krylov.result().hidden.above(probability, self.which), self._least) / theta - 1
 
     @property
     def _least(self) -> float:
@@ -234,13 +264,17 @@ class _Run:
         θ seems possible; then it is θ and its residual, within which there is an eigenvalue for certain.
         """
         lanczos = self.krylov.result()
-        theta = float(lanczos.ritz_values[lanczos.top].abs())
-        unlucky = lanczos.hidden.above(self.settings.tail) <= theta
-        return theta + float(lanczos.ritz_residuals[lanczos.top]) if unlucky else theta
+        theta, residual = self._outer(lanczos)
+        unlucky = lanczos.hidden.above(self.settings.tail, self.which) <= theta
+        return theta + residual if unlucky else theta
 
     def _excludes(self) -> bool:
         """Whether a grossly larger ‖H‖₂ is as good as excluded."""
-        return self.krylov.following is None or self.krylov.result().hidden.excludes(GROSS * self.settings.rtol)
+        if self.krylov.following is None:
+            return True
+        lanczos = self.krylov.result()
+        size = float(lanczos.ritz_values[lanczos.top].abs()) or 1.0
+        return lanczos.hidden.excludes(GROSS * self.settings.rtol * self._theta / size, self.which)
 
     def _trace(self) -> tuple[float, float, float]:
         """The estimate of tr(H) and the ends of its interval, with room for the rounding of products."""
@@ -253,7 +287,11 @@ class _Run:
             low, high = (self.inside + end for end in self.sampled.interval(self.settings.confidence))
         else:  # the scouts' guess, which no interval rests on
             return self.predicted[-1][1] if self.predicted else math.nan, -math.inf, math.inf
-        return t, low - self._rounding(t), high + self._rounding(t)
+        return t, low - self._room(t), high + self._room(t)
+
+    def _room(self, trace: float) -> float:
+        """How far the trace may be from its estimate for another reason than sampling."""
+        return self._rounding(trace)
 
     def _rounding(self, trace: float) -> float:
         """Room for the rounding of products, and of sums of d terms in float64, in the trace."""
@@ -282,7 +320,7 @@ class _Run:
         """The near end for sign·t > 0, whose trace alone has ``far`` for its own near end."""
         if not self.sampled.values:  # the trace is known
             return far / (self._theta * (1 + self.beyond[-1]))
-        (norms, weights), room = self._norm_distribution(), self._rounding(self._trace()[0])
+        (norms, weights), room = self._norm_distribution(), self._room(self._trace()[0])
 
         def excess(end: float) -> float:
             within = sign * (end * norms + room) - self.inside
@@ -310,7 +348,7 @@ class _Run:
         """Whether the interval is as narrow as asked for."""
         if self.krylov.following is None and self.settings.trace is None:  # it is exact
             return True
-        enough = self.settings.trace is not None or len(self.sampled.values) >= LEAST_PROBES
+        enough = self.settings.trace is not None or len(self.sampled.values) >= self.least_probes
         return enough and self.excluded and self._reach(*self.history[-1][3:]) <= self.settings.rtol
 
     def _needed_in_all(self) -> int | None:
@@ -383,11 +421,13 @@ class _Run:
         return EffectiveRank(
             operator=self.operator.name,
             d=self.operator.d,
+            part=self.settings.part,
             kappa=t / theta if theta > 0 else math.nan,
             interval=(low, high),
             confidence=self.settings.confidence,
             trace=self._estimate(),
             trace_interval=(t_low, t_high),
+            truncation=0.0 if math.isnan(t) else self._room(t),
             lambda_max=float(lanczos.ritz_values[-1]),
             lambda_max_residual=float(lanczos.ritz_residuals[-1]),
             lambda_min=float(lanczos.ritz_values[0]),
@@ -436,8 +476,12 @@ class _Run:
                 f"{self.settings.max_basis} Lanczos vectors" if full else f"{self.settings.limit} products"
             )
         needed = self._needed_in_all()
-        more = "" if needed is None else f": about {needed} would be needed"
+        more = self._wanting() if needed is None else f": about {needed} would be needed"
         return f"not within {share} of κ after {self.products} products{more}"
+
+    def _wanting(self) -> str:
+        """What makes the interval wide, where no number of products is foretold."""
+        return ""
 
     # Checkpoints
 

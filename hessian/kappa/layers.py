@@ -102,6 +102,7 @@ def by_layer(
     products: int | None = Settings.products,
     seed: int = Settings.seed,
     max_basis: int | None = Settings.max_basis,
+    part: str = Settings.part,
     on_layer: Callable[[str, int, int], None] | None = None,
     **options: Unpack[CurvatureKeywords],
 ) -> ByLayer:
@@ -123,6 +124,7 @@ def by_layer(
         products: The number of products to spend on each layer instead.
         seed: The seed of everything random, 0..2**64-1.
         max_basis: The most Lanczos vectors to keep; as many as the products allow by default.
+        part: κ of which part of each block: "signed", "positive" or "absolute".
         on_layer: A function that is called before every layer, with its name, its number from 0 on, and how many there
             are.
         options: Which matrix: those of ``curvature``.
@@ -155,6 +157,7 @@ def by_layer(
             products=products,
             seed=derive_seed(seed, number),  # else layers of one size would have the same probes
             max_basis=max_basis,
+            part=part,
         )
     # The sum of independent estimates.
     traces = [rank.trace for rank in ranks.values()]

@@ -18,6 +18,14 @@ if TYPE_CHECKING:
     from hessian.spectrum.density import SpectralDensity
 
 
+PARTS = {
+    "signed": ("κ", "tr(H)", "‖H‖₂"),
+    "positive": ("κ₊", "Σ max(λ, 0)", "λ_max"),
+    "absolute": ("κ of |H|", "Σ|λ|", "‖H‖₂"),
+}
+"""What κ of each part of H is called, and what it is the quotient of."""
+
+
 @dataclass(frozen=True)
 class EffectiveRankProgress:
     """Where an estimate stands after a product."""
@@ -42,18 +50,21 @@ class EffectiveRank(Jsonable):
 
     operator: str  # the name of the matrix, e.g. "hessian" or "gauss-newton"
     d: int  # the dimension of the matrix
-    kappa: float  # tr(H)/‖H‖₂, the paper's κ; NaN where H = 0. Negative eigenvalues lower it.
+    part: str  # of which part: "signed", tr(H)/‖H‖₂, the paper's; "positive", Σ max(λ, 0)/λ_max; "absolute", Σ|λ|/‖H‖₂
+    kappa: float  # NaN where that is 0/0. Negative eigenvalues lower the signed one.
     # (low, high) for it, with room for a larger ‖H‖₂ that the start vector may have missed
     interval: tuple[float, float]
     confidence: float  # the confidence of the intervals
-    trace: Estimate  # tr(H), with its standard error; its interval is ``trace_interval``
+    trace: Estimate  # the trace of the part, with its standard error; its interval is ``trace_interval``
     trace_interval: tuple[float, float]  # (low, high) for it
+    # how far the trace may be from ``trace`` beside sampling: what short walks do not tell of it, and rounding
+    truncation: float
     lambda_max: float  # largest Ritz value: λ_max is at least that
     lambda_max_residual: float  # an eigenvalue is at most that far from it
     lambda_min: float  # smallest Ritz value: λ_min is at most that
     lambda_min_residual: float  # an eigenvalue is at most that far from it
-    norm: float  # θ, the larger of |lambda_max| and |lambda_min|: ‖H‖₂ is at least that
-    # (θ, end): ‖H‖₂ is never below θ, and above the end with at most half of the probability that the confidence
+    norm: float  # θ, the larger of |lambda_max| and |lambda_min|, of the positive part lambda_max: at most the norm
+    # (θ, end): the norm is never below θ, and above the end with at most half of the probability that the confidence
     # leaves, whatever the spectrum is (``hessian.spectrum.unseen_eigenvalues``)
     norm_interval: tuple[float, float]
     # Σ max(λ, 0)/λ_max; None where H may be indefinite (``SpectralDensity.kappas`` measures it)
@@ -102,7 +113,7 @@ class EffectiveRank(Jsonable):
             spent += f": ± {50 * (high - low) / abs(self.kappa):.2g} % of κ"
             asked = f"± {100 * self.rtol:.2g} %"
             spent += "" if self.needed is None else f", where {asked} takes about {plural(self.needed, 'product')}"
-        return f"κ = {value}, {percent} interval {low_end} .. {high_end} ({spent})"
+        return f"{PARTS[self.part][0]} = {value}, {percent} interval {low_end} .. {high_end} ({spent})"
 
     def plot(self, path: str | Path, density: SpectralDensity | None = None) -> Path:
         """Draw the spectrum beside ‖H‖₂, and how κ and its interval settled, to a file (.png, .pdf, .svg); its path.
@@ -120,16 +131,18 @@ class EffectiveRank(Jsonable):
 
     def summary(self) -> str:
         """The result in words, a line for each reading of κ."""
-        percent = f"{100 * self.confidence:g} %"
+        percent, (name, trace, norm) = f"{100 * self.confidence:g} %", PARTS[self.part]
         lines = [
             f"{self.operator}, d = {self.d}: {plural(self.products, 'product')} "
             f"({plural(self.steps, 'Lanczos step')}, {plural(self.probes, 'probe')}), seed {self.seed}, {self.dtype}",
-            f"κ = tr(H)/‖H‖₂ = {self.kappa:.4g}, {percent} interval [{self.interval[0]:.4g}, {self.interval[1]:.4g}]",
-            f"tr(H) = {self.trace.value:.4g} ± {self.trace.stderr:.2g}, "
+            f"{name} = {trace}/{norm} = {self.kappa:.4g}, {percent} interval "
+            f"[{self.interval[0]:.4g}, {self.interval[1]:.4g}]",
+            f"{trace} = {self.trace.value:.4g} ± {self.trace.stderr:.2g} by sampling"
+            f"{f', ± {self.truncation:.2g} by truncation' if self.part != 'signed' else ''}, "
             f"{percent} interval [{self.trace_interval[0]:.4g}, {self.trace_interval[1]:.4g}]",
             f"λ_max = {self.lambda_max:.5g} (residual {self.believed(self.lambda_max_residual):.2g}), "
             f"λ_min = {self.lambda_min:.4g} (residual {self.believed(self.lambda_min_residual):.2g}), "
-            f"‖H‖₂ ≥ {self.norm:.5g}, and above {self.norm_interval[1]:.5g} with a probability of at most "
+            f"{norm} ≥ {self.norm:.5g}, and above {self.norm_interval[1]:.5g} with a probability of at most "
             f"{50 * (1 - self.confidence):.3g} %",
         ]
         for name, value in (

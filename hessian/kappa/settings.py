@@ -8,6 +8,7 @@ from decomfl_lab.options import option, require_options
 from hessian.operators.options import HOW
 
 SCOUTS = 1  # probes that choose the number of steps: the fewer, the cheaper, and two are no better
+PARTS = ("signed", "positive", "absolute")
 FINEST = 1e-12  # the least ``rtol``: numbers of 64 bits are no finer
 COARSEST = 1e3  # the largest: who asks for less asks for nothing
 
@@ -29,6 +30,11 @@ class Settings:
     trace: float | None = None
     max_basis: int | None = option(
         None, "Lanczos vectors kept at most, where memory is short. [default: what the products need]", HOW, ge=4
+    )
+    part: str = option(
+        "signed",
+        "κ of which part: signed, tr(H)/‖H‖₂; positive, Σ max(λ, 0)/λ_max; or absolute, Σ|λ|/‖H‖₂.",
+        choices=PARTS,
     )
 
     def __post_init__(self) -> None:

@@ -83,6 +83,11 @@ class SphereForms:
             self._images, self._lengths = [], []
 
     @property
+    def measured(self) -> int:
+        """The number of probes that tell the variance."""
+        return len(self.squares)
+
+    @property
     def mean(self) -> float:
         """The estimate of tr(B)."""
         return math.fsum(self.values) / len(self.values)
@@ -109,7 +114,7 @@ class SphereForms:
         variance, skew, share = self.moments()
         N = len(self.values)
         # ν = m/h. An h near 0 means many eigenvalues alike, and then t is as good as normal.
-        freedom = len(self.squares) / max(share, 1e-9)
+        freedom = self.measured / max(share, 1e-9)
         stderr = math.sqrt(variance / N)
         return stderr, skew * math.sqrt(share / (2 * N)) * stderr / 3, freedom
 

@@ -69,12 +69,12 @@ class Hidden:
             w = np.nan_to_num(phi**2 / (1 + within), nan=1.0, posinf=1.0)  # at a pole nothing is known
         return np.asarray(betainc(0.5, (self.n - 1) / 2, np.clip(w, 0.0, 1.0)))
 
-    def norms(self) -> tuple[Array, Array]:
-        """‖H‖₂ as a distribution: values from θ on, the last of them infinite, and the weight of each.
+    def norms(self, which: str = "magnitude") -> tuple[Array, Array]:
+        """‖H‖₂, or an end, as a distribution: values from θ on, the last of them infinite, and the weight of each.
 
         The weight of all above a value is the most probability that an eigenvalue of that magnitude was missed.
         """
-        values, beyond = self._beyond()
+        values, beyond = self._beyond(which)
         return values, beyond[:-1] - beyond[1:]
 
     def above(self, probability: float, which: str = "magnitude") -> float:

@@ -101,7 +101,9 @@ def test_as_before_a_residual_for_a_proof_is_caught(monkeypatch: pytest.MonkeyPa
     """The check, checked: where the start vector is asked nothing, the eigenvalue 2 is missed and κ called reached."""
     monkeypatch.setattr(estimation._Run, "_beyond", lambda self, probability: 0.0)
     monkeypatch.setattr(Hidden, "excludes", lambda self, share=0.0, which="": True)
-    monkeypatch.setattr(Hidden, "norms", lambda self: (np.array([max(map(abs, self.poles))]), np.array([1.0])))
+    monkeypatch.setattr(
+        Hidden, "norms", lambda self, which="": (np.array([max(map(abs, self.poles))]), np.array([1.0]))
+    )
     found = [effective_rank(Diagonal([2.0, *[1.0] * 19_999]), seed=seed) for seed in range(5)]
     assert any(each.reached and each.kappa > 19_000 for each in found)
 

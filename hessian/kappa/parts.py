@@ -1,0 +1,146 @@
+"""κ of the positive part, Σ max(λ, 0)/λ_max, and of |H|, Σ|λ|/‖H‖₂, with an interval."""
+
+import math
+
+from torch import Tensor
+
+from decomfl_lab.outside import SavedEstimate
+from hessian.kappa.estimation import _Run
+from hessian.kappa.settings import Settings
+from hessian.operators.operator import Operator
+from hessian.spectrum.walks import PARTS, Walks
+
+_LANCZOS = 1 / 3  # the share of the products that Lanczos takes at most: what walks may be short of is depth
+
+_USED = 0.8  # the share of the half-width asked for that walks may use, as ‖H‖₂ takes some too
+
+_SURE = 1.5  # the first walk goes so many times as deep as is best, to see that it is
+
+
+class PartRun(_Run):
+    """An estimate of tr f(H), f(λ) = max(λ, 0) or |λ|: of what Lanczos found, and of walks in what it left.
+
+    With the rows of Q the k Lanczos vectors, T = QHQᵀ, P = I − QᵀQ and HQᵀ = QᵀT + qcᵀ,
+
+        tr T₊ + tr(PHP)₊ ≤ tr H₊ ≤ tr T₊ + tr(PHP)₊ + ‖c‖
+
+    The first as max(λ, 0) is convex; the second as tr(A + B)₊ ≤ tr A₊ + tr B₊, and the coupling of the two spaces by
+    qcᵀ has the eigenvalues ±‖c‖ alone. ‖c‖ = β_k is about as large as the largest eigenvalues that are left. Of the
+    forms of PHP ``Walks`` has bounds. And |λ| = 2 max(λ, 0) − λ.
+    """
+
+    least_probes = 1
+    cost = 8
+
+    def __init__(self, operator: Operator, settings: Settings) -> None:
+        self.which = "largest" if settings.part == "positive" else "magnitude"
+        self.fine: float | None = None  # the gap at which a walk ends, once it is chosen
+        self.costs: list[tuple[float, float]] = []  # what each depth of the first walk would cost, and its truncation
+        super().__init__(operator, settings, None)
+
+    def _forms(self, n: int = 0) -> Walks:
+        return Walks(n, self.settings.part)
+
+    @property
+    def walks(self) -> Walks:
+        """The walks so far."""
+        assert isinstance(self.sampled, Walks)
+        return self.sampled
+
+    @property
+    def finished(self) -> bool:
+        """See ``_Run``."""
+        if not self.deflated or self.krylov.following is None:
+            return self.deflated
+        if self.settings.products is None and (not self._norm_will_do or self._narrow()):
+            return True
+        return self._affordable < 1
+
+    def _deflated_enough(self) -> bool:
+        k, left = self.krylov.steps, self.operator.d - self.krylov.steps
+        whole = 0 < left <= self._affordable and (self.settings.products is not None or left <= k)
+        if not whole and k >= math.ceil(_LANCZOS * self.settings.limit):
+            return True
+        return not whole and super()._deflated_enough()
+
+    def _spread(self) -> tuple[float, float]:
+        # A form of max(λ, 0) or of |λ| varies no more than the scouts', and the part is at least what T has of it.
+        variance, trace = super()._spread()
+        known = float(PARTS[self.settings.part](self.krylov.result().ritz_values.numpy()).sum())
+        return variance, max(abs(trace) if self.settings.part == "absolute" else trace, known)
+
+    def _inside(self) -> float:
+        return float(PARTS[self.settings.part](self.krylov.result().ritz_values.numpy()).sum()) + self._coupling
+
+    @property
+    def _coupling(self) -> float:
+        """How far the sum of both spaces may be from the whole's, on either side of the middle."""
+        share = 0.5 if self.settings.part == "positive" else 1.0
+        return share * float(self.krylov.coupling.norm())
+
+    def _probe(self) -> None:
+        """One step of a walk. How fine the first is to be is chosen on the way, and others go on until they are."""
+        walks, number = self.walks, len(self.walks.walks) - 1
+        if walks.over or len(walks.values) > max(number, 0) > 0 or (number == 0 and self.fine is not None):
+            number += 1
+            walks.begin(self._beside(number))
+        walks.step(self.operator, self.krylov.complement_)
+        walks.take(number)
+        if number == 0:
+            self.fine = self._chosen()
+        elif not walks.over and walks.gaps[number] > (self.fine or 0.0):
+            del walks.values[number], walks.gaps[number]  # not yet
+
+    def _chosen(self) -> float | None:
+        """The truncation at which walks are fine enough, once the first one is; else None.
+
+        Each depth m has a cost: with ``products``, the error that as many walks as they pay for would leave; else the
+        products of as many walks as the half-width asked for takes. The least is known once it has risen for a while.
+        """
+        walks, settings, m = self.walks, self.settings, len(self.walks.walks[0].alphas)
+        sampling = settings.normal * math.sqrt(walks.moments()[0])
+        if settings.products is not None:
+            cost = walks.truncation + sampling / math.sqrt((self._affordable + m) // m)
+        else:
+            room = _USED * settings.rtol * self._trace()[0] - walks.truncation
+            cost = m * max(1.0, sampling / room) ** 2 if room > 0 else math.inf
+        self.costs.append((cost, walks.truncation))
+        best = min(range(m), key=lambda j: self.costs[j][0])
+        if walks.over:
+            return walks.truncation
+        return self.costs[best][1] if m >= max(_SURE * (best + 1), best + 3) and cost < math.inf else None
+
+    def _trace(self) -> tuple[float, float, float]:
+        if self.krylov.following is not None and not self.sampled.values:
+            return math.nan, -math.inf, math.inf
+        return super()._trace()
+
+    def _room(self, trace: float) -> float:
+        walked = self.walks.truncation if self.sampled.values else 0.0
+        return self._rounding(trace) + self._coupling + walked + self._noise
+
+    @property
+    def _noise(self) -> float:
+        """How much the noise E of products may change tr|H|: ‖E‖_* ≤ n‖Ev‖ in the mean; half of it for tr H₊."""
+        return self.walks.noise * self.walks.n / (1 if self.settings.part == "absolute" else 2)
+
+    def _needed_in_all(self) -> int | None:
+        return self.products if self.finished and self._narrow() else None
+
+    def _wanting(self) -> str:
+        t = self._trace()[0]
+        sampling = self.settings.normal * self.walks.stderr if self.sampled.values else math.inf
+        by = f"sampling makes ± {100 * sampling / t:.2g} % of it, truncation ± {100 * self._room(t) / t:.2g} %"
+        return f": {by}; more products lower both"
+
+    def state(self) -> tuple[dict[str, Tensor], SavedEstimate]:
+        """See ``_Run``."""
+        from msgspec.structs import replace
+
+        tensors, values = super().state()
+        return tensors, replace(values, fine=self.fine, costs=self.costs)
+
+    def restore(self, tensors: dict[str, Tensor], values: SavedEstimate) -> None:
+        """See ``_Run``."""
+        super().restore(tensors, values)
+        self.fine, self.costs = values.fine, values.costs
