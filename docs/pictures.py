@@ -31,7 +31,7 @@ from paper_repro.workflow.recordings import Rows
 from paper_repro.workflow.reference import fig2_reference
 from paper_repro.workflow.scales import SCALES
 
-PICTURES: Final = {"fig2": "fig2", "fig3": "fig3", "edge": "edge", "theory-dimension": "theory"}
+PICTURES: Final = {"fig2": "fig2", "fig3": "fig3", "edge": "edge", "theory-dimension": "theory", "census": "census"}
 """The stems of the pictures, with the parts that draw them."""
 HERO: Final = "figure-2"
 """The stem of the picture at the head of the README."""

@@ -1,7 +1,8 @@
-"""Eigenvalues of a Hessian along training: their density, the outer ones, and every κ."""
+"""Eigenvalues of a Hessian along training: their density, the outer ones, and every κ; and κ of many networks."""
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -10,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 
-from figures.layout import axes_of, page, require_columns, require_known
+from figures.layout import axes_of, legend_below, page, require_columns, require_known
 from figures.style import OKABE_ITO, SOFT, rc
 
 KAPPAS: Mapping[str, str] = {
@@ -157,3 +158,72 @@ def _kappas(ax: Axes, kappas: pd.DataFrame, d: int) -> None:
     ax.set(yscale="log", title="effective rank κ", xlabel="steps of training")
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.24))
+
+
+_OWN = ["network", "data", "loss"]
+_MEASURED = (*_OWN, "steps", "n", "d", "reading", "value", "low", "high")
+
+
+def census_figure(rows: pd.DataFrame, last: pd.DataFrame, *, title: str = "", caption: str = "") -> Figure:
+    """Left: every κ of every network, beside its d; right: κ of the positive part along training, and against n.
+
+    Args:
+        rows: Columns network, data, loss, steps (of training; NaN for a network as it is shipped), n (examples), d,
+            reading (a key of ``KAPPAS``), value, low and high.
+        last: The same of the networks at their last moments, a row for each reading.
+        title: Heading.
+        caption: The text under the plots.
+
+    Returns:
+        A figure without pyplot state; InputError if a frame is empty or lacks a column, or a reading is unknown.
+    """
+    require_columns("rows", last, _MEASURED)
+    require_known("readings", rows["reading"], KAPPAS)
+    order = last.drop_duplicates(_OWN)
+    places = {key: n for n, key in enumerate(order[_OWN].itertuples(index=False, name=None))}
+    with matplotlib.rc_context(rc()):
+        explained = [caption, "Bars and bands: intervals. A κ, or an end of its interval, below 1 is at the edge."]
+        figure, plots = page(12.5, max(5.0, 0.27 * len(places) + 1.4), title=title, caption=explained)
+        left, right = plots.subfigures(1, 2, squeeze=False, width_ratios=[1.75, 1.0])[0]
+        (ax,) = axes_of(left, 1, 1)
+        for n, (name, meaning) in enumerate(KAPPAS.items()):
+            own = last[last["reading"] == name]
+            at = [places[key] + 0.16 * (n - 1.5) for key in own[_OWN].itertuples(index=False, name=None)]
+            value, low, high = (own[column].clip(lower=1) for column in ("value", "low", "high"))
+            look: dict[str, Any] = {
+                "color": _COLOURS[name],
+                "marker": _MARKERS[name],
+                "markersize": 3.6,
+                "label": f"{name}: {meaning}",
+            }
+            ends = [(value - low).clip(lower=0), (high - value).clip(lower=0)]
+            ax.errorbar(value, at, xerr=ends, linestyle="none", elinewidth=1.0, **look)
+        ax.plot(order["d"], range(len(places)), "|", color=SOFT, markersize=9, label="d, the number of parameters")
+        ax.set_yticks(range(len(places)), [_named(*key) for key in places])
+        ax.set(
+            xscale="log", xlim=(0.9, 2 * order["d"].max()), ylim=(len(places) - 0.4, -0.6), xlabel="effective rank κ"
+        )
+        legend_below(left, [ax], columns=2)
+        positive = rows[rows["reading"] == "positive"]
+        several = [key for key, own in positive.groupby(_OWN, sort=False) if own["n"].nunique() > 1]
+        colours = dict(zip(several, OKABE_ITO, strict=False))
+        words = {"steps": "steps of training", "n": "n, the examples of the loss"}
+        # Along training at the usual n, and by n at the last moment: the other of the two is as in ``last``.
+        for ax, x, fixed in zip(axes_of(right, 2, 1), words, reversed(words), strict=True):
+            for key, own in positive.merge(order[[*_OWN, fixed]]).sort_values(x).groupby(_OWN, sort=False):
+                if own[x].nunique() > 1:
+                    colour, label = colours.get(key, SOFT), _named(*map(str, key))
+                    ax.plot(own[x], own["value"], "^-", color=colour, markersize=3, linewidth=1, label=label)
+                    ax.fill_between(
+                        own[x], own["low"].clip(lower=1), own["high"], color=colour, alpha=0.12, linewidth=0
+                    )
+            ax.set(yscale="log", xlabel=words[x], ylabel="κ positive")
+            ax.set_xscale("symlog", linthresh=float(rows.loc[rows[x] > 0, x].min()))
+        if several:
+            ax.legend(fontsize=7)
+    return figure
+
+
+def _named(network: str, data: str, loss: str) -> str:
+    """A network with its data, and its loss where that is not cross-entropy."""
+    return f"{network}, {data}" + ("" if loss == "cross-entropy" else f" ({loss.removeprefix('cross-entropy, ')})")

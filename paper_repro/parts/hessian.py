@@ -1,7 +1,7 @@
 """The appendix's figure of Hessian eigenvalues: a small ResNet while it is trained, and its effective rank."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from torch.nn.functional import cross_entropy
+from torch import Tensor
 
 from decomfl_lab.checkpoint_file import read_checkpoint, write_checkpoint
 from decomfl_lab.devices import find_device, use_tf32_
@@ -38,7 +38,7 @@ NEAR: float = LIMITS.near  # the share of λ_max below which an eigenvalue's mag
 CONFIDENCE = 0.95
 SEED = 0
 
-_MODELS = "models.safetensors"
+MODELS_FILE = "models.safetensors"
 
 
 def jobs(options: Options) -> list[Work]:
@@ -75,21 +75,8 @@ def _spectra(folder: Path, report: Report, size: Sizes, data: str, device: str) 
     def reached(done: int, loss: float) -> None:
         report(Progress(done, size.steps[-1] + len(size.steps), loss))
 
-    # The parameters after each number of steps, and the last training loss.
-    layout, dataset, kept = Layout.of(start.module), start.dataset, folder / _MODELS
-    if kept.exists():
-        models, values = read_checkpoint(kept)
-        loss = values["loss"]
-    else:
-        use_batch_statistics_(start.module)
-        descent = Descent(optimizer="adam", lr=size.lr, batch_size=size.batch_size, seed=SEED)
-        models, loss = {"0": layout.flatten(start.module)}, math.nan
-        taken = descent(start.module, cross_entropy, dataset.train_images, dataset.train_labels, max(size.steps))
-        for step, loss in enumerate(taken, 1):
-            if step in size.steps:
-                models[str(step)] = layout.flatten(start.module)
-            reached(step, loss)
-        write_checkpoint(kept, {str(step): models[str(step)] for step in size.steps}, {"loss": loss})
+    models, loss = moments(folder, start, size, reached)
+    layout, dataset = Layout.of(start.module), start.dataset
     tables = []
     for step in size.steps:
         path = folder / f"step-{step}.csv"
@@ -100,6 +87,26 @@ def _spectra(folder: Path, report: Report, size: Sizes, data: str, device: str) 
         tables.append(pd.read_csv(path))
         reached(size.steps[-1] + 1 + size.steps.index(step), loss)
     return pd.concat(tables, ignore_index=True), provenance(dataset.to(place))
+
+
+def moments(
+    folder: Path, start: TrainedModel, size: Sizes, reached: Callable[[int, float], None]
+) -> tuple[dict[str, Tensor], float]:
+    """The parameters after each number of steps, and the last training loss; from the folder if they are there."""
+    kept, layout = folder / MODELS_FILE, Layout.of(start.module)
+    if kept.exists():
+        models, values = read_checkpoint(kept)
+        return models, values["loss"]
+    use_batch_statistics_(start.module)
+    descent = Descent(optimizer="adam", lr=size.lr, batch_size=size.batch_size, seed=SEED)
+    models, loss = {"0": layout.flatten(start.module)}, math.nan
+    for step, loss in enumerate(descent(start.module, start.loss, *start.examples, max(size.steps)), 1):
+        if step in size.steps:
+            models[str(step)] = layout.flatten(start.module)
+        reached(step, loss)
+    models = {str(step): models[str(step)] for step in size.steps}
+    write_checkpoint(kept, models, {"loss": loss})
+    return models, loss
 
 
 def _spectrum(size: Sizes, trained: TrainedModel) -> pd.DataFrame:

@@ -64,8 +64,8 @@ def digest_of(config: TrainConfig) -> str:
 
 
 def digest_named(name: str) -> str:
-    """The digest of a data set."""
-    return load_dataset(name).digest
+    """The digest of a data set, or of a task's files."""
+    return task_facts(name).digest if name in tasks.TASKS else load_dataset(name).digest
 
 
 @lru_cache

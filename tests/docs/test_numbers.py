@@ -230,3 +230,15 @@ def interval(found: dict[str, Any], digits: int) -> str:
     """κ and its interval, rounded."""
     low, high = found["interval"]
     return f"{found['kappa']:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
+
+
+def test_the_census_is_told_as_it_is_recorded() -> None:
+    every = rows("census", "full")
+    usual = every[(every.layer == "all") & every.usual]
+    last = usual[usual.steps.isna() | (usual.steps == usual.steps.max())]  # at the last moment
+    told = [f"In all {last.groupby(['network', 'data']).ngroups} networks, with {last.d.min():,} to {last.d.max():,}"]
+    for name, own in last.groupby("reading"):
+        middle, least, most = (own.value.quantile(q) for q in (0.5, 0, 1))
+        told.append(f"| {name} | {middle:.3g} | {least:.3g} to {most:.3g} | {100 * (own.high / own.d).max():.2g} % |")
+    medians = usual[usual.reading == "positive"].groupby("steps").value.median()
+    tells("docs/census.md", *told, f"its median is {', '.join(f'{each:.3g}' for each in medians)}")

@@ -19,7 +19,7 @@ LOAD = recordings.load
 def done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a short run of a toy model."""
     toy_sst2(tmp_path / "data", monkeypatch)
-    monkeypatch.setattr(smollm2, "_weights", lambda: Path("toy"))
+    monkeypatch.setattr(smollm2, "weights", lambda: Path("toy"))
     monkeypatch.setattr(smollm2, "missing", lambda names, models, own: "")
     (job,) = smollm2.jobs(options())
     short = replace(job, config=replace(job.config, rounds=12, eval_every=4, lr=0.1, lr_schedule={5: 0.05}))
@@ -55,7 +55,7 @@ def test_the_log_that_is_recorded_gives_the_model(done: Path, tmp_path: Path) ->
 
 def test_without_a_record_it_says_how_to_get_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recordings, "load", lambda part, scale: None)
-    monkeypatch.setattr(smollm2, "_weights", lambda: None)
+    monkeypatch.setattr(smollm2, "weights", lambda: None)
     monkeypatch.delenv("DECOMFL_DATA", raising=False)
     assert smollm2.jobs(options()) == []
     (note,) = smollm2.make(pd.DataFrame(), [], options()).section.notes

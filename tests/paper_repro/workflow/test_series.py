@@ -31,7 +31,7 @@ def at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     for part in (llm, sizes, smollm2):
         monkeypatch.setattr(part, "missing", lambda names, models, own: "")
     monkeypatch.setattr(llm, "task_facts", lambda task: TaskFacts(100, 0.5, "digest"))
-    monkeypatch.setattr(smollm2, "_weights", lambda: Path("weights"))
+    monkeypatch.setattr(smollm2, "weights", lambda: Path("weights"))
 
 
 def jobs(part: str, scale: Scale, device: str = "cpu") -> Any:
