@@ -215,8 +215,7 @@ class _Run:
             return np.array([self._theta]), np.array([1.0])
         if self._norms is None or self._norms[0] != self.krylov.steps:
             values, weights = self.krylov.result().hidden.norms()
-            values, weights = values[weights > 0], weights[weights > 0]
-            self._norms = (self.krylov.steps, np.maximum(values, self._least), weights)
+            self._norms = (self.krylov.steps, np.maximum(values, self._theta), weights)
         return self._norms[1:]
 
     def _beyond(self, probability: float) -> float:
@@ -267,34 +266,40 @@ class _Run:
         return Estimate(self._trace()[0], self.sampled.stderr if samples else 0.0, samples)
 
     def _interval(self) -> tuple[float, float]:
-        """κ's interval: t/θ at its far end; at the end near 0 the quotient of t and ‖H‖₂, both as distributions.
+        """κ's interval: the quotient of t and ‖H‖₂, both as distributions, is in it with the confidence.
 
-        They are independent: the one is of the probes, the other of Lanczos' start vector. At the far end ‖H‖₂ = θ is
-        the worst that there is; at the near one, low for t > 0, it is P(t < low·‖H‖₂) that must be small enough.
+        They are independent: the one is of the probes, the other of Lanczos' start vector. The far end is the trace's
+        own over θ, the least that ‖H‖₂ can be.
         """
         theta = self._theta
         _, low, high = self._trace()
         if not theta > 0:
             return (math.nan, math.nan) if theta == 0 else (-math.inf, math.inf)
-        return self._end(low, 1) if low > 0 else low / theta, -self._end(-high, -1) if high < 0 else high / theta
+        near, far = low / theta, high / theta
+        return self._end(near, far, 1) if low > 0 else near, -self._end(-far, -near, -1) if high < 0 else far
 
-    def _end(self, far: float, sign: int) -> float:
-        """The near end for sign·t > 0, whose trace alone has ``far`` for its own near end."""
+    def _end(self, near: float, far: float, sign: int) -> float:
+        """The end near 0 for sign·t > 0, of which ``near`` and ``far`` are the ends were ‖H‖₂ = θ."""
         if not self.sampled.values:  # the trace is known
-            return far / (self._theta * (1 + self.beyond[-1]))
+            return near / (1 + self.beyond[-1])
         (norms, weights), room = self._norm_distribution(), self._rounding(self._trace()[0])
 
-        def excess(end: float) -> float:
+        def below(end: float, room: float) -> float:
+            """The probability that sign·t/‖H‖₂ is below the end."""
             within = sign * (end * norms + room) - self.inside
-            below = self.sampled.below(within) if sign > 0 else 1 - self.sampled.below(within)
-            return float(weights @ below) - self.settings.tail
+            chances = self.sampled.below(within) if sign > 0 else 1 - self.sampled.below(within)
+            return float(weights @ chances)
 
-        # No higher than with ‖H‖₂ = θ; and 0 where hardly anything is known of ‖H‖₂.
-        most = far / self._theta
-        least = 1e-9 * most
-        if excess(least) >= 0:
+        # The far end has half of the error where ‖H‖₂ = θ, and less where it is larger: the near one has what is left,
+        # but is no higher than with ‖H‖₂ = θ. It is 0 where hardly anything is known of ‖H‖₂.
+        tail = self.settings.tail
+        left = 2 * tail - min(1 - below(far, -room), tail)
+        least = 1e-9 * near
+        if below(least, room) >= left:
             return 0.0
-        return most if excess(most) <= 0 else float(brentq(excess, least, most, rtol=1e-9))
+        if below(near, room) <= left:
+            return near
+        return float(brentq(lambda end: below(end, room) - left, least, near, rtol=1e-9))
 
     def _reach(self, low: float, high: float) -> float:
         """How far κ's interval reaches from κ to its farther side, relative to κ."""
