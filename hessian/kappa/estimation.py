@@ -35,6 +35,11 @@ FEW = 8  # so many dimensions are rather spanned by Lanczos than sampled
 GROSS = 5.0
 """A ‖H‖₂ larger by so many times the half-width asked for must be as good as excluded, or that is not reached."""
 
+LEAST_STEPS = 3  # the fewest by which the start vector is asked what kind of spectrum it is
+
+BULK = 0.9
+"""Where Lanczos has taken out less than the rest of this of the variance, a fixed budget goes to probes."""
+
 LEAST_PROBES = 3  # the fewest that an interval rests on: each of them measures the variance too
 
 
@@ -45,7 +50,8 @@ half of the digits, and two that a product with the Hessian works in (measured; 
 _PROBES_A_STEP = 4
 """While more than so many probes a step are needed, Lanczos goes on: a plateau may end at another outlier."""
 
-_WINDOW = 3  # steps over which the falling variance of the complement is extrapolated, to choose the steps
+_WINDOW, _BULK_WINDOW = 3, 6
+"""Steps over which the variance and ‖H‖₂'s room are extrapolated, to choose the steps; of a bulk only the room falls."""
 
 _FALL = (0.5, 2.0)
 """Ends of the power of k by which the variance is taken to fall where the products in all are foretold."""
@@ -68,7 +74,7 @@ class _Run:
         self.sampled = SphereForms()
         self.history: list[tuple[int, float, float, float, float]] = []
         self.seconds = 0.0
-        self.beyond: list[float] = []  # after each step: how far above θ, relative to it, ‖H‖₂ may be
+        self.beyond: list[float] = []  # after each step: how far above θ, relative to it, the interval takes ‖H‖₂ to be
         self.excluded = False  # whether a grossly larger one is as good as excluded
         self._norms: tuple[int, Array, Array] | None = None  # steps, and ‖H‖₂ as a distribution after them
         self._started = time.perf_counter()
@@ -97,6 +103,11 @@ class _Run:
         return self.excluded and self.beyond[-1] < self.settings.rtol
 
     @property
+    def _price(self) -> int:
+        """Products of a step: with another operator's forms one more, for tr(QGQᵀ)."""
+        return 1 if self.forms is self.operator else 2
+
+    @property
     def _affordable(self) -> int:
         """Probes that the products left pay for, once tr(QGQᵀ) of another operator is paid."""
         owed = 0 if self.deflated or self.forms is self.operator else self.krylov.steps
@@ -111,7 +122,8 @@ class _Run:
             self.scouts.append((z, self.operator.matvec(z)))
         elif not self.deflated:
             self.krylov.step()
-            self.beyond.append(self._beyond(self.settings.tail))
+            found = self.settings.trace is None and self.krylov.result().hidden.excludes()
+            self.beyond.append(self._beyond(1.0 if found else self.settings.tail))
             self.excluded = self._excludes()
             if self.scouts:
                 # The variance of a probe and the trace, as the scouts see them after this step. The variance is
@@ -160,7 +172,7 @@ class _Run:
     def _deflated_enough(self) -> bool:
         """Whether probes are the better use of the products that are left."""
         settings, k = self.settings, self.krylov.steps
-        left = (self.operator.d - k) * (1 if self.forms is self.operator else 2)
+        left = (self.operator.d - k) * self._price
         if settings.products is not None and settings.trace is None and 0 < left <= self._affordable:
             return False  # as many vectors as span everything make κ exact, and no probe is needed
         if self.krylov.invariant and not self._spans_sooner():  # T's eigenvalues are H's own, and more would start anew
@@ -171,11 +183,10 @@ class _Run:
         if k >= settings.basis:
             return True
         if settings.products is not None:
-            # Two thirds of the budget; a third with a trace_operator, which then spends k forms on tr(QGQᵀ). At least
-            # two probes are left in any case, and up to four where half of the budget pays for them.
-            probes = min(4, settings.limit // 2)
-            most = 2 * settings.limit // 3 if self.forms is self.operator else settings.limit // 3
-            return k >= min(most, settings.limit - probes)
+            # Two thirds of the budget at most, so that three probes are left, and four where half of it pays for them.
+            probes = min(4, max(LEAST_PROBES, settings.limit // 2))
+            most = min(2 * settings.limit // 3, settings.limit - probes) // self._price
+            return k >= most or self._samples_a_bulk()
         if self._affordable <= LEAST_PROBES or 3 * k >= 2 * settings.limit:  # the rest must pay for an interval
             return True
         # Lanczos goes on while a step saves its product in probes, and while so many are needed that a variance which
@@ -187,6 +198,25 @@ class _Run:
             return False
         then = self._needed(_next([variance for variance, _ in self.predicted]), _next(self.beyond))
         return now <= LEAST_PROBES or (now - then < 1 and now <= SAFETY * _PROBES_A_STEP * k)
+
+    def _samples_a_bulk(self) -> bool:
+        """Whether a fixed budget is left to probes from here on: steps take next to nothing out of the variance.
+
+        The start vector has been a scout, at no price: dw eigenvalues are near a Ritz value θ of weight w in it, and one
+        of them is taken out. Of few outliers dw is χ² of a degree of freedom each, which leaves a BULK of them seldom.
+        """
+        lanczos, d = self.krylov.result(), self.operator.d
+        if self.krylov.steps < LEAST_STEPS or lanczos.weights is None or not self.excluded:
+            return False
+        values, counts = lanczos.ritz_values, d * lanczos.weights
+        trace = float(counts @ values)
+        squares = (values - trace / d).square()
+        variance, whole = 2 * float((counts - 1).clamp(min=0) @ squares), 2 * float(counts @ squares)
+        # ‖H‖₂ must be found, and a step more must gain less for it than a probe does for the trace.
+        left = self._affordable
+        gained = self.beyond[-1] ** 2 - _next(self.beyond, _BULK_WINDOW) ** 2
+        lost = variance / max(left - self._price, 1) - variance / left
+        return variance > BULK * whole and gained * trace**2 <= lost
 
     def _spans_sooner(self) -> bool:
         """Whether as few steps as an interval needs probes make κ exact."""
@@ -219,23 +249,15 @@ class _Run:
         return self._norms[1:]
 
     def _beyond(self, probability: float) -> float:
-        """How far above θ, relative to it, ‖H‖₂ is with this probability at most."""
+        """How far above θ, relative to it, ‖H‖₂ is with this probability at most; no nearer than θ has still to rise.
+
+        Where the start vector hardly contains even the vector of θ, as one of forty does, the bound is θ itself.
+        """
         theta = self._theta
         if self.krylov.following is None or not theta > 0:
             return 0.0
-        return max(self.krylov.result().hidden.above(probability), self._least) / theta - 1
-
-    @property
-    def _least(self) -> float:
-        """The norm from which on ``Hidden`` is asked.
-
-        That is θ. But where the start vector hardly contains even the vector of θ, as one of forty does, nothing above
-        θ seems possible; then it is θ and its residual, within which there is an eigenvalue for certain.
-        """
-        lanczos = self.krylov.result()
-        theta = float(lanczos.ritz_values[lanczos.top].abs())
-        unlucky = lanczos.hidden.above(self.settings.tail) <= theta
-        return theta + float(lanczos.ritz_residuals[lanczos.top]) if unlucky else theta
+        hidden = self.krylov.result().hidden
+        return max(hidden.above(probability), hidden.risen(), theta) / theta - 1
 
     def _excludes(self) -> bool:
         """Whether a grossly larger ‖H‖₂ is as good as excluded."""
@@ -348,8 +370,7 @@ class _Run:
         more = np.arange(_FARTHEST)
         probes = (self.settings.normal / self.settings.rtol / trace) ** 2 * variance if trace else 0.0
         probes = np.maximum(LEAST_PROBES, probes * ((k + more) / k) ** -np.clip(fall, *_FALL))
-        # with another operator's forms every step costs a form too, for tr(QGQᵀ)
-        total = SCOUTS + (k + more) * (1 if self.forms is self.operator else 2) + probes
+        total = SCOUTS + (k + more) * self._price + probes
         return max(math.ceil(float(total.min())), self.products + 1)
 
     def progress(self) -> EffectiveRankProgress:
@@ -360,7 +381,7 @@ class _Run:
             stage,
             products,
             top,
-            self._theta * self.beyond[-1] if self.beyond else math.nan,
+            self._theta * self._beyond(self.settings.tail) if self.beyond else math.nan,
             kappa,
             low,
             high,
@@ -398,7 +419,7 @@ class _Run:
             lambda_min=float(lanczos.ritz_values[0]),
             lambda_min_residual=float(lanczos.ritz_residuals[0]),
             norm=theta,
-            norm_interval=(theta, theta * (1 + self.beyond[-1])),
+            norm_interval=(theta, theta * (1 + self._beyond(self.settings.tail))),
             kappa_positive=positive,
             kappa_absolute=absolute,
             ritz_values=tuple(lanczos.ritz_values.tolist()),
@@ -487,7 +508,7 @@ class _Run:
         self.seconds = values.seconds
 
 
-def _next(values: list[float]) -> float:
+def _next(values: list[float], window: int = _WINDOW) -> float:
     """What falls as it did over the last few steps is foretold for the next one; 0 where nothing is known."""
-    now, before = values[-1], values[-1 - _WINDOW : -_WINDOW]
-    return now * min(now / before[0], 1.0) ** (1 / _WINDOW) if before and before[0] > 0 else 0.0
+    now, before = values[-1], values[-1 - window : -window]
+    return now * min(now / before[0], 1.0) ** (1 / window) if before and before[0] > 0 else 0.0

@@ -84,9 +84,9 @@ def test_spectra_are_what_their_names_say_and_unknown_ones_are_refused(capsys: p
 
 
 def test_a_gross_error_is_counted_and_probes_are_classed() -> None:
-    runs = [run(3, 1.9, 2.3), run(3, 2.19, 2.21), run(5, 1.9, 2.3), run(0, 1.9, 2.3), run(2, 1.9, 2.3)]
+    runs = [run(3, 1.9, 2.3), run(3, 2.19, 2.21), run(5, 1.9, 2.3), run(0, 2.2, 2.2), run(2, 1.9, 2.3)]
     rows = {row.name: row for row in counted(runs, "probes")}
-    assert list(rows) == ["no probes", "1 to 2 probes", "3 probes", "4 to 6 probes"]
+    assert list(rows) == ["exact", "1 to 2 probes", "3 probes", "4 to 6 probes"]
     assert (rows["3 probes"].gross, rows["3 probes"].coverage) == (1, 0.5)  # off by 0.2, twenty half-widths
 
 
