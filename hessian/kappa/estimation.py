@@ -35,10 +35,10 @@ FEW = 8  # so many dimensions are rather spanned by Lanczos than sampled
 GROSS = 5.0
 """A ‖H‖₂ larger by so many times the half-width asked for must be as good as excluded, or that is not reached."""
 
-LEAST_STEPS = 3  # the fewest by which the start vector is asked what kind of spectrum it is
+LOOKED_AT = 3  # the first steps, which tell whether the spectrum is a bulk
 
-BULK = 0.9
-"""Where Lanczos has taken out less than the rest of this of the variance, a fixed budget goes to probes."""
+BULK, ALIKE = 0.9, 4.0
+"""A bulk has so much of the variance in eigenvalues beyond the first ALIKE near each Ritz value of these steps."""
 
 LEAST_PROBES = 3  # the fewest that an interval rests on: each of them measures the variance too
 
@@ -50,8 +50,7 @@ half of the digits, and two that a product with the Hessian works in (measured; 
 _PROBES_A_STEP = 4
 """While more than so many probes a step are needed, Lanczos goes on: a plateau may end at another outlier."""
 
-_WINDOW, _BULK_WINDOW = 3, 6
-"""Steps over which the variance and ‖H‖₂'s room are extrapolated, to choose the steps; of a bulk only the room falls."""
+_WINDOW = 3  # steps over which the falling variance of the complement is extrapolated, to choose the steps
 
 _FALL = (0.5, 2.0)
 """Ends of the power of k by which the variance is taken to fall where the products in all are foretold."""
@@ -74,7 +73,7 @@ class _Run:
         self.sampled = SphereForms()
         self.history: list[tuple[int, float, float, float, float]] = []
         self.seconds = 0.0
-        self.beyond: list[float] = []  # after each step: how far above θ, relative to it, the interval takes ‖H‖₂ to be
+        self.beyond: list[float] = []  # after each step: how far above θ, relative to it, ‖H‖₂ may be
         self.excluded = False  # whether a grossly larger one is as good as excluded
         self._norms: tuple[int, Array, Array] | None = None  # steps, and ‖H‖₂ as a distribution after them
         self._started = time.perf_counter()
@@ -122,8 +121,7 @@ class _Run:
             self.scouts.append((z, self.operator.matvec(z)))
         elif not self.deflated:
             self.krylov.step()
-            found = self.settings.trace is None and self.krylov.result().hidden.excludes()
-            self.beyond.append(self._beyond(1.0 if found else self.settings.tail))
+            self.beyond.append(self._beyond(self.settings.tail))
             self.excluded = self._excludes()
             if self.scouts:
                 # The variance of a probe and the trace, as the scouts see them after this step. The variance is
@@ -200,23 +198,24 @@ class _Run:
         return now <= LEAST_PROBES or (now - then < 1 and now <= SAFETY * _PROBES_A_STEP * k)
 
     def _samples_a_bulk(self) -> bool:
-        """Whether a fixed budget is left to probes from here on: steps take next to nothing out of the variance.
+        """Whether the rest of a fixed budget is for probes, as steps take next to nothing out of the variance.
 
-        The start vector has been a scout, at no price: dw eigenvalues are near a Ritz value θ of weight w in it, and one
-        of them is taken out. Of few outliers dw is χ² of a degree of freedom each, which leaves a BULK of them seldom.
+        The start vector is a scout, at no price: about dw eigenvalues are near a Ritz value of weight w in it. Where one
+        alone is, dw is χ² of one degree of freedom, above ALIKE in one of 20; in a bulk all are far more.
         """
-        lanczos, d = self.krylov.result(), self.operator.d
-        if self.krylov.steps < LEAST_STEPS or lanczos.weights is None or not self.excluded:
+        k, d, left = self.krylov.steps, self.operator.d, self._affordable
+        if k < LOOKED_AT or left <= self._price or not self.excluded:
             return False
-        values, counts = lanczos.ritz_values, d * lanczos.weights
+        values, s = torch.linalg.eigh(self.krylov.projected[:LOOKED_AT, :LOOKED_AT])
+        counts = d * s[0].square()
         trace = float(counts @ values)
         squares = (values - trace / d).square()
-        variance, whole = 2 * float((counts - 1).clamp(min=0) @ squares), 2 * float(counts @ squares)
-        # ‖H‖₂ must be found, and a step more must gain less for it than a probe does for the trace.
-        left = self._affordable
-        gained = self.beyond[-1] ** 2 - _next(self.beyond, _BULK_WINDOW) ** 2
-        lost = variance / max(left - self._price, 1) - variance / left
-        return variance > BULK * whole and gained * trace**2 <= lost
+        if float((counts - ALIKE).clamp(min=0) @ squares) <= BULK * float(counts @ squares):
+            return False
+        # Such a spectrum is crowded to its end, and θ's distance from it falls as k⁻²: a step more must gain less for
+        # θ than the probes lose that it costs.
+        gained = 4 * self._beyond(1.0) ** 2 / k * trace**2
+        return gained <= 2 * float(counts @ squares) * (1 / (left - self._price) - 1 / left)
 
     def _spans_sooner(self) -> bool:
         """Whether as few steps as an interval needs probes make κ exact."""
@@ -381,7 +380,7 @@ class _Run:
             stage,
             products,
             top,
-            self._theta * self._beyond(self.settings.tail) if self.beyond else math.nan,
+            self._theta * self.beyond[-1] if self.beyond else math.nan,
             kappa,
             low,
             high,
@@ -419,7 +418,7 @@ class _Run:
             lambda_min=float(lanczos.ritz_values[0]),
             lambda_min_residual=float(lanczos.ritz_residuals[0]),
             norm=theta,
-            norm_interval=(theta, theta * (1 + self._beyond(self.settings.tail))),
+            norm_interval=(theta, theta * (1 + self.beyond[-1])),
             kappa_positive=positive,
             kappa_absolute=absolute,
             ritz_values=tuple(lanczos.ritz_values.tolist()),
@@ -508,7 +507,7 @@ class _Run:
         self.seconds = values.seconds
 
 
-def _next(values: list[float], window: int = _WINDOW) -> float:
+def _next(values: list[float]) -> float:
     """What falls as it did over the last few steps is foretold for the next one; 0 where nothing is known."""
-    now, before = values[-1], values[-1 - window : -window]
-    return now * min(now / before[0], 1.0) ** (1 / window) if before and before[0] > 0 else 0.0
+    now, before = values[-1], values[-1 - _WINDOW : -_WINDOW]
+    return now * min(now / before[0], 1.0) ** (1 / _WINDOW) if before and before[0] > 0 else 0.0

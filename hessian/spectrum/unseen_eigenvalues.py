@@ -34,6 +34,9 @@ Pole = tuple[Sequence[float], Sequence[float]]  # poles of a rational function, 
 FAR, UNLIKELY = 0.25, 1e-4
 """An end of the spectrum that is further out by this share of ‖H‖₂ must be so unlikely before it is called found."""
 
+UNSEEN = 0.1
+"""What the bound weighs once an end is found: it is a theorem of the worst spectrum, and most have no such eigenvalue."""
+
 _SIGNS = {"magnitude": (1, -1), "largest": (1,), "smallest": (-1,)}  # of H, to look for each end at its top
 
 _BEYOND = np.geomspace(1e-6, 1e9, 400)
@@ -75,15 +78,14 @@ class Hidden:
         """‖H‖₂ (magnitude), λ_max (largest) or −λ_min (smallest) as a distribution: values, and the weight of each.
 
         Until one that is larger by FAR is as good as excluded, the weight of all above a value is the most probability
-        that so large a one was missed; the last value is infinite. From then on the outermost Ritz value has shown
-        itself, what is unknown is how far it has still to rise, and that is taken for what ``risen`` says.
+        that so large a one was missed; the last value is infinite. From then on the outermost Ritz value is taken to
+        rise to what ``risen`` says, and that probability counts with the weight UNSEEN.
         """
-        risen = self.risen(which)
-        if self.excludes(which=which):
-            return np.array([risen]), np.array([1.0])
         values, beyond = self._beyond(which)
-        weights = beyond[:-1] - beyond[1:]
-        return np.maximum(values, risen)[weights > 0], weights[weights > 0]
+        weights, risen = beyond[:-1] - beyond[1:], self.risen(which)
+        share = UNSEEN if self.excludes(which=which) else 1.0
+        values, weights = np.append(np.maximum(values, risen), risen), np.append(share * weights, 1 - share)
+        return values[weights > 0], weights[weights > 0]
 
     def risen(self, which: str = "magnitude") -> float:
         """What the outermost Ritz value θ will rise to, by its residual r and its distance δ from the next one.
@@ -95,7 +97,7 @@ class Hidden:
         for sign in _SIGNS[which]:
             values = sign * np.array(self.poles)
             last = values.argmax()
-            half = (values[last] - np.delete(values, last).max(initial=-np.inf)) / 2 if len(values) > 1 else 0.0
+            half = (values[last] - np.delete(values, last).max()) / 2 if len(values) > 1 else 0.0
             ends.append(float(values[last] + np.hypot(half, self.couplings[last]) - half))
         return max(ends)
 
