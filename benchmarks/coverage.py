@@ -80,8 +80,8 @@ def coverage(options: CoverageOptions) -> Iterator[CoverageCount]:
     """Count how often the interval of κ holds, where κ is known.
 
     The matrices are diagonal ones of 24 kinds of spectrum and Hessians of eight small nets, 3 to 20,000 dimensions.
-    The tables count by spectrum, by the probes that an interval rests on, and all. Exact ones, whose intervals have room
-    for rounding alone, hold at every confidence, and are counted apart. 100 seeds take some four minutes.
+    The tables count by spectrum, by the probes that an interval rests on, and all. Exact ones, whose intervals have
+    room for rounding alone, hold at every confidence, and are counted apart. 100 seeds take some four minutes.
     """
     from benchmarks.ways.spectra import SPECTRA
 

@@ -200,8 +200,8 @@ class _Run:
     def _samples_a_bulk(self) -> bool:
         """Whether the rest of a fixed budget is for probes, as steps take next to nothing out of the variance.
 
-        The start vector is a scout, at no price: about dw eigenvalues are near a Ritz value of weight w in it. Where one
-        alone is, dw is χ² of one degree of freedom, above ALIKE in one of 20; in a bulk all are far more.
+        The start vector is a scout, at no price: about dw eigenvalues are near a Ritz value of weight w in it. Where
+        one alone is, dw is χ² of one degree of freedom, above ALIKE in one of 20; in a bulk all are far more.
         """
         k, d, left = self.krylov.steps, self.operator.d, self._affordable
         if k < LOOKED_AT or left <= self._price or not self.excluded:

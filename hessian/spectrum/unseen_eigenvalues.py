@@ -34,8 +34,8 @@ Pole = tuple[Sequence[float], Sequence[float]]  # poles of a rational function, 
 FAR, UNLIKELY = 0.25, 1e-4
 """An end of the spectrum that is further out by this share of ‖H‖₂ must be so unlikely before it is called found."""
 
-UNSEEN = 0.1
-"""What the bound weighs once an end is found: it is a theorem of the worst spectrum, and most have no such eigenvalue."""
+UNSEEN = 0.3
+"""What the bound weighs once an end is found: it is of the worst spectrum, and most have no such eigenvalue."""
 
 _SIGNS = {"magnitude": (1, -1), "largest": (1,), "smallest": (-1,)}  # of H, to look for each end at its top
 
@@ -96,7 +96,7 @@ class Hidden:
         ends = []
         for sign in _SIGNS[which]:
             values = sign * np.array(self.poles)
-            last = values.argmax()
+            last = int(values.argmax())
             half = (values[last] - np.delete(values, last).max()) / 2 if len(values) > 1 else 0.0
             ends.append(float(values[last] + np.hypot(half, self.couplings[last]) - half))
         return max(ends)
