@@ -19,8 +19,6 @@ GROSS = 5
 
 _MOST_PRODUCTS = 1000  # products that an estimate may take
 
-_APART = 1_000_000  # how far the seeds of one matrix are from those of the next
-
 _EXACT = "exact"  # what estimates are counted as whose interval has room for rounding alone
 _ROUNDING = 1e-9  # the widest such interval, as a share of κ
 
@@ -70,7 +68,7 @@ def quoted(rows: Sequence[CoverageCount], options: CoverageOptions) -> tuple[str
     """What the README says: the coverage of all intervals of the first confidence that chance has a part in."""
     row = next((row for row in rows if row.by == "all" and not row.name.endswith(_EXACT)), rows[-1])
     return (
-        f"{100 * _levels(options)[0]:g} % intervals of κ on {row.runs:,} cases of known κ",
+        f"{100 * float(options.confidence.split(',')[0]):g} % intervals of κ on {row.runs:,} cases of known κ",
         f"{100 * row.coverage:.1f} ± {100 * row.stderr:.1f} % hold the truth, after {row.products:.0f} products",
     )
 
@@ -90,18 +88,13 @@ def coverage(options: CoverageOptions) -> Iterator[CoverageCount]:
     spectra = names("spectra", options.spectra, SPECTRA)
     settings: dict[str, Any] = {"rtol": options.rtol, "max_products": _MOST_PRODUCTS}
     of_all: list[CoverageCount] = []
-    for level in _levels(options):
+    for level in numbers("confidence", options.confidence, float):
         runs = list(coverage_runs(seeds=range(seeds), spectra=spectra, confidence=level, **settings))
         stated = f"{100 * level:g} % "
         for by in ("spectrum", "probes"):
             yield from (replace(row, level=stated) for row in counted(runs, by))
         of_all += (replace(row, name=stated + row.name) for row in counted(runs, "all"))
     yield from of_all
-
-
-def _levels(options: CoverageOptions) -> list[float]:
-    """The confidences asked for."""
-    return list(numbers("confidence", options.confidence, float))
 
 
 @dataclass(frozen=True)
@@ -149,7 +142,7 @@ def coverage_runs(
         operator, values = SPECTRA[name]()
         truth = float(values.sum() / np.abs(values).max())
         # Seeds of its own: vectors of one seed begin alike whatever d is, and their luck would be that of all spectra.
-        first = _APART * list(SPECTRA).index(name)
+        first = 1_000_000 * list(SPECTRA).index(name)
         for seed in seeds:
             found = effective_rank(operator, seed=first + seed, **settings)
             yield CoverageRun(

@@ -35,10 +35,8 @@ FEW = 8  # so many dimensions are rather spanned by Lanczos than sampled
 GROSS = 5.0
 """A ‖H‖₂ larger by so many times the half-width asked for must be as good as excluded, or that is not reached."""
 
-LOOKED_AT = 3  # the first steps, which tell whether the spectrum is a bulk
-
-BULK, ALIKE = 0.9, 4.0
-"""A bulk has so much of the variance in eigenvalues beyond the first ALIKE near each Ritz value of these steps."""
+LOOKED_AT, ALIKE, BULK = 3, 4.0, 0.9
+"""A bulk: of the variance BULK is in eigenvalues beyond the first ALIKE near each Ritz value of so many steps."""
 
 LEAST_PROBES = 3  # the fewest that an interval rests on: each of them measures the variance too
 

@@ -108,16 +108,11 @@ class Hidden:
 
     def excludes(self, share: float = FAR, which: str = "magnitude") -> bool:
         """Whether an end that is further out by this share of θ is as good as excluded: it has UNLIKELY at most."""
-        start, size = self._start(which)
-        return self.above(UNLIKELY, which) - start <= share * size
-
-    def _start(self, which: str) -> tuple[float, float]:
-        """The outermost Ritz value, and θ."""
-        return max(sign * pole for sign in _SIGNS[which] for pole in self.poles), max(map(abs, self.poles))
+        return self.above(UNLIKELY, which) - self.above(1.0, which) <= share * max(map(abs, self.poles))
 
     def _beyond(self, which: str = "magnitude") -> tuple[Array, Array]:
         """Values, and the most probability that the end is as far out as the one before each: 1, ..., 0, one more."""
-        start, size = self._start(which)
+        start, size = max(sign * pole for sign in _SIGNS[which] for pole in self.poles), max(map(abs, self.poles))
         ends = start + size * _BEYOND
         missed = np.minimum.accumulate(np.max([self.probability(sign * ends) for sign in _SIGNS[which]], axis=0))
         return np.array([start, *ends[1:], np.inf]), np.array([1.0, *missed, 0.0])
