@@ -211,12 +211,13 @@ def benchmark(quoted: Quoted | None = None) -> Callable[[Callable[[Any], Iterato
 # Lists in options ------------------------------------------------------------------------------------------------
 
 
-def numbers(option: str, text: str) -> tuple[int, ...]:
-    """The integers of ``text``, which commas separate; InputError names ``option``."""
+def numbers(option: str, text: str, kind: Callable[[str], Any] = integer) -> tuple[Any, ...]:
+    """The integers, or numbers of another kind, of ``text``, which commas separate; InputError names ``option``."""
     try:
-        return tuple(map(integer, text.split(",")))
+        return tuple(map(kind, text.split(",")))
     except ValueError:
-        raise InputError(f"{option} must be integers separated by commas, got {text!r}") from None
+        what = "integers" if kind is integer else "numbers"
+        raise InputError(f"{option} must be {what} separated by commas, got {text!r}") from None
 
 
 def names(option: str, text: str | None, known: Iterable[str]) -> tuple[str, ...]:

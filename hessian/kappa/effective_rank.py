@@ -59,8 +59,8 @@ def effective_rank(
        ‖PHu‖², says far more than the spread of few forms does, so the interval (see ``SphereForms``) is nearly as wide
        with 3 probes as with many; and it knows about the forms' skewness, which Student's t does not.
 
-    With ``products`` = B nothing is decided on the way: 2B/3 steps, and probes for the rest (for 20 to 30 products
-    no rule with scouts did better); where B ≥ d, the d steps that make κ exact.
+    With ``products`` = B there are 2B/3 steps, fewer on a bulk, and probes for the rest: the start vector is the scout,
+    as one more costs small budgets more than it saves. Where B ≥ d, the d steps make κ exact.
 
     Args:
         model: See ``curvature``.

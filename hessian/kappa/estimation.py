@@ -19,7 +19,7 @@ from hessian.kappa.settings import SCOUTS, Settings
 from hessian.operators.operator import Counted, Operator
 from hessian.operators.probes import probe
 from hessian.spectrum.forms import SphereForms
-from hessian.spectrum.lanczos import Krylov, Lanczos, dot
+from hessian.spectrum.lanczos import Krylov, dot
 from hessian.spectrum.unseen_eigenvalues import UNLIKELY
 
 Array = NDArray[np.float64]
@@ -34,6 +34,9 @@ FEW = 8  # so many dimensions are rather spanned by Lanczos than sampled
 
 GROSS = 5.0
 """A ‖H‖₂ larger by so many times the half-width asked for must be as good as excluded, or that is not reached."""
+
+LOOKED_AT, ALIKE, BULK = 3, 4.0, 0.9
+"""A bulk: of the variance BULK is in eigenvalues beyond the first ALIKE near each Ritz value of so many steps."""
 
 LEAST_PROBES = 3  # the fewest that an interval rests on: each of them measures the variance too
 
@@ -99,6 +102,11 @@ class _Run:
     def _norm_will_do(self) -> bool:
         """Whether ‖H‖₂ is known well enough for the half-width asked for; where it is not, no number of probes does."""
         return self.excluded and self.beyond[-1] < self.settings.rtol
+
+    @property
+    def _price(self) -> int:
+        """Products of a step: with another operator's forms one more, for tr(QGQᵀ)."""
+        return 1 if self.forms is self.operator else 2
 
     @property
     def _affordable(self) -> int:
@@ -183,7 +191,7 @@ class _Run:
     def _deflated_enough(self) -> bool:
         """Whether probes are the better use of the products that are left."""
         settings, k = self.settings, self.krylov.steps
-        left = (self.operator.d - k) * (1 if self.forms is self.operator else 2)
+        left = (self.operator.d - k) * self._price
         if settings.products is not None and settings.trace is None and 0 < left <= self._affordable:
             return False  # as many vectors as span everything make κ exact, and no probe is needed
         if self.krylov.invariant and not self._spans_sooner():  # T's eigenvalues are H's own, and more would start anew
@@ -194,11 +202,10 @@ class _Run:
         if k >= settings.basis:
             return True
         if settings.products is not None:
-            # Two thirds of the budget; a third with a trace_operator, which then spends k forms on tr(QGQᵀ). At least
-            # two probes are left in any case, and up to four where half of the budget pays for them.
-            probes = min(4, settings.limit // 2)
-            most = 2 * settings.limit // 3 if self.forms is self.operator else settings.limit // 3
-            return k >= min(most, settings.limit - probes)
+            # Two thirds of the budget at most, so that three probes are left, and four where half of it pays for them.
+            probes = min(4, max(LEAST_PROBES, settings.limit // 2))
+            most = min(2 * settings.limit // 3, settings.limit - probes) // self._price
+            return k >= most or self._samples_a_bulk()
         if self._affordable <= LEAST_PROBES or 3 * k >= 2 * settings.limit:  # the rest must pay for an interval
             return True
         # Lanczos goes on while a step saves its product in probes, and while so many are needed that a variance which
@@ -210,6 +217,26 @@ class _Run:
             return False
         then = self._needed(_next([variance for variance, _ in self.predicted]), _next(self.beyond))
         return now <= self.least_probes or ((now - then) * self.cost < 1 and now <= SAFETY * _PROBES_A_STEP * k)
+
+    def _samples_a_bulk(self) -> bool:
+        """Whether the rest of a fixed budget is for probes, as steps take next to nothing out of the variance.
+
+        The start vector is a scout, at no price: about dw eigenvalues are near a Ritz value of weight w in it. Where
+        one alone is, dw is χ² of one degree of freedom, above ALIKE in one of 20; in a bulk all are far more.
+        """
+        k, d, left = self.krylov.steps, self.operator.d, self._affordable
+        if k < LOOKED_AT or left <= self._price or not self.excluded:
+            return False
+        values, s = torch.linalg.eigh(self.krylov.projected[:LOOKED_AT, :LOOKED_AT])
+        counts = d * s[0].square()
+        trace = float(counts @ values)
+        squares = (values - trace / d).square()
+        if float((counts - ALIKE).clamp(min=0) @ squares) <= BULK * float(counts @ squares):
+            return False
+        # Such a spectrum is crowded to its end, and θ's distance from it falls as k⁻²: a step more must gain less for
+        # θ than the probes lose that it costs.
+        gained = 4 * self._beyond(1.0) ** 2 / k * trace**2
+        return gained <= 2 * float(counts @ squares) * (1 / (left - self._price) - 1 / left)
 
     def _spans_sooner(self) -> bool:
         """Whether as few steps as an interval needs probes make κ exact."""
@@ -234,13 +261,10 @@ class _Run:
     @property
     def _theta(self) -> float:
         """θ, the largest magnitude of a Ritz value, or the largest of them."""
-        return self._outer(self.krylov.result())[0] if self.krylov.steps else math.nan
-
-    def _outer(self, lanczos: Lanczos) -> tuple[float, float]:
-        """θ and its residual."""
-        top = lanczos.top if self.which == "magnitude" else -1
-        value = float(lanczos.ritz_values[top])
-        return abs(value) if self.which == "magnitude" else value, float(lanczos.ritz_residuals[top])
+        if not self.krylov.steps:
+            return math.nan
+        ritz = self.krylov.result().ritz_values
+        return float(ritz[-1] if self.which == "largest" else ritz.abs().max())
 
     def _norm_distribution(self) -> tuple[Array, Array]:
         """‖H‖₂ as a distribution, values and their weights (``Hidden``)."""
@@ -248,28 +272,19 @@ class _Run:
             return np.array([self._theta]), np.array([1.0])
         if self._norms is None or self._norms[0] != self.krylov.steps:
             values, weights = self.krylov.result().hidden.norms(self.which)
-            values, weights = values[weights > 0], weights[weights > 0]
-            self._norms = (self.krylov.steps, np.maximum(values, self._least), weights)
+            self._norms = (self.krylov.steps, np.maximum(values, self._theta), weights)
         return self._norms[1:]
 
     def _beyond(self, probability: float) -> float:
-        """How far above θ, relative to it, ‖H‖₂ is with this probability at most."""
+        """How far above θ, relative to it, ‖H‖₂ is with this probability at most; no nearer than θ has still to rise.
+
+        Where the start vector hardly contains even the vector of θ, as one of forty does, the bound is θ itself.
+        """
         theta = self._theta
         if self.krylov.following is None or not theta > 0:
             return 0.0
-        return max(self.krylov.result().hidden.above(probability, self.which), self._least) / theta - 1
-
-    @property
-    def _least(self) -> float:
-        """The norm from which on ``Hidden`` is asked.
-
-        That is θ. But where the start vector hardly contains even the vector of θ, as one of forty does, nothing above
-        θ seems possible; then it is θ and its residual, within which there is an eigenvalue for certain.
-        """
-        lanczos = self.krylov.result()
-        theta, residual = self._outer(lanczos)
-        unlucky = lanczos.hidden.above(self.settings.tail, self.which) <= theta
-        return theta + residual if unlucky else theta
+        hidden = self.krylov.result().hidden
+        return max(hidden.above(probability, self.which), hidden.risen(self.which), theta) / theta - 1
 
     def _excludes(self) -> bool:
         """Whether a grossly larger ‖H‖₂ is as good as excluded."""
@@ -308,34 +323,40 @@ class _Run:
         return Estimate(self._trace()[0], self.sampled.stderr if samples else 0.0, samples)
 
     def _interval(self) -> tuple[float, float]:
-        """κ's interval: t/θ at its far end; at the end near 0 the quotient of t and ‖H‖₂, both as distributions.
+        """κ's interval: the quotient of t and ‖H‖₂, both as distributions, is in it with the confidence.
 
-        They are independent: the one is of the probes, the other of Lanczos' start vector. At the far end ‖H‖₂ = θ is
-        the worst that there is; at the near one, low for t > 0, it is P(t < low·‖H‖₂) that must be small enough.
+        They are independent: the one is of the probes, the other of Lanczos' start vector. The far end is the trace's
+        own over θ, the least that ‖H‖₂ can be.
         """
         theta = self._theta
         _, low, high = self._trace()
         if not theta > 0:
             return (math.nan, math.nan) if theta == 0 else (-math.inf, math.inf)
-        return self._end(low, 1) if low > 0 else low / theta, -self._end(-high, -1) if high < 0 else high / theta
+        near, far = low / theta, high / theta
+        return self._end(near, far, 1) if low > 0 else near, -self._end(-far, -near, -1) if high < 0 else far
 
-    def _end(self, far: float, sign: int) -> float:
-        """The near end for sign·t > 0, whose trace alone has ``far`` for its own near end."""
+    def _end(self, near: float, far: float, sign: int) -> float:
+        """The end near 0 for sign·t > 0, of which ``near`` and ``far`` are the ends were ‖H‖₂ = θ."""
         if not self.sampled.values:  # the trace is known
-            return far / (self._theta * (1 + self.beyond[-1]))
+            return near / (1 + self.beyond[-1])
         (norms, weights), room = self._norm_distribution(), self._room(self._trace()[0])
 
-        def excess(end: float) -> float:
+        def below(end: float, room: float) -> float:
+            """The probability that sign·t/‖H‖₂ is below the end."""
             within = sign * (end * norms + room) - self.inside
-            below = self.sampled.below(within) if sign > 0 else 1 - self.sampled.below(within)
-            return float(weights @ below) - self.settings.tail
+            chances = self.sampled.below(within) if sign > 0 else 1 - self.sampled.below(within)
+            return float(weights @ chances)
 
-        # No higher than with ‖H‖₂ = θ; and 0 where hardly anything is known of ‖H‖₂.
-        most = far / self._theta
-        least = 1e-9 * most
-        if excess(least) >= 0:
+        # The far end has half of the error where ‖H‖₂ = θ, and less where it is larger: the near one has what is left,
+        # but is no higher than with ‖H‖₂ = θ. It is 0 where hardly anything is known of ‖H‖₂.
+        tail = self.settings.tail
+        left = 2 * tail - min(1 - below(far, -room), tail)
+        least = 1e-9 * near
+        if below(least, room) >= left:
             return 0.0
-        return most if excess(most) <= 0 else float(brentq(excess, least, most, rtol=1e-9))
+        if below(near, room) <= left:
+            return near
+        return float(brentq(lambda end: below(end, room) - left, least, near, rtol=1e-9))
 
     def _reach(self, low: float, high: float) -> float:
         """How far κ's interval reaches from κ to its farther side, relative to κ."""
@@ -384,8 +405,7 @@ class _Run:
         more = np.arange(_FARTHEST)
         probes = (self.settings.normal / self.settings.rtol / trace) ** 2 * variance if trace else 0.0
         probes = np.maximum(LEAST_PROBES, probes * ((k + more) / k) ** -np.clip(fall, *_FALL))
-        # with another operator's forms every step costs a form too, for tr(QGQᵀ)
-        total = SCOUTS + (k + more) * (1 if self.forms is self.operator else 2) + probes
+        total = SCOUTS + (k + more) * self._price + probes
         return max(math.ceil(float(total.min())), self.products + 1)
 
     def progress(self) -> EffectiveRankProgress:

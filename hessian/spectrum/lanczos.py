@@ -159,6 +159,7 @@ class Krylov:
         self.before: list[Pole] = []  # what ``Hidden`` is told of restarts
         self.ended: Hidden | None = None  # what the start vector has told once its space is invariant
         self._known: tuple[Tensor, Tensor, Tensor] | None = None  # T, its eigenvalues and eigenvectors
+        self._told: tuple[Tensor, Hidden] | None = None  # c, and what the start vector tells with it
         self.following = self._random()
 
     def _random(self) -> Tensor | None:
@@ -249,7 +250,9 @@ class Krylov:
         """What the space says now; its vectors are shared, and never written again."""
         values, s = self._eigen()
         residuals = (self.coupling @ s).abs()  # ‖Hu − θu‖ of a Ritz vector u = Qᵀs is |cᵀs|: no product is needed
-        hidden, top = self.ended or self._hidden(self.coupling), values.abs().argmax()
+        if self._told is None or self._told[0] is not self.coupling:
+            self._told = (self.coupling, self._hidden(self.coupling))
+        hidden, top = self.ended or self._told[1], values.abs().argmax()
         near = tol is not None and float(residuals[top]) <= tol * float(values[top].abs())
         return Lanczos(
             projected=self.projected,

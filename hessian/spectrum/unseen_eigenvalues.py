@@ -23,6 +23,7 @@ Source: van Dorsselaer, Hochstenbach and van der Vorst 2000, section 4, who use 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -33,6 +34,11 @@ Pole = tuple[Sequence[float], Sequence[float]]  # poles of a rational function, 
 
 FAR, UNLIKELY = 0.25, 1e-4
 """An end of the spectrum that is further out by this share of ‖H‖₂ must be so unlikely before it is called found."""
+
+UNSEEN = 0.3
+"""What the bound weighs once an end is found: it is of the worst spectrum, and most have no such eigenvalue."""
+
+_SIGNS = {"magnitude": (1, -1), "largest": (1,), "smallest": (-1,)}  # of H, to look for each end at its top
 
 _BEYOND = np.geomspace(1e-6, 1e9, 400)
 """Distances from the outermost Ritz value, relative to θ, at which the bound is looked at."""
@@ -70,12 +76,31 @@ class Hidden:
         return np.asarray(betainc(0.5, (self.n - 1) / 2, np.clip(w, 0.0, 1.0)))
 
     def norms(self, which: str = "magnitude") -> tuple[Array, Array]:
-        """‖H‖₂, or an end, as a distribution: values from θ on, the last of them infinite, and the weight of each.
+        """‖H‖₂ (magnitude), λ_max (largest) or −λ_min (smallest) as a distribution: values, and the weight of each.
 
-        The weight of all above a value is the most probability that an eigenvalue of that magnitude was missed.
+        Until one that is larger by FAR is as good as excluded, the weight of all above a value is the most probability
+        that so large a one was missed; the last value is infinite. From then on the outermost Ritz value is taken to
+        rise to what ``risen`` says, and that probability counts with the weight UNSEEN.
         """
         values, beyond = self._beyond(which)
-        return values, beyond[:-1] - beyond[1:]
+        weights, risen = beyond[:-1] - beyond[1:], self.risen(which)
+        share = UNSEEN if self.excludes(which=which) else 1.0
+        values, weights = np.append(np.maximum(values, risen), risen), np.append(share * weights, 1 - share)
+        return values[weights > 0], weights[weights > 0]
+
+    def risen(self, which: str = "magnitude") -> float:
+        """What the outermost Ritz value θ will rise to, by its residual r and its distance δ from the next one.
+
+        It is the larger eigenvalue of the matrix (θ, r; r, θ − δ), about θ + r²/δ: the bound of Kato (1949) and Temple
+        (1928), were δ the distance of the eigenvalues themselves, which is unknown.
+        """
+        ends = []
+        for sign in _SIGNS[which]:
+            values = sign * np.array(self.poles)
+            last = int(values.argmax())
+            half = (values[last] - np.delete(values, last).max()) / 2 if len(values) > 1 else 0.0
+            ends.append(float(values[last] + np.hypot(half, self.couplings[last]) - half))
+        return max(ends)
 
     def above(self, probability: float, which: str = "magnitude") -> float:
         """What ‖H‖₂ (magnitude), λ_max (largest) or −λ_min (smallest) is above with at most this probability."""
@@ -84,18 +109,19 @@ class Hidden:
 
     def excludes(self, share: float = FAR, which: str = "magnitude") -> bool:
         """Whether an end that is further out by this share of θ is as good as excluded: it has UNLIKELY at most."""
-        start, size = self._start(which)
-        return self.above(UNLIKELY, which) - start <= share * size
-
-    def _start(self, which: str) -> tuple[float, float]:
-        """The outermost Ritz value, and θ."""
-        size = max(map(abs, self.poles))
-        return {"magnitude": size, "largest": max(self.poles), "smallest": -min(self.poles)}[which], size
+        return self.above(UNLIKELY, which) - self.above(1.0, which) <= share * max(map(abs, self.poles))
 
     def _beyond(self, which: str = "magnitude") -> tuple[Array, Array]:
         """Values, and the most probability that the end is as far out as the one before each: 1, ..., 0, one more."""
-        signs = {"magnitude": (1, -1), "largest": (1,), "smallest": (-1,)}[which]
-        start, size = self._start(which)
+        if which in self._tables:
+            return self._tables[which]
+        start, size = max(sign * pole for sign in _SIGNS[which] for pole in self.poles), max(map(abs, self.poles))
         ends = start + size * _BEYOND
-        missed = np.minimum.accumulate(np.max([self.probability(sign * ends) for sign in signs], axis=0))
-        return np.array([start, *ends[1:], np.inf]), np.array([1.0, *missed, 0.0])
+        missed = np.minimum.accumulate(np.max([self.probability(sign * ends) for sign in _SIGNS[which]], axis=0))
+        self._tables[which] = np.array([start, *ends[1:], np.inf]), np.array([1.0, *missed, 0.0])
+        return self._tables[which]
+
+    @cached_property
+    def _tables(self) -> dict[str, tuple[Array, Array]]:
+        """What ``_beyond`` has made so far."""
+        return {}

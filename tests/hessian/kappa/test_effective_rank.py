@@ -25,6 +25,7 @@ from tests.hessian.problems import data, mlp
 from tests.hessian.spectra import Diagonal, Watched, eigenvalues, mlp_hessian, rotated
 
 TAIL = torch.cat([torch.tensor([40.0, 25.0, 11.0, 6.0, -4.0]), torch.linspace(-0.2, 1.0, 195)]).double()
+BULK = torch.linspace(-0.2, 1.0, 500).double()
 KAPPA = float(TAIL.sum() / TAIL.abs().max())
 
 
@@ -54,6 +55,8 @@ def test_a_fixed_budget_is_spent_and_an_asked_error_is_reached_or_refused() -> N
         assert found.products == found.steps + found.probes == products
         assert found.quadratic_forms == max(found.probes - PRODUCTS, 0)
         assert found.probes >= 3
+    # Two thirds of it are steps but where they take nothing out of the variance.
+    assert [effective_rank(rotated(values), seed=0, products=60).steps for values in (TAIL, BULK)] == [40, 27]
     loose, tight = (effective_rank(operator, seed=0, rtol=rtol, max_products=400) for rtol in (0.1, 0.01))
     assert loose.reached
     assert tight.reached

@@ -14,6 +14,7 @@ from hessian import effective_rank, lanczos, top_eigenvalues
 from hessian.kappa import estimation
 from hessian.operators.operator import Counted
 from hessian.operators.probes import probe
+from hessian.spectrum import unseen_eigenvalues
 from hessian.spectrum.lanczos import START, Krylov
 from hessian.spectrum.unseen_eigenvalues import Hidden
 from tests.hessian.spectra import Diagonal, rotated
@@ -106,6 +107,30 @@ def test_as_before_a_residual_for_a_proof_is_caught(monkeypatch: pytest.MonkeyPa
     )
     found = [effective_rank(Diagonal([2.0, *[1.0] * 19_999]), seed=seed) for seed in range(5)]
     assert any(each.reached and each.kappa > 19_000 for each in found)
+
+
+def held(confidence: float) -> float:
+    """The share of intervals that hold κ where the trace is nearly known, and θ as yet 5 % below ‖H‖₂."""
+    values = [1.15, *np.linspace(0.9, 1.1, 600)]
+    found = [effective_rank(Diagonal(values), confidence=confidence, seed=seed).interval for seed in range(60)]
+    return float(np.mean([low <= sum(values) / 1.15 <= high for low, high in found]))
+
+
+def test_intervals_hold_as_often_as_they_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 0.5 - 3 * 0.065 < held(0.5) < 0.8
+    assert held(0.95) > 0.95 - 3 * 0.028
+    # The check, checked: without room for ‖H‖₂.
+    monkeypatch.setattr(unseen_eigenvalues, "UNSEEN", 0.0)
+    monkeypatch.setattr(Hidden, "risen", lambda self, which="": max(self.poles))
+    assert held(0.95) < 0.95 - 3 * 0.028
+
+
+@pytest.mark.parametrize("steps", [6, 9])
+def test_the_top_ritz_value_rises_about_as_far_as_is_told(steps: int) -> None:
+    for seed in range(20):
+        hidden = lanczos(Diagonal([1.2, *np.linspace(0.9, 1.1, 600)]), steps=steps, seed=seed).hidden
+        theta, norm = max(hidden.poles), 1.2
+        assert norm - theta <= hidden.risen() - theta <= 3 * (norm - theta) + 1e-12 or theta < 1.1
 
 
 @pytest.mark.parametrize("seed", range(10))
