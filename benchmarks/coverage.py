@@ -3,7 +3,7 @@
 All eigenvalues of the matrices are known, so the truth is exact, and a thousand runs take a minute.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -13,11 +13,13 @@ import numpy as np
 from benchmarks.mould import BenchmarkRow, benchmark, column, names, numbers
 from decomfl_lab.errors import require_choice, require_possible
 from decomfl_lab.options import option
+from hessian.kappa.settings import PARTS
 
 GROSS = 5
 """An estimate that is further from the truth than so many half-widths, and is called reached, is a gross error."""
 
 _MOST_PRODUCTS = 1000  # products that an estimate may take
+_MOST_WALKED = 200  # and one of a part, by walks
 
 _EXACT = "exact"  # what estimates are counted as whose interval has room for rounding alone
 _ROUNDING = 1e-9  # the widest such interval, as a share of κ
@@ -32,6 +34,10 @@ class CoverageOptions:
     seeds: int = option(100, "The number of estimates of every matrix, each with randomness of its own.", ge=1)
     rtol: float = option(0.05, "The half-width that the estimates are asked for.")
     confidence: str = option("0.95", "The confidence, or several, joined by commas.")
+    part: str = option("signed", "κ of which part: " + ", ".join(PARTS) + ".", choices=PARTS)
+    products: int | None = option(
+        None, "Products of each estimate, whatever its half-width. [default: what rtol needs]"
+    )
     spectra: str | None = option(
         None, "The matrices, joined by commas; the error for another lists them. [default: all]"
     )
@@ -42,9 +48,10 @@ class CoverageCount(BenchmarkRow):
     """What some of the estimates came to: those of a spectrum, of a class of probes, or all."""
 
     timed = False
-    title = "κ by rtol {rtol:g}: {level}intervals of {estimates:,} estimates, counted by {by}"
+    title = "κ{what}: {level}intervals of {estimates:,} estimates, counted by {by}"
     estimates: int
     by: str
+    what: str = ""  # the part, and what was asked for
     level: str = ""  # the confidence, where a table is of one alone
     name: str = column("")
     d: int | None = column("d", ",", "The dimension of the matrix.")
@@ -67,8 +74,9 @@ class CoverageCount(BenchmarkRow):
 def quoted(rows: Sequence[CoverageCount], options: CoverageOptions) -> tuple[str, str]:
     """What the README says: the coverage of all intervals of the first confidence that chance has a part in."""
     row = next((row for row in rows if row.by == "all" and not row.name.endswith(_EXACT)), rows[-1])
+    name = "κ" if options.part == "signed" else f"κ of the {options.part} part"
     return (
-        f"{100 * float(options.confidence.split(',')[0]):g} % intervals of κ on {row.runs:,} cases of known κ",
+        f"{100 * float(options.confidence.split(',')[0]):g} % intervals of {name} on {row.runs:,} cases of known κ",
         f"{100 * row.coverage:.1f} ± {100 * row.stderr:.1f} % hold the truth, after {row.products:.0f} products",
     )
 
@@ -86,14 +94,17 @@ def coverage(options: CoverageOptions) -> Iterator[CoverageCount]:
     seeds = options.seeds
     require_possible("seeds", seeds, operations=1e6 * seeds)
     spectra = names("spectra", options.spectra, SPECTRA)
-    settings: dict[str, Any] = {"rtol": options.rtol, "max_products": _MOST_PRODUCTS}
+    settings: dict[str, Any] = {"rtol": options.rtol, "part": options.part, "products": options.products}
+    settings["max_products"] = _MOST_PRODUCTS if options.part == "signed" else _MOST_WALKED
+    asked = f"by {options.products} products" if options.products else f"by rtol {options.rtol:g}"
+    what = f"{'' if options.part == 'signed' else f' of the {options.part} part'} {asked}"
     of_all: list[CoverageCount] = []
     for level in numbers("confidence", options.confidence, float):
         runs = list(coverage_runs(seeds=range(seeds), spectra=spectra, confidence=level, **settings))
         stated = f"{100 * level:g} % "
         for by in ("spectrum", "probes"):
-            yield from (replace(row, level=stated) for row in counted(runs, by))
-        of_all += (replace(row, name=stated + row.name) for row in counted(runs, "all"))
+            yield from (replace(row, level=stated, what=what) for row in counted(runs, by))
+        of_all += (replace(row, name=stated + row.name, what=what) for row in counted(runs, "all"))
     yield from of_all
 
 
@@ -103,7 +114,7 @@ class CoverageRun:
 
     spectrum: str  # the name of the matrix
     d: int  # the dimension of the matrix
-    truth: float  # the matrix's κ = tr(H)/‖H‖₂
+    truth: float  # the matrix's κ, of the part that is asked for
     kappa: float  # the estimate of κ
     low: float  # the lower end of its interval
     high: float  # the upper end of its interval
@@ -137,10 +148,12 @@ def coverage_runs(
     """
     from benchmarks.ways.spectra import SPECTRA
     from hessian.kappa.effective_rank import effective_rank
+    from hessian.spectrum.walks import PARTS as WALKED
 
+    part: Callable[[Any], Any] = WALKED.get(settings.get("part", "signed"), lambda x: x)
     for name in SPECTRA if spectra is None else spectra:
         operator, values = SPECTRA[name]()
-        truth = float(values.sum() / np.abs(values).max())
+        truth = float(part(values).sum() / np.abs(part(values)).max())
         # Seeds of its own: vectors of one seed begin alike whatever d is, and their luck would be that of all spectra.
         first = 1_000_000 * list(SPECTRA).index(name)
         for seed in seeds:
