@@ -45,7 +45,7 @@ def jobs(options: Options) -> list[Work]:
     """Train and take the spectrum at every step asked for; and check the density where the truth is known."""
     size, data = options.scale.hessian, data_set("cifar10")
     # A product is worth about twelve passes, each half as dear as the MNIST CNN's.
-    products = size.products + size.gauss_newton
+    products = size.products + size.gauss_newton + 2 * size.parts
     cost = 2 * size.steps[-1] * size.batch_size + 6 * len(size.steps) * products * size.examples
     spectra = Work(
         title=f"Hessian of a ResNet, {data}",
@@ -118,19 +118,17 @@ def _spectrum(size: Sizes, trained: TrainedModel) -> pd.DataFrame:
     """
     on_gpu = next(trained.module.parameters()).is_cuda
     (objective,) = trained.mean_loss(CurvatureOptions(chunk=500 if on_gpu else 32), examples=size.examples)
-    density = spectral_density(
-        HessianOperator(objective),
-        products=size.products,
-        probes=size.probes,
-        seed=SEED,
-    )
+    H = HessianOperator(objective)
+    density = spectral_density(H, products=size.products, probes=size.probes, seed=SEED)
+    parts = {part: effective_rank(H, products=size.parts, part=part, seed=SEED) for part in ("positive", "absolute")}
     outer = effective_rank(GaussNewtonOperator(objective), products=size.gauss_newton, seed=SEED)
     # (value, low, high) of everything that is a mean over the eigenvalues, or one of the outer ones.
     nodes, residuals = density.nodes, density.residuals
     norm = max(density.lambda_max, -density.lambda_min)
     near = density.expectation(lambda x: (np.abs(x) < NEAR * norm).astype(float))
     numbers = {
-        **density.kappas(CONFIDENCE),
+        "signed": density.kappas(CONFIDENCE)["signed"],
+        **{name: (part.kappa, *part.interval) for name, part in parts.items()},
         "near zero": (near.value, *near.interval(CONFIDENCE)),
         "d": (density.d,) * 3,
         "bandwidth": (density.bandwidth,) * 3,
