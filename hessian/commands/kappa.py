@@ -150,6 +150,9 @@ class KappaOptions:
         other = self.other.chosen
         sampled = self.matrix.trace == "probes" or not other
         require(sampled, "trace", f"be probes with {other}", self.matrix.trace)
+        part = self.settings.part
+        walked = part == "signed" or (other in ("", "by_layer") and self.matrix.trace == "probes")
+        require(walked, "part", f"be signed with {other or f'trace {self.matrix.trace}'}", part)
         drawn = ("plot",) if other != "by_layer" else ()
         for name in (*drawn, "checkpoint", "density_products", "split_sample"):
             asked = getattr(self, name)

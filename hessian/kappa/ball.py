@@ -3,7 +3,8 @@
 [DeComFL, Assumption 4]: there is one matrix H(x_r) ⪯ L·I with ∇²f(x) ⪯ H(x_r) for all x with ‖x − x_r‖ ≤ 2ηd G(x_r),
 G(x_r) = max_i max_ξ ‖∇f_i(x_r; ξ)‖, and tr H(x_r)/‖H(x_r)‖₂ ≤ κ. With H_j = ∇²f(x_j) at x_0 = x_r, x_1, ...:
 
-- **Necessary.** H ⪰ H_j for every j, so ‖H‖ ≥ Λ = max_j λ_max(H_j) and tr H ≥ T = max_j tr H_j.
+- **Necessary.** H ⪰ H_j for every j, so ‖H‖ ≥ Λ = max_j λ_max(H_j) and tr H ≥ T = max_j tr H_j; and tr H ≥ tr(H_0)₊,
+  as the sum of H's eigenvalues along the eigenvectors of (H_0)₊ is at least theirs, and H has no negative one.
 - **Only the trace matters.** Theorem 2 needs κ through κL only (its proof bounds tr H ≤ κ‖H‖ ≤ κL); κ alone can be
   made as small as 1 by adding to H along one direction, which raises ‖H‖. With the smallest L = Λ, κ ≥ T/Λ; with
   another L the product κL must still reach T.
@@ -31,11 +32,8 @@ from hessian.kappa.effective_rank import effective_rank
 from hessian.kappa.result import EffectiveRank
 from hessian.operators.matrices import as_operator
 from hessian.operators.probes import probe_at
-from hessian.spectrum.density import spectral_density
 
 _DIRECTIONS = 45
-_PROBES = 5
-"""Probes that measure a sum of positive eigenvalues: Student's t of fewer is wide where many intervals are to hold."""
 
 
 def ball_radius(eta: float, d: int, G: float) -> float:
@@ -188,24 +186,25 @@ def _probed(
     # Each interval has its share of the error probability (Bonferroni). Each point has one of κ and, where D is
     # measured, one of its term.
     each = 1.0 - (1.0 - confidence) / (len(places) * (2 if dominate else 1))
-    here, points = as_operator(operator_at(places[0])), []
+    here, points, added, least = as_operator(operator_at(places[0])), [], list[float](), -math.inf
     for j, place in enumerate(places):
         there = here if j == 0 else as_operator(operator_at(place))
         rank = effective_rank(there, rtol=rtol, confidence=each, max_products=max_products, seed=seed)
         raised = None
         if dominate:
             # The terms of D: Σ max(λ, 0) of H_0 at the centre, of H_j − H_0 at every other point.
-            part = there - here if j else here
-            density = spectral_density(part, products=max_products, probes=_PROBES, seed=seed)
-            mean = density.expectation(lambda values: np.maximum(values, 0.0))
-            raised = Estimate(density.d * mean.value, density.d * mean.stderr, mean.samples)
+            asked: dict[str, Any] = {"confidence": each, "products": max_products, "seed": seed}
+            term = effective_rank(there - here if j else here, part="positive", **asked)
+            raised, ends = term.trace, term.trace_interval
+            added.append(ends[1])
+            if j == 0:  # what dominates H_0 has at least the trace of its positive part
+                least = ends[0]
         points.append(BallPoint(float((place - places[0]).norm()), rank, raised))
     radius = max(point.distance for point in points) if radius is None else radius
     ranks = [point.rank for point in points]
     top = max(rank.lambda_max for rank in ranks)
     # Cautious ends: the necessary κ divides the lowest trace by the highest λ_max, the sufficient one the other way.
     highest = max(rank.norm_interval[1] for rank in ranks)
-    added = [point.raised.interval(each)[1] for point in points if point.raised is not None]
     norm = float(places[0].norm())
     parts = ["holds at the sampled points, up to the intervals; between them nothing is shown"]
     if not top > 0:
@@ -223,7 +222,7 @@ def _probed(
         confidence=confidence,
         lambda_max=top,
         trace=max(rank.trace.value for rank in ranks),
-        kappa_necessary=max(rank.trace_interval[0] for rank in ranks) / highest if top > 0 else math.nan,
+        kappa_necessary=max(least, *(rank.trace_interval[0] for rank in ranks)) / highest if top > 0 else math.nan,
         kappa_sufficient=sum(added) / top if added and top > 0 else None,
         reason="; ".join(parts),
     )
