@@ -54,7 +54,7 @@ _LOSSES: Final[dict[str, Any]] = {"cross-entropy": cross_entropy, "squared": squ
 
 
 @dataclass(frozen=True, kw_only=True)
-class Network:
+class CensusEntry:
     """A network at a moment, and of how many examples its loss is."""
 
     network: str
@@ -141,7 +141,7 @@ def jobs(options: Options) -> list[Work]:
     size, works = options.scale.census, list[Work]()
 
     def add(begins: Work | None, urgency: int, **what: Any) -> None:
-        network = Network(n=size.fewer.get(what["network"], size.examples), **what)
+        network = CensusEntry(n=size.fewer.get(what["network"], size.examples), **what)
         asked = [(urgency, network)]
         at_end = network.steps in (None, size.steps[-1]) and network.loss in ("cross-entropy", _VOCABULARY)
         if at_end and (network.network, network.data) in size.closer:
@@ -186,7 +186,7 @@ def _trained(folder: Path, report: Report, model: str, data: str, loss: str, siz
     return pd.DataFrame([{"step": size.steps[-1], "loss": last}]), facts
 
 
-def _work(own: Network, size: Sizes, begins: Work | None, urgency: int) -> Work:
+def _work(own: CensusEntry, size: Sizes, begins: Work | None, urgency: int) -> Work:
     """κ of a network, in a work of its own, so that what is measured is kept."""
     moment = "as shipped" if own.steps is None else f"after {own.steps} steps"
     layers = ", by layer" if own.by_layer else ""
@@ -204,7 +204,7 @@ def _work(own: Network, size: Sizes, begins: Work | None, urgency: int) -> Work:
     )
 
 
-def _measured(folder: Path, report: Report, network: Network, products: int, begins: Work | None) -> Result:
+def _measured(folder: Path, report: Report, network: CensusEntry, products: int, begins: Work | None) -> Result:
     """κ by every reading, each kept in a file as soon as it is there."""
     found = network.made(smollm2.weights() or folder if begins is None else folder.parent / begins.key())
     (objective,) = found.mean_loss(CurvatureOptions(chunk=8 if network.data == "sst2" else 64), examples=network.n)

@@ -19,7 +19,7 @@ def test_the_numbers_are_those_of_dense_matrices_and_the_last_moment_is_drawn(tm
     begins = census.training("mlp", "digits", "cross-entropy", OPTIONS.scale.census.but(steps=(0, 20), batch_size=32))
     begins.run(tmp_path / begins.key(), lambda _: None)
     networks = [
-        census.Network(network="mlp", data="digits", loss="cross-entropy", n=60, steps=steps, by_layer=layers)
+        census.CensusEntry(network="mlp", data="digits", loss="cross-entropy", n=60, steps=steps, by_layer=layers)
         for steps, layers in ((20, False), (20, True), (0, False))
     ]
     works = [census._work(own, OPTIONS.scale.census.but(products=40), begins, 0) for own in networks]
