@@ -252,6 +252,7 @@ class _Measured:
     def __init__(self, options: KappaOptions) -> None:
         """The model is trained here first, if that is asked for."""
         from decomfl_lab.devices import describe, find_device
+        from decomfl_lab.layout import Layout
         from decomfl_lab.models.registry import num_parameters
         from decomfl_lab.provenance import provenance
         from hessian.trained_models import scale_of
@@ -260,7 +261,12 @@ class _Measured:
         place, whiten = find_device(options.device), options.matrix.whiten
         s = None if whiten is None else scale_of(whiten, trust_code=options.source.trusted)
         self.trained = _trained(options.source, options.settings.seed, place)
-        self.trained.module.to(place)
+        module = self.trained.module.to(place)
+        if (
+            len({p.dtype for p in module.parameters() if p.requires_grad}) == 1
+        ):  # else a dtype is needed, or it is refused
+            layout = Layout.of(module)
+            layout.bind(module, layout.flatten(module))  # one vector for the module and x
         (self.objective,) = self.losses(1)  # the mean loss over the examples, at the model's weights
         # What the numbers belong to.
         where = provenance(self.trained.dataset)
