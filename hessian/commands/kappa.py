@@ -251,6 +251,8 @@ class _Measured:
 
     def __init__(self, options: KappaOptions) -> None:
         """The model is trained here first, if that is asked for."""
+        import torch
+
         from decomfl_lab.devices import describe, find_device
         from decomfl_lab.layout import Layout
         from decomfl_lab.models.registry import num_parameters
@@ -262,9 +264,7 @@ class _Measured:
         s = None if whiten is None else scale_of(whiten, trust_code=options.source.trusted)
         self.trained = _trained(options.source, options.settings.seed, place)
         module = self.trained.module.to(place)
-        if (
-            len({p.dtype for p in module.parameters() if p.requires_grad}) == 1
-        ):  # else a dtype is needed, or it is refused
+        if {p.dtype for p in module.parameters() if p.requires_grad} in ({torch.float32}, {torch.float64}):
             layout = Layout.of(module)
             layout.bind(module, layout.flatten(module))  # one vector for the module and x
         (self.objective,) = self.losses(1)  # the mean loss over the examples, at the model's weights

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import time
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from hessian.kappa.result import UNDEFINED, EffectiveRank, EffectiveRankProgress
 from hessian.kappa.settings import SCOUTS, Settings
 from hessian.operators.operator import Counted, Operator
 from hessian.operators.probes import probe
-from hessian.spectrum.forms import SphereForms
+from hessian.spectrum.forms import LARGE, SKETCH, SphereForms
 from hessian.spectrum.lanczos import Krylov, dot
 from hessian.spectrum.unseen_eigenvalues import UNLIKELY
 
@@ -44,6 +45,8 @@ LEAST_PROBES = 3  # the fewest that an interval rests on: each of them measures 
 BESIDE = 6
 """Vectors (d,) that an estimate holds at most beside the Lanczos vectors: a probe, five products of earlier ones in
 half of the digits, and two that a product with the Hessian works in (measured; the smoothed operator takes more)."""
+
+BESIDE_LARGE = 4  # the same from ``forms.LARGE`` elements on: what is kept of products is a sketch
 
 _PROBES_A_STEP = 4
 """While more than so many probes a step are needed, Lanczos goes on: a plateau may end at another outlier."""
@@ -177,13 +180,11 @@ class _Run:
         if Hu is not None:
             own = self.forms is self.operator
             Hu = self.krylov.complement_of_product_(Hu) if own else self.krylov.complement_(Hu)
-        self.sampled.add(form, u, Hu)
+        self.sampled.add(form, u, Hu, partial(self._z, PROBES))
 
     def _beside(self, index: int) -> Tensor:
         """Probe number ``index`` of the complement: ‖u‖² = n, its dimension, so E[uuᵀ] = P and E[uᵀHu] = tr(PHP)."""
-        u = self.krylov.complement_(self._z(PROBES, index))
-        u *= math.sqrt(self.sampled.n) / (math.sqrt(dot(u, u)) or 1.0)
-        return u
+        return self.sampled.on_sphere_(self.krylov.complement_(self._z(PROBES, index)))
 
     def _z(self, stage: int, index: int) -> Tensor:
         return probe(self.operator, self.settings.seed, stage, index)
@@ -535,8 +536,9 @@ class _Run:
     def restore(self, tensors: dict[str, Tensor], values: SavedEstimate) -> None:
         """Go on from a ``state``."""
         for name, own in tensors.items():
-            fits = own.shape == (self.operator.d,) or not name.startswith(("scout.", "image."))
-            require(fits, f"{name} in the checkpoint", f"have shape ({self.operator.d},)", tuple(own.shape))
+            kept = SKETCH if name.startswith("image.") and self.operator.d >= LARGE else self.operator.d
+            fits = own.shape == (kept,) or not name.startswith(("scout.", "image."))
+            require(fits, f"{name} in the checkpoint", f"have shape ({kept},)", tuple(own.shape))
         self.krylov.restore(tensors, values.krylov)
         names = sorted(name for name in tensors if name.startswith("scout."))
         scouts = [tensors[name].to(self.operator.device) for name in names]

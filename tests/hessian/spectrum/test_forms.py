@@ -23,7 +23,7 @@ def sphere(values: Tensor, count: int, generator: torch.Generator) -> SphereForm
         u = torch.randn(len(values), generator=generator, dtype=torch.float64)
         u *= math.sqrt(len(values)) / float(u.norm())
         product = values * u if forms.wants_products else None
-        forms.add(float(u @ (values * u)), u, product)
+        forms.add(float(u @ (values * u)), u, product, lambda j: u)
     return forms
 
 
@@ -82,7 +82,7 @@ def test_the_state_brings_everything_back() -> None:
         generator.manual_seed(4)
         for _ in range(4):
             u = torch.randn(40, generator=generator, dtype=torch.float64)
-            forms.add(float(u @ (values * u)), u, values * u if forms.wants_products else None)
+            forms.add(float(u @ (values * u)), u, values * u if forms.wants_products else None, lambda j: u)
     assert one.interval(0.9) == other.interval(0.9)
     assert len(one.pairs) == PRODUCTS * (PRODUCTS - 1) / 2
     assert not one.state()[0]
