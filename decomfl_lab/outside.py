@@ -377,6 +377,7 @@ class SavedEstimate(Struct, frozen=True):
     seconds: Annotated[float, Meta(ge=0)]
     fine: Number | None = None  # of walks: the truncation at which they end, and what each depth would cost
     costs: list[tuple[Number, Number]] = []
+    basis: Whole | None = None  # the most Lanczos vectors
 
 
 FILES: dict[str, type] = {

@@ -82,7 +82,7 @@ class SphereForms:
         self.pairs: list[tuple[float, float, float]] = []
         self._images: list[Tensor] = []  # y_i/‖y_i‖ or its sketch, as long as there are pairs to come
         self._lengths: list[float] = []  # ‖y_i‖
-        self._ahead: list[list[float]] = []  # of y_i that are sketched: their dots with the z_j to come
+        self._dots: list[list[float]] = []  # of y_i that are sketched: their dots with the z_j to come
         self._scale = 1.0  # u/Pz of the last probe
 
     @property
@@ -115,7 +115,7 @@ class SphereForms:
         last = sketch(y) if sketched and self._images else y
         for i, (image, length, other) in enumerate(zip(self._images, self._lengths, self.squares, strict=True)):
             if sketched:
-                a, b = self._scale * self._ahead[i].pop(0), dot(last, image)
+                a, b = self._scale * self._dots[i].pop(0), dot(last, image)
             else:
                 a, b = coefficients([u, y], image)
             self.pairs.append((length * a, length * b, square * other))
@@ -127,9 +127,9 @@ class SphereForms:
             y.div_(length)
             self._images.append(sketch(y) if sketched else y.to(_HALF[y.dtype]))
             if sketched:
-                self._ahead.append([dot(drawn(j), y) for j in range(number, PRODUCTS)])
+                self._dots.append([dot(drawn(j), y) for j in range(number, PRODUCTS)])
         else:
-            self._images, self._lengths, self._ahead = [], [], []
+            self._images, self._lengths, self._dots = [], [], []
 
     @property
     def measured(self) -> int:
@@ -192,11 +192,11 @@ class SphereForms:
     def state(self) -> tuple[dict[str, Tensor], SavedForms]:
         """Tensors and values that ``restore`` brings back."""
         tensors = {f"image.{i}": image for i, image in enumerate(self._images)}
-        return tensors, SavedForms(self.n, self.values, self.squares, self.pairs, self._lengths, ahead=self._ahead)
+        return tensors, SavedForms(self.n, self.values, self.squares, self.pairs, self._lengths, ahead=self._dots)
 
     def restore(self, tensors: dict[str, Tensor], values: SavedForms, device: torch.device) -> None:
         """Become what this ``state`` is of, to the bit."""
         self.n, self.values, self.squares = values.n, values.values, values.squares
-        self.pairs, self._lengths, self._ahead = values.pairs, values.lengths, values.ahead
+        self.pairs, self._lengths, self._dots = values.pairs, values.lengths, values.ahead
         names = sorted(name for name in tensors if name.startswith("image."))
         self._images = [tensors[name].to(device) for name in names]
