@@ -4,6 +4,8 @@ import math
 import os
 import platform
 import re
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -76,6 +78,27 @@ def free_memory(device: torch.device) -> int | None:
     own = [each for each in segments if each.get("segment_pool_id", (0, 0)) != (0, 0)]
     private: int = sum(each["total_size"] - each["allocated_size"] for each in own)
     return free + idle - private
+
+
+def available_memory(device: torch.device) -> int | None:
+    """Bytes that may still be taken: of a GPU what is free, else what Linux has, and the process's control group.
+
+    What files fill (page cache) is free. None where the system tells neither.
+    """
+    if device.type != "cpu":
+        return free_memory(device)
+    found = []
+    with suppress(OSError, ValueError, KeyError):
+        told = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        found.append(1024 * int(told["MemAvailable"].split()[0]))
+    # version 2 of control groups, and version 1
+    for folder, names in (("", ("max", "current")), ("memory", ("limit_in_bytes", "usage_in_bytes"))):
+        group = Path("/sys/fs/cgroup", folder)
+        with suppress(OSError, ValueError, KeyError):  # without a limit it is "max"
+            limit, used = (int((group / f"memory.{name}").read_text()) for name in names)
+            told = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+            found.append(limit - used + int(told["inactive_file"]))
+    return min(found, default=None)
 
 
 def room(device: torch.device) -> float:

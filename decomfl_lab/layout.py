@@ -1,5 +1,6 @@
 """Where each parameter of a module lies in the flat vector x."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -7,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from decomfl_lab.errors import InputError, require
+
+ALIGNMENT = 64  # bytes at whose multiples vectors begin, as torch's do: that decides the last bits of sums
 
 MODULE = "be a torch.nn.Module (of a fitted net of skorch its module_)"
 
@@ -18,6 +21,24 @@ def require_trainable(module: nn.Module) -> None:
     holds = any(p.requires_grad for p in parameters)
     if not holds:
         raise InputError(f"module must have trainable parameters, got a {type(module).__name__} with {lack}")
+
+
+def vector_of(parameters: Sequence[Tensor], dtype: torch.dtype) -> Tensor | None:
+    """The vector (d,) that all parameters are views of, one after another, as ``Layout.bind`` leaves them; else None.
+
+    It is a view of their memory, too: what is written to them is written to it.
+    """
+    first = parameters[0].detach()
+    if first.layout != torch.strided or first.is_inference() or first.data_ptr() % ALIGNMENT:
+        return None
+    storage, start = first.untyped_storage().data_ptr(), first.storage_offset()
+    end = start
+    for p in parameters:
+        plain = p.dtype == dtype and p.layout == torch.strided and p.is_contiguous() and p.numel() > 0
+        if not plain or p.untyped_storage().data_ptr() != storage or p.storage_offset() != end:
+            return None
+        end += p.numel()
+    return first.as_strided((end - start,), (1,), start)
 
 
 @dataclass(frozen=True)

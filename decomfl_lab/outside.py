@@ -353,6 +353,7 @@ class SavedForms(Struct, frozen=True):
     lengths: list[Number]
     walks: list[tuple[list[Number], list[Number]]] = []
     noise: Number = 0.0
+    ahead: list[list[Number]] = []  # of products that are sketched: their dots with the probes to come
 
     def __post_init__(self) -> None:
         require(self.n > 0 or not (self.values or self.walks), "n", "be at least 1 where there are values", self.n)
@@ -376,6 +377,7 @@ class SavedEstimate(Struct, frozen=True):
     seconds: Annotated[float, Meta(ge=0)]
     fine: Number | None = None  # of walks: the truncation at which they end, and what each depth would cost
     costs: list[tuple[Number, Number]] = []
+    basis: Whole | None = None  # the most Lanczos vectors
 
 
 FILES: dict[str, type] = {

@@ -31,7 +31,7 @@ from decomfl_lab.objectives.function import Function, Piece, enabled
 from decomfl_lab.objectives.needs import Calls
 from decomfl_lab.objectives.trees import mapped, tensors
 from decomfl_lab.objectives.trial import FAR, Trial, refuse
-from decomfl_lab.objectives.vectors import BLOCK, add_, length, moved, relative
+from decomfl_lab.objectives.vectors import BLOCK, add_, inner, length, moved, relative
 from decomfl_lab.plugins import taking
 
 AGREES = 1e-2
@@ -413,7 +413,7 @@ class OutputComparison(Comparison):
         middle = self.middle(outputs.clone(), along, piece)
         if own is not None:
             form = along.double().flatten() @ middle.double().flatten()
-            self._add(FORMS, piece.share, self.v.double() @ own.double(), form)
+            self._add(FORMS, piece.share, form.new_tensor(inner(self.v, own)), form)
         self._by_differences(partial(self._compare, piece, outputs, along, middle))
         return own
 

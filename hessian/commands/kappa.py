@@ -25,7 +25,7 @@ from decomfl_lab.language.tasks import TASKS
 from decomfl_lab.options import MOST_THREADS, TRUST_CODE, option
 from decomfl_lab.plugins import is_own
 from decomfl_lab.tables import table_beside
-from hessian.kappa.settings import Settings
+from hessian.kappa.settings import Settings, span
 from hessian.operators.options import HOW, MODEL, OTHERS, CurvatureOptions
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ _HELP = table_beside(__name__, "kappa.toml")
 TRACES = ("probes", "gauss-newton", "exact")
 
 FORETOLD = 10  # products from which on the number that is needed, and the time, are foretold well enough to say so
+FORECAST = 1 << 20  # parameters from which on memory and time are forecast
 LONG = 0.2  # hours from which on the time is told
 
 
@@ -125,6 +126,7 @@ class KappaOptions:
     other: OtherOptions
     split_sample: bool = option(False, _HELP["split_sample"], HOW)
     density_products: int | None = option(None, _HELP["density_products"], HOW)
+    within: str | None = option(None, _HELP["within"])
     device: str = option("cpu", _HELP["device"])
     threads: int = option(1, _HELP["threads"], HOW, ge=1, le=MOST_THREADS)
     checkpoint: Path | None = option(None, _HELP["checkpoint"])
@@ -154,7 +156,9 @@ class KappaOptions:
         walked = part == "signed" or (other in ("", "by_layer") and self.matrix.trace == "probes")
         require(walked, "part", f"be signed with {other or f'trace {self.matrix.trace}'}", part)
         drawn = ("plot",) if other != "by_layer" else ()
-        for name in (*drawn, "checkpoint", "density_products", "split_sample"):
+        if self.within is not None:
+            span(self.within)
+        for name in (*drawn, "checkpoint", "density_products", "split_sample", "within"):
             asked = getattr(self, name)
             require(not other or not asked, name, f"stay unset with {other}, which has none", asked)
         if self.plot is not None:
@@ -254,7 +258,10 @@ class _Measured:
 
     def __init__(self, options: KappaOptions) -> None:
         """The model is trained here first, if that is asked for."""
+        import torch
+
         from decomfl_lab.devices import describe, find_device
+        from decomfl_lab.layout import Layout
         from decomfl_lab.models.registry import num_parameters
         from decomfl_lab.provenance import provenance
         from hessian.trained_models import scale_of
@@ -263,7 +270,10 @@ class _Measured:
         place, whiten = find_device(options.device), options.matrix.whiten
         s = None if whiten is None else scale_of(whiten, trust_code=options.source.trusted)
         self.trained = _trained(options.source, options.settings.seed, place)
-        self.trained.module.to(place)
+        module = self.trained.module.to(place)
+        if {p.dtype for p in module.parameters() if p.requires_grad} in ({torch.float32}, {torch.float64}):
+            layout = Layout.of(module)
+            layout.bind(module, layout.flatten(module))  # one vector for the module and x
         (self.objective,) = self.losses(1)  # the mean loss over the examples, at the model's weights
         # What the numbers belong to.
         where = provenance(self.trained.dataset)
@@ -364,15 +374,20 @@ class _Measured:
 
     def effective_rank(self, bars: RunBars) -> hessian.EffectiveRank:
         """κ, with a bar of the products."""
+        from hessian.kappa.forecast import memory_of_an_estimate
+
         settings, trace = self.options.settings, self.options.matrix.trace
         plain = self.curvature.inner if isinstance(self.curvature, hessian.WhitenedOperator) else self.curvature
         twin = scaled = None  # the Gauss-Newton matrix, where it has the trace of the Hessian
         if trace != "probes" and isinstance(plain, hessian.HessianOperator):
             twin = hessian.trace_operator(plain)
             scaled = twin if self.s is None else hessian.WhitenedOperator(twin, self.s)
+        if self.objective.d >= FORECAST:
+            print(memory_of_an_estimate(self.curvature, settings), file=sys.stderr)
         return hessian.effective_rank(
             self.curvature,
             **self.options.asked,
+            within=None if self.options.within is None else span(self.options.within),
             checkpoint=self.options.checkpoint,
             on_progress=_Progress(settings, self.objective.d, bars),
             trace_operator=scaled if trace == "gauss-newton" else None,
@@ -402,11 +417,21 @@ class _Progress:
 
     def __init__(self, settings: Settings, d: int, bars: RunBars) -> None:
         self.settings, self.d, self.bars = settings, d, bars
+        self.first: tuple[int, float] | None = None
+        self.forecast = False  # whether time is forecast
         self.told, self.began, self.logger = False, time.monotonic(), logging.getLogger("decomfl_lab")
 
     def __call__(self, at: hessian.EffectiveRankProgress) -> None:
         """Show where the estimate stands."""
         settings, products = self.settings, self.settings.products
+        if self.first is None:
+            self.first = at.products, time.monotonic()  # it is tried, and takes longer
+        elif self.d >= FORECAST and not self.forecast:
+            from hessian.kappa.forecast import time_of_an_estimate
+
+            self.forecast, (first, since) = True, self.first
+            pace = (time.monotonic() - since) / (at.products - first)
+            print(time_of_an_estimate(pace, settings, self.d), file=sys.stderr)
         hours = (time.monotonic() - self.began) / 3600 * min(products or 0, self.d) / at.products
         if at.products == FORETOLD and hours > LONG:
             self.logger.warning(f"{products:,} products take about {hours:.1f} hours at the pace of the first")

@@ -1,16 +1,17 @@
 """``hessian.effective_rank``: κ of a model, a loss and data."""
 
 import dataclasses
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Unpack
 
 from decomfl_lab.datasets.batches import Data
-from decomfl_lab.errors import known_options, require
+from decomfl_lab.errors import known_options, require, require_finite_positive
 from decomfl_lab.objectives.batch_loss import LossFunction
 from decomfl_lab.objectives.function import enabled
 from decomfl_lab.outside import SavedEstimate
-from hessian.kappa.estimation import BESIDE, _Run
+from hessian.kappa.estimation import _Run
 from hessian.kappa.parts import PartRun
 from hessian.kappa.result import EffectiveRank, EffectiveRankProgress
 from hessian.kappa.settings import Settings
@@ -19,7 +20,6 @@ from hessian.operators.options import CurvatureKeywords
 from hessian.operators.selection import Source, curvature
 from hessian.operators.whitening import WhitenedOperator
 from hessian.resumption import Checkpoint
-from hessian.spectrum.lanczos import require_room
 
 
 @known_options
@@ -39,6 +39,7 @@ def effective_rank(
     trace: float | None = None,
     max_basis: int | None = Settings.max_basis,
     part: str = Settings.part,
+    within: float | None = None,
     **options: Unpack[CurvatureKeywords],
 ) -> EffectiveRank:
     """κ = tr(H)/‖H‖₂ with a confidence interval, by Lanczos and probes of what Lanczos left.
@@ -81,16 +82,18 @@ def effective_rank(
         trace: tr(H) where it is known (``gauss_newton_trace``): then there are only Lanczos steps, until ‖H‖₂ is
             known to rtol/5, or ``products`` of them, and the interval is that of ‖H‖₂ alone.
         max_basis: The most Lanczos vectors to keep, at least 4, where memory is short: probes take over after so many
-            steps. Where the trace is known, Lanczos goes on by thick restarts. None: as many as the products allow.
+            steps. Where the trace is known, Lanczos goes on by thick restarts. None: as many as the products allow, and
+            the free memory has room for (``reason`` says where it has not).
         part: κ of which part: "signed", tr(H)/‖H‖₂; "positive", Σ max(λ, 0)/λ_max, which Assumption 4 needs (one matrix
             above every Hessian of a ball is above their positive parts); or "absolute", Σ|λ|/‖H‖₂. The last two take
             walks of several products in place of each probe (``PartRun``), and their interval has room for what those
             do not tell: about 60 products for ± 20 % of a language model's.
+        within: The most seconds to spend, from now on. They become the most products, by the time of the first ones, so
+            that the interval is valid; a run that goes on has its own.
         options: Which matrix, of which parameters, in which dtype: those of ``curvature``. ``whiten`` is about
             ``trace_operator`` and ``trace`` too.
 
-    **Memory.** At most ``max_basis`` + ``BESIDE`` vectors (d,) are alive at a time, beside the module, x, and the
-    graphs and activations of the pieces of the data.
+    **Memory.** See ``estimation.held``; graphs and activations of the pieces of the data come beside it.
 
     Returns:
         κ, its interval and all that it is made of. Where the interval asked for is not reached, ``reached`` is
@@ -102,6 +105,9 @@ def effective_rank(
 
     Source: Krylov-aware deflation: Chen and Hallman 2023; κ: DeComFL, Assumption 4.
     """
+    began = time.perf_counter()
+    if within is not None:
+        require_finite_positive("within", within)
     operator, whiten = curvature(model, loss, data, **options), options.get("whiten")
     settings = Settings(rtol, confidence, max_products, products, seed, trace, max_basis, part)
     if part != "signed":
@@ -113,9 +119,6 @@ def effective_rank(
         trace_operator = as_operator(trace_operator)
         require(trace_operator.d == operator.d, "trace_operator", f"have dimension {operator.d}", trace_operator.d)
         trace_operator = trace_operator if whiten is None else WhitenedOperator(trace_operator, whiten)
-    # Only where no probes follow does Lanczos go on by restarts once the basis is full.
-    restarts = trace is not None and settings.basis < settings.limit
-    require_room(operator, settings.basis, BESIDE, restarts=restarts)
     with enabled():
         # Without negative eigenvalues all parts are one, and the signed one takes the fewest products.
         walks = part != "signed" and not operator.semidefinite
@@ -125,6 +128,8 @@ def effective_rank(
             run.restore(*state)
         while not run.finished:
             run.advance()
+            if within is not None:
+                run.keep_within(began + within - time.perf_counter())
             file.save(run.state, last=run.finished)
             if on_progress is not None:
                 on_progress(run.progress())

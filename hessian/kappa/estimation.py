@@ -3,6 +3,8 @@
 import dataclasses
 import math
 import time
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,8 +20,8 @@ from hessian.kappa.result import UNDEFINED, EffectiveRank, EffectiveRankProgress
 from hessian.kappa.settings import SCOUTS, Settings
 from hessian.operators.operator import Counted, Operator
 from hessian.operators.probes import probe
-from hessian.spectrum.forms import SphereForms
-from hessian.spectrum.lanczos import Krylov, dot
+from hessian.spectrum.forms import LARGE, SKETCH, SphereForms
+from hessian.spectrum.lanczos import Krylov, basis_that_fits, dot, require_room
 from hessian.spectrum.unseen_eigenvalues import UNLIKELY
 
 Array = NDArray[np.float64]
@@ -45,6 +47,8 @@ BESIDE = 6
 """Vectors (d,) that an estimate holds at most beside the Lanczos vectors: a probe, five products of earlier ones in
 half of the digits, and two that a product with the Hessian works in (measured; the smoothed operator takes more)."""
 
+BESIDE_LARGE = 4  # the same from ``forms.LARGE`` elements on: what is kept of products is a sketch
+
 _PROBES_A_STEP = 4
 """While more than so many probes a step are needed, Lanczos goes on: a plateau may end at another outlier."""
 
@@ -62,12 +66,22 @@ class _Run:
     which = "magnitude"  # what κ is a quotient by: the largest magnitude of an eigenvalue, or the largest eigenvalue
     least_probes = LEAST_PROBES
     cost = 1  # the products of a probe, about
+    beside, beside_large = BESIDE, BESIDE_LARGE
 
     def __init__(self, operator: Operator, settings: Settings, trace_operator: Operator | None) -> None:
         self.settings = settings
         self.operator = Counted(operator)
         self.forms = self.operator if trace_operator is None else Counted(trace_operator)
-        self.krylov = Krylov(self.operator, settings.seed, None if settings.trace is None else settings.max_basis)
+        # Only where no probes follow does Lanczos go on by restarts once the basis is full.
+        known, beside = settings.trace is not None, self.beside if operator.d < LARGE else self.beside_large
+        if settings.max_basis is None:
+            self.basis = basis_that_fits(operator, settings.basis, beside, restarts=known)
+        else:
+            self.basis = settings.basis
+        self.short = self.basis < settings.basis  # whether free memory bounds the basis
+        bounded = known and self.basis < settings.limit
+        require_room(operator, self.basis, beside, restarts=bounded)
+        self.krylov = Krylov(self.operator, settings.seed, self.basis if bounded else None)
         self.scouts: list[tuple[Tensor, Tensor]] = []  # Pz₀ and PHz₀ of each
         self.predicted: list[tuple[float, float]] = []  # after each step: variance of a probe, trace
         self.deflated = False  # whether Lanczos is over
@@ -78,6 +92,8 @@ class _Run:
         self.beyond: list[float] = []  # after each step: how far above θ, relative to it, ‖H‖₂ may be
         self.excluded = False  # whether a grossly larger one is as good as excluded
         self._norms: tuple[int, Array, Array] | None = None  # steps, and ‖H‖₂ as a distribution after them
+        self.hurried = False  # whether time bounds the products
+        self._paced: tuple[int, float] | None = None  # the products after the first of this process, and the time then
         self._started = time.perf_counter()
 
     # What happens next
@@ -86,6 +102,29 @@ class _Run:
     def products(self) -> int:
         """The number spent so far, on both operators."""
         return self.operator.products + (self.forms.products if self.forms is not self.operator else 0)
+
+    @property
+    def pace(self) -> float | None:
+        """Seconds of a product, by all here but the first, which is tried; None where there are none."""
+        first, since = self._paced or (self.products, 0.0)
+        return (time.perf_counter() - since) / (self.products - first) if self.products > first else None
+
+    @property
+    def _samples(self) -> int:
+        """Products spent on samples."""
+        return len(self.sampled.values)
+
+    def keep_within(self, seconds: float) -> None:
+        """Allow no more products than go into the seconds that are left, at the pace of all but the first."""
+        if (pace := self.pace) is None:
+            return
+        # An interval rests on a few samples, and before the first there is one step more.
+        least = 0 if self.settings.trace is not None else LEAST_PROBES + (not self.deflated) - self._samples
+        most = max(SCOUTS + 4, self.products + max(least, int(seconds / pace), 0))
+        if most < self.settings.limit:
+            fixed = None if self.settings.products is None else most
+            self.settings = dataclasses.replace(self.settings, max_products=most, products=fixed)
+            self.hurried = True
 
     @property
     def finished(self) -> bool:
@@ -116,6 +155,11 @@ class _Run:
 
     def advance(self) -> None:
         """Spend one product, or one probe."""
+        self._advance()
+        if self._paced is None:
+            self._paced = self.products, time.perf_counter()  # the first one is tried, and tells no pace
+
+    def _advance(self) -> None:
         # Scouts come first: their products Hz₀ must be there before Lanczos takes its vectors out of them.
         scouting = self.settings.products is None and self.settings.trace is None and not self.krylov.steps
         if scouting and len(self.scouts) < SCOUTS:
@@ -177,13 +221,11 @@ class _Run:
         if Hu is not None:
             own = self.forms is self.operator
             Hu = self.krylov.complement_of_product_(Hu) if own else self.krylov.complement_(Hu)
-        self.sampled.add(form, u, Hu)
+        self.sampled.add(form, u, Hu, partial(self._z, PROBES))
 
     def _beside(self, index: int) -> Tensor:
         """Probe number ``index`` of the complement: ‖u‖² = n, its dimension, so E[uuᵀ] = P and E[uᵀHu] = tr(PHP)."""
-        u = self.krylov.complement_(self._z(PROBES, index))
-        u *= math.sqrt(self.sampled.n) / (math.sqrt(dot(u, u)) or 1.0)
-        return u
+        return self.sampled.on_sphere_(self.krylov.complement_(self._z(PROBES, index)))
 
     def _z(self, stage: int, index: int) -> Tensor:
         return probe(self.operator, self.settings.seed, stage, index)
@@ -199,7 +241,7 @@ class _Run:
         if settings.trace is not None:  # only θ is wanted, to which no probe adds anything
             done = self.excluded and self._reach(*self._interval()) <= settings.rtol / 5
             return k >= settings.limit or (settings.products is None and done)
-        if k >= settings.basis:
+        if k >= self.basis:
             return True
         if settings.products is not None:
             # Two thirds of the budget at most, so that three probes are left, and four where half of it pays for them.
@@ -470,7 +512,7 @@ class _Run:
             rtol=self.settings.rtol,
             reached=reached,
             needed=self._needed_in_all(),
-            reason=f"{self._outcome(reached)}; {_signs(lanczos)}",
+            reason="; ".join(filter(None, (self._outcome(reached), *self._ends(), _signs(lanczos)))),
             seed=self.settings.seed,
             dtype=str(self.operator.dtype).removeprefix("torch."),
             seconds=self.seconds + time.perf_counter() - self._started,
@@ -494,13 +536,20 @@ class _Run:
             if self.krylov.ended is not None:  # the space of the start vector is whole: it sees no more than it has
                 told = "its start vector sees no more than rounding; take float64, or another seed"
                 return f"not within {share}: ‖H‖₂ may be {beyond:.2g} larger; {told}"
-            full = self.krylov.steps == self.settings.max_basis
+            full = self.krylov.steps == self.basis and (self.short or self.basis == self.settings.max_basis)
             return f"not within {share}: ‖H‖₂ may be {beyond:.2g} larger; allow more than " + (
-                f"{self.settings.max_basis} Lanczos vectors" if full else f"{self.settings.limit} products"
+                f"{self.basis} Lanczos vectors" if full else f"{self.settings.limit} products"
             )
         needed = self._needed_in_all()
         more = self._wanting() if needed is None else f": about {needed} would be needed"
         return f"not within {share} of κ after {self.products} products{more}"
+
+    def _ends(self) -> Iterator[str]:
+        """What the machine, and not the settings, decided."""
+        if self.short and self.krylov.steps >= self.basis:
+            yield f"the memory that was free has room for {plural(self.basis, 'Lanczos vector')}"
+        if self.hurried:
+            yield f"the time that was allowed is that of {plural(self.settings.limit, 'product')}"
 
     def _wanting(self) -> str:
         """What makes the interval wide, where no number of products is foretold."""
@@ -530,13 +579,15 @@ class _Run:
             sampled=sampled,
             history=self.history,
             seconds=self.seconds + time.perf_counter() - self._started,
+            basis=self.basis,
         )
 
     def restore(self, tensors: dict[str, Tensor], values: SavedEstimate) -> None:
         """Go on from a ``state``."""
         for name, own in tensors.items():
-            fits = own.shape == (self.operator.d,) or not name.startswith(("scout.", "image."))
-            require(fits, f"{name} in the checkpoint", f"have shape ({self.operator.d},)", tuple(own.shape))
+            kept = SKETCH if name.startswith("image.") and self.operator.d >= LARGE else self.operator.d
+            fits = own.shape == (kept,) or not name.startswith(("scout.", "image."))
+            require(fits, f"{name} in the checkpoint", f"have shape ({kept},)", tuple(own.shape))
         self.krylov.restore(tensors, values.krylov)
         names = sorted(name for name in tensors if name.startswith("scout."))
         scouts = [tensors[name].to(self.operator.device) for name in names]
@@ -547,6 +598,9 @@ class _Run:
         self.excluded, self.deflated, self.inside = values.excluded, values.deflated, values.inside
         self.sampled.restore(tensors, values.sampled, self.operator.device)
         self.seconds = values.seconds
+        if values.basis is not None:
+            self.basis, self.short = values.basis, values.basis < self.settings.basis
+            self.krylov.max_basis = self.basis if self.settings.trace is not None else None
 
 
 def _next(values: list[float]) -> float:

@@ -31,6 +31,7 @@ class PartRun(_Run):
 
     least_probes = 1
     cost = 8
+    beside_large = _Run.beside + 1  # of a walk there are two vectors, and the noise of products takes two more
 
     def __init__(self, operator: Operator, settings: Settings) -> None:
         self.which = "largest" if settings.part == "positive" else "magnitude"
@@ -48,11 +49,15 @@ class PartRun(_Run):
         return self.sampled
 
     @property
+    def _samples(self) -> int:
+        return sum(len(walk.alphas) for walk in self.walks.walks)
+
+    @property
     def finished(self) -> bool:
         """See ``_Run``."""
         if not self.deflated or self.krylov.following is None:
             return self.deflated
-        if self.settings.products is None and (not self._norm_will_do or self._narrow()):
+        if self.settings.products is None and self.sampled.values and (not self._norm_will_do or self._narrow()):
             return True
         return self._affordable < 1
 

@@ -1,15 +1,17 @@
 """What decides an estimate of κ, without torch: for Python and for the command alike."""
 
 import math
+import re
 from dataclasses import dataclass
 
-from decomfl_lab.errors import require, require_int
+from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.options import option, require_options
 from hessian.operators.options import HOW
 
 SCOUTS = 1  # probes that choose the number of steps: the fewer, the cheaper, and two are no better
 PARTS = ("signed", "positive", "absolute")
 FINEST = 1e-12  # the least ``rtol``: numbers of 64 bits are no finer
+_SPANS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 COARSEST = 1e3  # the largest: who asks for less asks for nothing
 
 
@@ -29,7 +31,10 @@ class Settings:
     seed: int = option(0, "The seed of the random vectors, and of a model trained here.", ge=0, le=2**64 - 1)
     trace: float | None = None
     max_basis: int | None = option(
-        None, "Lanczos vectors kept at most, where memory is short. [default: what the products need]", HOW, ge=4
+        None,
+        "Lanczos vectors kept at most, where memory is short. [default: what the products need and memory holds]",
+        HOW,
+        ge=4,
     )
     part: str = option(
         "signed",
@@ -66,3 +71,19 @@ class Settings:
         from scipy.special import ndtri
 
         return float(ndtri(0.5 + self.confidence / 2))
+
+
+def span_words(seconds: float) -> str:
+    """A time: 45 s, 12 min, 3.2 h."""
+    for unit in ("s", "min"):
+        if seconds < 90 * _SPANS[unit]:
+            return f"{seconds / _SPANS[unit]:.2g} {unit}"
+    return f"{seconds / _SPANS['h']:.2g} h"
+
+
+def span(text: str) -> float:
+    """The seconds of 90s, 30min or 1.5h; InputError for anything else."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|h)", text)
+    if found is None or not float(found[1]):
+        raise InputError(f"within must be a time above 0 as 90s, 30min or 1.5h, got {text!r}")
+    return float(found[1]) * _SPANS[found[2]]

@@ -10,11 +10,10 @@ from decomfl_lab.errors import known_options, plural
 from decomfl_lab.objectives.batch_loss import LossFunction
 from decomfl_lab.objectives.function import enabled
 from hessian.estimate import Jsonable, to_its_width
-from hessian.kappa.estimation import BESIDE, Array, _Run
+from hessian.kappa.estimation import Array, _Run
 from hessian.kappa.settings import Settings
 from hessian.operators.options import CurvatureKeywords
 from hessian.operators.selection import Source, curvature
-from hessian.spectrum.lanczos import require_room
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +87,6 @@ def trace(
     """
     operator = curvature(model, loss, data, **options)
     settings = Settings(rtol, confidence, max_products, products, seed, max_basis=max_basis)
-    require_room(operator, settings.basis, BESIDE)
     with enabled():
         run = _TraceRun(operator, settings, None)
         while not run.finished:

@@ -258,7 +258,7 @@ class _OutputOperator(_CurvatureOperator):
     def quad(self, v: Tensor) -> float:
         """VᵀJᵀMJv from Jv alone, by one forward pass with derivatives along v; accumulated in float64."""
         self._check(v)
-        total = self._decay * v.double().square().sum()
+        total = self._decay * v.double().square().sum() if self._decay else v.new_zeros((), dtype=torch.float64)
         with enabled(), self._differentiable(f"a quadratic form of the {self.name}"):
             if (trial := self._trial_along(v)) is not None:
                 for b, piece in enumerate(self.objective.pieces):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from decomfl_lab.datasets.batches import Data, batches_of, tell_draws
 from decomfl_lab.errors import THEIRS, InputError, brief, is_number, require, require_choice, require_int
-from decomfl_lab.layout import Layout, require_trainable
+from decomfl_lab.layout import Layout, require_trainable, vector_of
 from decomfl_lab.objectives.batch_loss import IGNORED, BatchLoss, Form, LossFunction
 from decomfl_lab.objectives.function import Function, Leaves, Piece, enabled
 from decomfl_lab.objectives.modules import prepared
@@ -50,6 +50,10 @@ class MeanLoss(Function):
     x are the module's trainable parameters, or some of them, tied weights once, in the module's order. The module is
     never changed: not its parameters, gradients, buffers or training flags. Parameters that are not part of x are used
     where they are, so the module must not be trained meanwhile; buffers are copied.
+
+    x is a copy, one vector (d,) more, unless the parameters are one vector already, as those of a run are: then x is
+    that vector, and changes with them. ``Layout.of(module).bind(module, Layout.of(module).flatten(module))`` makes
+    them one.
 
     Attributes:
         x: The parameters when this was made, (d,).
@@ -131,7 +135,8 @@ class MeanLoss(Function):
             require(one, "dtype of the module's parameters", rule, sorted(map(str, dtypes)))
             layout = Layout(tuple(chosen), tuple(p.shape for p in chosen.values()), dtypes.pop())
             super().__init__(module, measure, layout, devices.pop(), bound=False)
-            self.x = torch.cat([p.detach().reshape(-1).to(self.dtype) for p in chosen.values()])
+            own = vector_of(list(chosen.values()), self.dtype)
+            self.x = torch.cat([p.detach().reshape(-1).to(self.dtype) for p in chosen.values()]) if own is None else own
             self.fixed = {n: self.place(p.detach()) for n, p in module.named_parameters() if n not in chosen}
             self.buffers = {name: self.place(buffer.detach().clone()) for name, buffer in module.named_buffers()}
             for name, part in module.named_modules():

@@ -14,14 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from decomfl_lab.errors import InputError, is_number, require
+from decomfl_lab.layout import ALIGNMENT
 from decomfl_lab.objectives.trees import torch_tree
 from decomfl_lab.objectives.vectors import inner
 
 if TYPE_CHECKING:
     from decomfl_lab.layout import Layout
-
-
-ALIGNMENT = 64  # bytes at whose multiples vectors begin, as torch's do: that decides the last bits of sums
 
 
 def digest(text: str, tensor: Tensor | None = None) -> str:

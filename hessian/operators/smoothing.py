@@ -29,7 +29,7 @@ from torch import Tensor
 from decomfl_lab.errors import require, require_finite_positive, require_int
 from decomfl_lab.layout import Layout
 from decomfl_lab.objectives.derivatives import SLOPES, is_gradient
-from decomfl_lab.objectives.vectors import relative
+from decomfl_lab.objectives.vectors import inner, relative
 from hessian.operators.operator import Operator, digest
 from hessian.operators.probes import probe_at
 
@@ -138,7 +138,7 @@ class SmoothedOperator(Operator):
     def quad(self, v: Tensor) -> float:
         """See ``Operator``; 3S function values, or as ``matvec`` (``forward_quad``)."""
         if not self.forward_quad:
-            return float(v.double() @ self.matvec(v).double())
+            return inner(v, self.matvec(v))
         norm = float(v.double().norm())
         if norm == 0.0:
             return 0.0

@@ -12,7 +12,7 @@ from msgspec import structs
 from numpy.typing import NDArray
 from torch import Tensor
 
-from decomfl_lab.devices import free_memory
+from decomfl_lab.devices import available_memory, free_memory
 from decomfl_lab.errors import require, require_finite_positive, require_int
 from decomfl_lab.outside import SavedKrylov, SavedPoles
 from hessian.operators.matrices import as_operator
@@ -24,6 +24,9 @@ from hessian.spectrum.unseen_eigenvalues import Hidden, Pole
 Array = NDArray[np.float64]
 
 START = 1  # stage of the probes that Lanczos starts from, and starts again from when its space is invariant
+
+LEAST_BASIS = 4  # the fewest vectors that a basis may be bounded by
+_SHARE = 0.9  # of the memory that is left so much is taken at most without being told: graphs are not counted
 
 _FINE, _COARSE = 1 << 15, 1 << 17
 """Elements of a block on the CPU. Within one, sums are of the vectors' dtype, and beyond it float64: of 10⁶ terms of
@@ -405,9 +408,22 @@ def require_room(
     free = free_memory(operator.device)
     if free is None:
         return
-    # While a restart makes k/2 new vectors the k old ones are there too: 3/2 k must fit.
+    fit = _fitting(operator, free, beside, restarts=restarts)
     size = operator.d * operator.dtype.itemsize
-    fit = max(0, free // size - beside)
-    fit = 2 * fit // 3 if restarts else fit
     room = f"(vectors of {size / 2**30:.2f} GiB, {free / 2**30:.1f} GiB free on {operator.device})"
     require(min(basis, operator.d) <= fit, name, f"be at most {fit} {room}", basis)
+
+
+def basis_that_fits(operator: Operator, basis: int, beside: int, *, restarts: bool) -> int:
+    """``basis``, or as many vectors, at least 4, as there is memory for beside others, if the system tells."""
+    available = available_memory(operator.device)
+    if available is None or min(basis, operator.d) <= _fitting(operator, int(_SHARE * available), beside):
+        return basis
+    return max(LEAST_BASIS, _fitting(operator, int(_SHARE * available), beside, restarts=restarts))
+
+
+def _fitting(operator: Operator, free: int, beside: int, *, restarts: bool = False) -> int:
+    """How many vectors fit into so many bytes beside others."""
+    fit = max(0, free // (operator.d * operator.dtype.itemsize) - beside)
+    # While a restart makes k/2 new vectors the k old ones are there too: 3/2 k must fit.
+    return 2 * fit // 3 if restarts else fit

@@ -14,9 +14,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from decomfl_lab import InputError, noise
+from decomfl_lab.layout import Layout
 from decomfl_lab.noise import Distribution, derive_seed
 from decomfl_lab.objectives.descent import Descent
 from decomfl_lab.objectives.function import Slopes
+from hessian.kappa import estimation as estimation_module
+from hessian.kappa import forecast
 from hessian.kappa.effective_rank import effective_rank
 from hessian.kappa.estimation import BESIDE
 from hessian.kappa.function_values import forward_only
@@ -29,6 +32,7 @@ from hessian.operators.operator import BlockOperator, Operator
 from hessian.operators.options import CurvatureOptions
 from hessian.operators.probes import probe_at
 from hessian.operators.smoothing import SmoothedOperator
+from hessian.spectrum import forms as forms_module
 from hessian.spectrum import lanczos as krylov_module
 from hessian.spectrum.density import spectral_density
 from hessian.spectrum.diagonal import diagonal
@@ -145,17 +149,38 @@ def test_a_probe_made_in_its_place_has_the_bits_of_the_stream(distribution: Dist
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("asked", sampled([{"products": 20}, {"max_products": 20, "max_basis": 6}], 1))
-def test_an_estimate_holds_no_more_vectors_than_it_says(asked: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_estimate_holds_no_more_vectors_than_it_foretells(
+    large: bool, asked: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is alive, for d = 340,003, beside the module, x, the point and tiles, in vectors."""
     monkeypatch.setattr(krylov_module, "_BLOCKS", 1)
+    monkeypatch.setattr("decomfl_lab.objectives.vectors.BLOCK", 1 << 12)
+    for where in (forms_module, estimation_module, forecast):
+        monkeypatch.setattr(where, "LARGE", 1 if large else 1 << 20)
+        monkeypatch.setattr(where, "SKETCH", 1 << 12, raising=False)
     f = objective("cpu", hidden=10_000)
     operator = HessianOperator(f, cache=0)
     with Live(least=f.d // 4) as live:
         found = effective_rank(operator, **asked)
-    seen = live.most / (4 * f.d) - 2  # the module's own and x, which views of them show
-    # Products of probes are kept in half of the digits: with a small basis what is beside it is three vectors.
-    assert found.steps + 3 < seen <= found.steps + BESIDE + 0.5
+    seen, told = live.most / (4 * f.d), sum(forecast.held(operator, found.steps).values())
+    assert told - 1 < seen <= told + 1
+
+
+def test_x_is_the_modules_own_vector_where_it_has_one() -> None:
+    module, data = nn.Sequential(nn.Linear(8, 6), nn.Linear(6, 3)), (torch.randn(4, 8), torch.arange(4) % 3)
+    Layout.of(module).bind(module, own := Layout.of(module).flatten(module))
+    before = own.clone()
+    f = MeanLoss(module, cross_entropy, data)
+    assert f.x.data_ptr() == own.data_ptr()
+    bound = effective_rank(HessianOperator(f), products=9)
+    assert torch.equal(own, before)
+    module[1].bias.data = module[1].bias.data.clone()  # one elsewhere, and x is a copy
+    copied = MeanLoss(module, cross_entropy, data)
+    assert copied.x.data_ptr() != own.data_ptr()
+    assert effective_rank(HessianOperator(copied), products=9).interval == bound.interval
+    assert MeanLoss(module, cross_entropy, data, dtype=torch.float64).x.dtype == torch.float64
 
 
 def deep(part: type[nn.Module], *, trust: bool) -> HessianOperator:
@@ -203,8 +228,14 @@ def test_a_basis_that_does_not_fit_is_refused_with_the_number_that_does(monkeypa
     operator = rotated(np.linspace(1, 3, 400).tolist())
     size = operator.d * operator.dtype.itemsize
     monkeypatch.setattr(krylov_module, "free_memory", lambda device: size * (BESIDE + 10))
-    with pytest.raises(InputError, match=r"max_basis must be at most 10 .*GiB free on cpu\), got 134$"):
-        effective_rank(operator, seed=0)
+    monkeypatch.setattr(
+        krylov_module, "available_memory", lambda device: size * (BESIDE + 10) / krylov_module._SHARE + 1
+    )
+    with pytest.raises(InputError, match=r"max_basis must be at most 10 .*GiB free on cpu\), got 11$"):
+        effective_rank(operator, seed=0, max_basis=11)
+    found = effective_rank(operator, seed=0, products=40)
+    assert found.steps == 10
+    assert "the memory that was free has room for 10 Lanczos vectors" in found.reason
     assert effective_rank(operator, seed=0, max_basis=10, products=40).steps == 10
     with pytest.raises(InputError, match="at most 8 "):
         lanczos(operator, steps=100, seed=0, max_basis=9)

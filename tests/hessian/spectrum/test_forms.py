@@ -5,8 +5,10 @@ import math
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from hessian.spectrum import forms as forms_module
 from hessian.spectrum.forms import PRODUCTS, SphereForms
 
 SPECTRA = {
@@ -23,7 +25,7 @@ def sphere(values: Tensor, count: int, generator: torch.Generator) -> SphereForm
         u = torch.randn(len(values), generator=generator, dtype=torch.float64)
         u *= math.sqrt(len(values)) / float(u.norm())
         product = values * u if forms.wants_products else None
-        forms.add(float(u @ (values * u)), u, product)
+        forms.add(float(u @ (values * u)), u, product, torch.zeros)
     return forms
 
 
@@ -82,10 +84,30 @@ def test_the_state_brings_everything_back() -> None:
         generator.manual_seed(4)
         for _ in range(4):
             u = torch.randn(40, generator=generator, dtype=torch.float64)
-            forms.add(float(u @ (values * u)), u, values * u if forms.wants_products else None)
+            forms.add(float(u @ (values * u)), u, values * u if forms.wants_products else None, torch.zeros)
     assert one.interval(0.9) == other.interval(0.9)
     assert len(one.pairs) == PRODUCTS * (PRODUCTS - 1) / 2
     assert not one.state()[0]
+
+
+def test_sketches_and_probes_to_come_stand_for_whole_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forms_module, "SKETCH", 1 << 10)
+    generator, values = torch.Generator().manual_seed(6), torch.linspace(-1, 1, 5000).double() ** 3
+    drawn = torch.randn(PRODUCTS, 5000, generator=generator, dtype=torch.float64)
+
+    def pairs(large: int) -> NDArray[np.float64]:
+        monkeypatch.setattr(forms_module, "LARGE", large)
+        forms = SphereForms(5000)
+        for z in drawn:
+            forms.add(float((u := forms.on_sphere_(z.clone())) @ (values * u)), u, values * u, drawn.__getitem__)
+        return np.array(forms.pairs)
+
+    whole, sketched = pairs(1 << 20), pairs(1)
+    np.testing.assert_allclose(sketched[:, 0], whole[:, 0], atol=1e-6 * abs(whole[:, 0]).max())
+    lengths = np.sqrt(whole[:, 2])
+    assert 0 < abs(sketched[:, 1] - whole[:, 1]).max() < 4 / 32 * lengths.max()
+    monkeypatch.setattr(forms_module, "derive_seed", lambda *at: 0)  # all blocks meet with one sign: no sketch
+    assert abs(forms_module.sketch(torch.ones(5000)).square().sum() / 5000 - 1) > 1
 
 
 @pytest.mark.parametrize("name", SPECTRA)
