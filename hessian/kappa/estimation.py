@@ -18,6 +18,7 @@ from hessian.kappa.result import UNDEFINED, EffectiveRank, EffectiveRankProgress
 from hessian.kappa.settings import SCOUTS, Settings
 from hessian.operators.operator import Counted, Operator
 from hessian.operators.probes import probe
+from hessian.readings import reading_of
 from hessian.spectrum.forms import SphereForms
 from hessian.spectrum.lanczos import Krylov, dot
 from hessian.spectrum.unseen_eigenvalues import UNLIKELY
@@ -432,15 +433,7 @@ class _Run:
         t, t_low, t_high = self._trace()
         low, high = self._interval()
         reached = theta > 0 and self._narrow()
-        # κ of the positive part and of the absolute values, where they are known without a density.
-        positive = absolute = None
-        top, ritz = float(lanczos.ritz_values[-1]), lanczos.ritz_values
-        if self.krylov.following is None:
-            sums = ((float(ritz.clamp(min=0).sum()), top), (float(ritz.abs().sum()), theta))
-            positive, absolute = (Estimate(total / by, 0.0, 0) if by > 0 else None for total, by in sums)
-        elif self.operator.semidefinite and top > 0:
-            trace = self._estimate()
-            positive = absolute = Estimate(trace.value / top, trace.stderr / top, trace.samples)
+        found = self._parts()
         return EffectiveRank(
             operator=self.operator.name,
             d=self.operator.d,
@@ -457,8 +450,13 @@ class _Run:
             lambda_min_residual=float(lanczos.ritz_residuals[0]),
             norm=theta,
             norm_interval=(theta, theta * (1 + self.beyond[-1])),
-            kappa_positive=positive,
-            kappa_absolute=absolute,
+            kappa_positive=found["positive"][0] if "positive" in found else None,
+            kappa_absolute=found["absolute"][0] if "absolute" in found else None,
+            others=tuple(
+                reading_of(part, kappa.value, ends)
+                for part, (kappa, ends) in found.items()
+                if part != self.settings.part
+            ),
             ritz_values=tuple(lanczos.ritz_values.tolist()),
             ritz_residuals=tuple(lanczos.ritz_residuals.tolist()),
             ritz_weights=() if lanczos.weights is None else tuple(lanczos.weights.tolist()),
@@ -476,6 +474,23 @@ class _Run:
             seconds=self.seconds + time.perf_counter() - self._started,
             history=tuple(self.history),
         )
+
+    def _parts(self) -> dict[str, tuple[Estimate, tuple[float, float]]]:
+        """κ of each part that these products tell by the way, with its error by sampling and its interval."""
+        ritz, trace = self.krylov.result().ritz_values, self._estimate()
+        top, theta = float(ritz[-1]), self._theta
+        if self.krylov.following is None:
+            sums = {"signed": (ritz, theta), "positive": (ritz.clamp(min=0), top), "absolute": (ritz.abs(), theta)}
+            found = {}
+            for part, (kept, by) in sums.items():
+                if by > 0:
+                    value, room = float(kept.sum()) / by, self._rounding(float(kept.sum())) / by
+                    found[part] = (Estimate(value, 0.0, 0), (value - room, value + room))
+            return found
+        if not (self.operator.semidefinite and top > 0):
+            return {}
+        kappa = Estimate(trace.value / top, trace.stderr / top, trace.samples)
+        return dict.fromkeys(("signed", "positive", "absolute"), (kappa, self._interval()))
 
     def _outcome(self, reached: bool) -> str:
         """What happened, and what to do."""

@@ -19,6 +19,8 @@ from decomfl_lab.checkpoint_file import read_checkpoint, write_checkpoint
 from decomfl_lab.errors import InputError
 from hessian import DenseOperator, EffectiveRankProgress, effective_rank, lanczos
 from hessian.kappa import estimation as module
+from hessian.readings import PARTS
+from hessian.spectrum import walks
 from hessian.spectrum.forms import PRODUCTS
 from hessian.spectrum.walks import Walk
 from tests.hessian.problems import data, mlp
@@ -181,9 +183,8 @@ def test_a_checkpoint_that_somebody_forged_is_refused_by_name(name: str, tmp_pat
 
 def part_of(values: Any, part: str) -> float:
     """κ of a part."""
-    signed = np.asarray(values)
-    kept = np.maximum(signed, 0) if part == "positive" else np.abs(signed)
-    return float(kept.sum() / kept.max())
+    kept = walks.PARTS[part](np.asarray(values))
+    return float(kept.sum() / np.abs(kept).max())
 
 
 SIGNED = {
@@ -201,6 +202,9 @@ def test_kappa_of_a_part_lies_in_its_interval(name: str, settings: dict[str, Any
     operator, true = Diagonal(SIGNED[name]), part_of(SIGNED[name], part)
     found = [effective_rank(operator, seed=seed, part=part, **settings) for seed in range(25)]
     assert np.mean([each.interval[0] <= true <= each.interval[1] for each in found]) >= 0.88
+    for other, (called, _, _) in PARTS.items():  # the same walks tell all three
+        known = [one for each in found for one in each.readings if one.name == called]
+        assert np.mean([one.low <= part_of(SIGNED[name], other) <= one.high for one in known]) >= 0.88
     assert all(each.products == settings.get("products", each.products) for each in found)
     assert all(each.reached for each in found) or "products" in settings
     assert np.median([(each.interval[1] - each.interval[0]) / 2 for each in found]) <= 0.35 * true
