@@ -376,6 +376,9 @@ class SavedEstimate(Struct, frozen=True):
     seconds: Annotated[float, Meta(ge=0)]
     fine: Number | None = None  # of walks: the truncation at which they end, and what each depth would cost
     costs: list[tuple[Number, Number]] = []
+    asked: tuple[Number, Number, Whole, bool] | None = (
+        None  # rtol, confidence, the most products, whether fewer will do
+    )
 
 
 FILES: dict[str, type] = {

@@ -213,8 +213,9 @@ def kappa(options: KappaOptions) -> None:
 
     alone = held_file("checkpoint", checkpoint) if checkpoint is not None else nullcontext()
     with telling(interrupted), alone:
-        # Whether the file is whole, and has these settings, is known before anything is trained.
-        Checkpoint(checkpoint, lambda: options.asked, SavedEstimate).load()
+        # Whether the file is whole, and can be gone on from, is known before anything is trained.
+        same = {name: value for name, value in settings.identity.items() if name != "trace"}  # that is measured
+        Checkpoint(checkpoint, lambda: same, SavedEstimate).load()
         use_tf32_(False)
         measured = _Measured(options)
         others: dict[str, Callable[[], Other]] = {

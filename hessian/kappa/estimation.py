@@ -1,6 +1,5 @@
 """κ = tr(H)/‖H‖₂ with an interval that has the coverage it states."""
 
-import dataclasses
 import math
 import time
 from typing import Any
@@ -153,6 +152,10 @@ class _Run:
                 self.inside = self._inside()
         else:
             self._probe()
+        self._note()
+
+    def _note(self) -> None:
+        """Add what is known to the history."""
         theta = self._theta
         top = float(self.krylov.result().ritz_values[-1]) if self.krylov.steps else math.nan
         kappa = self._trace()[0] / theta if theta > 0 else math.nan
@@ -209,6 +212,8 @@ class _Run:
             return k >= most or self._samples_a_bulk()
         if self._affordable <= LEAST_PROBES or 3 * k >= 2 * settings.limit:  # the rest must pay for an interval
             return True
+        if not self.predicted:  # the steps were taken for a number of products, without scouts
+            return self._norm_will_do
         # Lanczos goes on while a step saves its product in probes, and while so many are needed that a variance which
         # no longer falls is taken for a plateau before another outlier.
         now = self._needed(self.predicted[-1][0], self.beyond[-1])
@@ -526,7 +531,7 @@ class _Run:
     def identity(self) -> dict[str, Any]:
         """What tells this run from all others."""
         forms = None if self.forms is self.operator else self.forms.fingerprint()
-        return {"operator": self.operator.fingerprint(), "trace_operator": forms} | dataclasses.asdict(self.settings)
+        return {"operator": self.operator.fingerprint(), "trace_operator": forms} | self.settings.identity
 
     def state(self) -> tuple[dict[str, Tensor], SavedEstimate]:
         """Everything that decides how the run goes on."""
@@ -545,7 +550,14 @@ class _Run:
             sampled=sampled,
             history=self.history,
             seconds=self.seconds + time.perf_counter() - self._started,
+            asked=self._asked,
         )
+
+    @property
+    def _asked(self) -> tuple[float, float, int, bool]:
+        """How far the run goes."""
+        settings = self.settings
+        return settings.rtol, settings.confidence, settings.limit, settings.products is None
 
     def restore(self, tensors: dict[str, Tensor], values: SavedEstimate) -> None:
         """Go on from a ``state``."""
@@ -562,6 +574,37 @@ class _Run:
         self.excluded, self.deflated, self.inside = values.excluded, values.deflated, values.inside
         self.sampled.restore(tensors, values.sampled, self.operator.device)
         self.seconds = values.seconds
+        if values.asked not in (None, self._asked) and self.krylov.steps:
+            self._decide_anew()
+            self.history.pop()
+            self._note()
+
+    def _decide_anew(self) -> None:
+        """Another half-width, confidence or number of products is asked for than of the products so far.
+
+        Where Lanczos would have gone on for it, it goes on: its next vector and the scouts are made again, by a product
+        each, and probes are drawn anew, as those there are know less of the space. Else more probes follow.
+        """
+        self.beyond[-1] = self._beyond(self.settings.tail)
+        self.excluded = self._excludes()
+        if not self.deflated or self.krylov.following is None:
+            return
+        probes = len(self.sampled.values)
+        if self.settings.products is None and self._norm_will_do and self.predicted and probes >= self.least_probes:
+            # By the scouts: where the probes themselves decided, those that look alike by chance would be kept.
+            wanting = self._needed(self.predicted[-1][0] / SAFETY, self.beyond[-1]) - probes
+            if wanting <= probes:  # fewer than would be drawn anew
+                return
+        self.deflated = False
+        self.deflated = self._deflated_enough()
+        if self.deflated:
+            return
+        self.sampled, self.inside = self._forms(), 0.0
+        self.krylov.resume()
+        for number in range(SCOUTS if self.predicted else 0):
+            z = self._z(SCOUT, number)
+            product = self.krylov.complement_(self.operator.matvec(z))
+            self.scouts.append((self.krylov.complement_(z), product))
 
 
 def _next(values: list[float]) -> float:

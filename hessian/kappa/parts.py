@@ -158,6 +158,15 @@ class PartRun(_Run):
                 found[part] = (kappa, other._interval())
         return found
 
+    def _decide_anew(self) -> None:
+        super()._decide_anew()
+        kept = self.deflated and self.fine is not None and bool(self.sampled.values)
+        if kept and self.settings.products is None:
+            kept = _USED * self.settings.rtol * self._trace()[0] > self.walks.truncation
+        if not kept:  # walks that are too short for the half-width begin anew
+            self.fine, self.costs = None, []
+            self.sampled = self._forms(self.operator.d - len(self.krylov.vectors) if self.deflated else 0)
+
     def state(self) -> tuple[dict[str, Tensor], SavedEstimate]:
         """See ``_Run``."""
         from msgspec.structs import replace
