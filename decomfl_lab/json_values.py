@@ -8,7 +8,9 @@ from typing import Any
 
 
 def plain(value: Any) -> Any:
-    """The value ready for ``json.dumps``: lists for tuples, None for numbers that are not finite."""
+    """The value ready for ``json.dumps``: lists for tuples and arrays, None for numbers that are not finite."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):

@@ -378,6 +378,8 @@ class SavedEstimate(Struct, frozen=True):
     fine: Number | None = None  # of walks: the truncation at which they end, and what each depth would cost
     costs: list[tuple[Number, Number]] = []
     basis: Whole | None = None  # the most Lanczos vectors
+    # rtol, confidence, the most products, whether fewer will do
+    asked: tuple[Number, Number, Whole, bool] | None = None
 
 
 FILES: dict[str, type] = {

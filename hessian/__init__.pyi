@@ -5,6 +5,7 @@ from .kappa.ball import ball_probe as ball_probe
 from .kappa.ball import ball_radius as ball_radius
 from .kappa.callback import KappaEvery as KappaEvery
 from .kappa.effective_rank import effective_rank as effective_rank
+from .kappa.effective_rank import refine as refine
 from .kappa.function_values import ForwardOnly as ForwardOnly
 from .kappa.function_values import forward_only as forward_only
 from .kappa.layers import ByLayer as ByLayer
@@ -20,6 +21,8 @@ from .operators.curvature import HessianOperator as HessianOperator
 from .operators.distributed import DataParallelOperator as DataParallelOperator
 from .operators.gauss_newton_trace import gauss_newton_trace as gauss_newton_trace
 from .operators.gauss_newton_trace import trace_operator as trace_operator
+from .operators.inverse import Solution as Solution
+from .operators.inverse import solve as solve
 from .operators.matrices import FunctionOperator as FunctionOperator
 from .operators.matrices import as_operator as as_operator
 from .operators.mean_loss import MeanLoss as MeanLoss
@@ -31,6 +34,7 @@ from .operators.selection import curvature as curvature
 from .operators.smoothing import SmoothedOperator as SmoothedOperator
 from .operators.whitening import WhitenedObjective as WhitenedObjective
 from .operators.whitening import WhitenedOperator as WhitenedOperator
+from .readings import Reading as Reading
 from .spectrum.density import SpectralDensity as SpectralDensity
 from .spectrum.density import spectral_density as spectral_density
 from .spectrum.diagonal import Diagonal as Diagonal

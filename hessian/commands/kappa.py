@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import hessian
 from decomfl_lab.cli.command import command
-from decomfl_lab.errors import InputError, plural, require, require_choice
+from decomfl_lab.errors import InputError, require, require_choice
 from decomfl_lab.files import held_file, require_picture, save_picture
 from decomfl_lab.interrupts import telling
 from decomfl_lab.json_values import print_json
@@ -220,8 +220,9 @@ def kappa(options: KappaOptions) -> None:
 
     alone = held_file("checkpoint", checkpoint) if checkpoint is not None else nullcontext()
     with telling(interrupted), alone:
-        # Whether the file is whole, and has these settings, is known before anything is trained.
-        Checkpoint(checkpoint, lambda: options.asked, SavedEstimate).load()
+        # Whether the file is whole, and can be gone on from, is known before anything is trained.
+        same = {name: value for name, value in settings.identity.items() if name != "trace"}  # that is measured
+        Checkpoint(checkpoint, lambda: same, SavedEstimate).load()
         use_tf32_(False)
         measured = _Measured(options)
         others: dict[str, Callable[[], Other]] = {
@@ -241,10 +242,11 @@ def kappa(options: KappaOptions) -> None:
             f"{measured.objective.value:.4g} ({measured.facts['history']})"
         )
     if options.as_json:
-        found = {"estimate": result.to_json(), "density": density and _density_json(density, settings.confidence)}
+        kappas = density and {**density.to_json(), "kappas": density.kappas(settings.confidence)}
+        found = {"estimate": result.to_json(), "density": kappas}
         print_json({**measured.facts, **found, "split_sample": split and split.to_json()})
     else:
-        _print(result, density, split, measured.facts)
+        print(_told(result, density, split, measured.facts))
     if options.plot is not None:
         try:
             written = save_picture(picture(result, density, _about(measured.facts)), options.plot)
@@ -435,7 +437,7 @@ class _Progress:
         hours = (time.monotonic() - self.began) / 3600 * min(products or 0, self.d) / at.products
         if at.products == FORETOLD and hours > LONG:
             self.logger.warning(f"{products:,} products take about {hours:.1f} hours at the pace of the first")
-        words = f"λ_max {at.lambda_max:.4g}, κ {at.kappa:.4g} in {_interval(at.low, at.high)}"
+        words = f"λ_max {at.lambda_max:.4g}, κ {at.kappa:.4g} in {at.low:.4g} .. {at.high:.4g}"
         if at.needed is not None and products is None:
             words += f"; ± {100 * settings.rtol:g} % of κ takes about {_foretold(at)} in all"
             if at.products >= FORETOLD and at.needed > settings.max_products and not self.told:
@@ -525,69 +527,18 @@ def _about(facts: dict[str, Any]) -> str:
     )
 
 
-def _interval(low: float, high: float) -> str:
-    return f"{low:.4g} .. {high:.4g}"
-
-
-def _print(
+def _told(
     result: hessian.EffectiveRank,
     density: hessian.SpectralDensity | None,
     split: hessian.SplitSample | None,
     facts: dict[str, Any],
-) -> None:
-    from rich.console import Console
-    from rich.table import Table
+) -> str:
+    """The result in words; where it has no reading of a part, that of the density."""
+    from hessian.readings import Reading, table
 
-    from hessian.kappa.result import PARTS
-
-    _, part_trace, part_norm = PARTS[result.part]
-    table = Table(title=f"κ of the {result.operator}", title_justify="left")
-    for head in ("quantity", "value", f"{result.confidence:.0%} interval", "what it is"):
-        table.add_column(head, justify="left" if head in ("quantity", "what it is") else "right")
-    row = table.add_row
-    sampled = density.kappas(result.confidence) if density is not None else {}
-    for name, estimate in (("positive", result.kappa_positive), ("absolute", result.kappa_absolute)):
-        if estimate is not None:
-            sampled[name] = (estimate.value, *estimate.interval(result.confidence))
-    sampled[result.part] = (result.kappa, *result.interval)
-    for name, what in (
-        ("signed", "tr / ‖·‖₂: negative eigenvalues cancel"),
-        ("positive", "Σ max(λ, 0) / λ_max"),
-        ("absolute", "Σ |λ| / max |λ|"),
-    ):
-        if name in sampled:
-            value, low, high = sampled[name]
-            row(f"κ {name}", f"{value:.4g}", _interval(low, high), what)
-        else:
-            row(f"κ {name}", "–", "–", f"{what}: not measured (--part {name})")
-    trace = result.trace
-    error = f"standard error {trace.stderr:.2g}"
-    error += f", ± {result.truncation:.2g} by truncation" if result.part != "signed" else ""
-    row(part_trace, f"{trace.value:.5g}", _interval(*result.trace_interval), error)
-    tail = f"the true one is above the interval in at most {50 * (1 - result.confidence):.3g} % of runs"
-    row(part_norm, f"{result.norm:.5g}", _interval(*result.norm_interval), tail)
-    for name, value, residual in (
-        ("λ_max", result.lambda_max, result.lambda_max_residual),
-        ("λ_min", result.lambda_min, result.lambda_min_residual),
-    ):
-        row(name, f"{value:.5g}", f"± {result.believed(residual):.2g}", "Ritz value; an eigenvalue is that near")
+    known = {} if density is None else {each.name: each for each in density.readings_of(result.confidence)}
+    rows = [known.get(each.name, each) if math.isnan(each.value) else each for each in result.readings]
     if split is not None:
-        row("λ_max of all data", "", _interval(split.below, split.above), "in expectation, from two halves")
-        row("κ of all data", "", _interval(*split.kappa(trace.value)), "trace / λ_max of all data")
-    Console(width=None if sys.stdout.isatty() else 130, highlight=False).print(table)
-    made = f"{plural(result.steps, 'Lanczos step')}, {plural(result.probes, 'probe')}"
-    spent = f"{plural(result.products, 'product')} ({made}), {result.seconds:.1f} s"
-    print(f"{result.reason}\n{spent}; seed {result.seed}\n{_about(facts)}")
-
-
-def _density_json(density: hessian.SpectralDensity, confidence: float) -> dict[str, Any]:
-    readings = density.kappas(confidence).items()
-    return {
-        "nodes": density.nodes.tolist(),
-        "weights": density.weights.tolist(),
-        "exact": density.exact.tolist(),
-        "samples": density.samples.tolist(),
-        "bandwidth": density.bandwidth,
-        "products": density.products,
-        "kappas": {name: [each if math.isfinite(each) else None for each in ends] for name, ends in readings},
-    }
+        of_all = Reading("κ of all data", math.nan, *split.kappa(result.trace.value), "trace / λ_max of all data")
+        rows += [*split.readings, of_all]
+    return "\n".join([result.title, table(rows), result.remark, _about(facts)])

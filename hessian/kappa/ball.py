@@ -27,11 +27,12 @@ from torch import Tensor
 
 from decomfl_lab.errors import require, require_finite_positive, require_int
 from decomfl_lab.json_values import plain
-from hessian.estimate import Estimate, Jsonable, require_confidence
+from hessian.estimate import Estimate, require_confidence
 from hessian.kappa.effective_rank import effective_rank
 from hessian.kappa.result import EffectiveRank
 from hessian.operators.matrices import as_operator
 from hessian.operators.probes import probe_at
+from hessian.readings import Reading, Reported
 
 _DIRECTIONS = 45
 
@@ -65,8 +66,8 @@ class BallPoint:
     raised: Estimate | None
 
 
-@dataclass(frozen=True)
-class BallProbe(Jsonable):
+@dataclass(frozen=True, repr=False)
+class BallProbe(Reported):
     """κ, trace and λ_max over sampled points."""
 
     points: tuple[BallPoint, ...]  # what was measured at every point, x_0 first
@@ -91,22 +92,32 @@ class BallProbe(Jsonable):
         """Every field and ``recommended``, ready for ``json.dumps``; numbers that are not finite become None."""
         return {**super().to_json(), "recommended": plain(self.recommended)}
 
-    def summary(self) -> str:
-        """A line a point, then what follows."""
-        lines = [f"ball of radius {self.radius:.4g} = {self.relative_radius:.3g} ‖x‖"]
+    @property
+    def title(self) -> str:
+        """See ``Reported``."""
+        sure = f"{100 * self.confidence:g} % confidence over all"
+        return f"κ over a ball of radius {self.radius:.4g} = {self.relative_radius:.3g} ‖x‖; {sure}"
+
+    @property
+    def remark(self) -> str:
+        """See ``Reported``."""
+        return self.reason
+
+    @property
+    def readings(self) -> tuple[Reading, ...]:
+        """κ for Theorem 2, and κ at each point; see ``Reported``."""
+        sufficient = math.nan if self.kappa_sufficient is None else self.kappa_sufficient
+        found = [
+            Reading("κ, necessary", self.kappa_necessary, words=f"for Theorem 2, with L ≥ {self.lambda_max:.5g}"),
+            Reading("κ, sufficient", sufficient, words="for Theorem 2 at the sampled points"),
+        ]
         for point in self.points:
-            low, high = point.rank.interval
-            raised = "" if point.raised is None else f", adds {point.raised.value:.4g} to a dominating trace"
-            lines.append(
-                f"at distance {point.distance:.4g}: κ = {point.rank.kappa:.4g} ({low:.4g} .. {high:.4g}), "
-                f"tr(H) = {point.rank.trace.value:.5g}, λ_max = {point.rank.lambda_max:.5g}{raised}"
-            )
-        sufficient = "not measured" if self.kappa_sufficient is None else f"{self.kappa_sufficient:.4g}"
-        lines.append(
-            f"L ≥ {self.lambda_max:.5g}; κ for Theorem 2: necessary {self.kappa_necessary:.4g}, sufficient for "
-            f"the sampled points {sufficient} ({100 * self.confidence:g} % confidence over all)"
-        )
-        return "\n".join([*lines, self.reason])
+            rank, raised = point.rank, ""
+            if point.raised is not None:
+                raised = f", adds {point.raised.value:.4g} to a dominating trace"
+            words = f"tr(H) = {rank.trace.value:.5g}, λ_max = {rank.lambda_max:.5g}{raised}"
+            found.append(Reading(f"κ at {point.distance:.4g}", rank.kappa, *rank.interval, words))
+        return tuple(found)
 
 
 def ball_probe(

@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -75,7 +75,8 @@ def effective_rank(
         products: The number of products to spend instead (fewer only if the Lanczos vectors span everything).
         seed: The seed of everything random, 0..2**64-1.
         checkpoint: A file that is written along the way (a tenth of the time at most), and gone on from if it is there,
-            to the same bits.
+            to the same bits. With another ``rtol``, ``confidence`` or number of products it is refined: Lanczos goes on
+            where the new half-width needs more steps, at the price of two products, and the probes begin anew.
         on_progress: A function that is called after every product.
         trace_operator: An operator of the same trace whose quadratic forms are cheaper (the Gauss-Newton matrix of
             a piecewise-affine network): all probes are taken with it, tr(QGQᵀ) by k more forms, and H gives only θ.
@@ -135,3 +136,53 @@ def effective_rank(
                 on_progress(run.progress())
     result = run.result()
     return dataclasses.replace(result, reason="; ".join([result.reason, *operator.remarks]))
+
+
+def refine(
+    found: EffectiveRank | Mapping[str, Any],
+    model: Source,
+    loss: LossFunction | None = None,
+    data: Data | None = None,
+    *,
+    rtol: float = Settings.rtol,
+    max_products: int = Settings.max_products,
+    checkpoint: Path | None = None,
+    **options: Unpack[CurvatureKeywords],
+) -> EffectiveRank:
+    """A result with a narrower interval: of the same part, seed and confidence.
+
+    From its checkpoint it goes on (see ``effective_rank``). A result itself, or its JSON, has no vectors: then the
+    products of its Lanczos steps are taken again, from the same seed.
+
+    Whoever stops at one half-width and then at another looks at two intervals, each of which holds κ as often as it
+    says, and both less often.
+
+    Args:
+        found: The result, or what its ``to_json`` gave.
+        model: What it was measured of. See ``curvature``.
+        loss: See ``curvature``.
+        data: See ``curvature``.
+        rtol: Half-width of κ's interval to reach, relative to κ.
+        max_products: The most products to spend, with those in the checkpoint.
+        checkpoint: The result's checkpoint.
+        options: Which matrix: those of ``curvature``.
+
+    Raises:
+        InputError: If the matrix has another name, dimension or dtype; otherwise see ``effective_rank``.
+    """
+    known = found.to_json() if isinstance(found, EffectiveRank) else found
+    missing = [name for name in ("operator", "d", "dtype", "part", "seed", "confidence") if name not in known]
+    require(not missing, "found", "be an EffectiveRank, or its JSON", f"one without {', '.join(missing)}")
+    operator = curvature(model, loss, data, **options)
+    own = (operator.name, operator.d, str(operator.dtype).removeprefix("torch."))
+    of = (known["operator"], known["d"], known["dtype"])
+    require(own == of, "model", f"have the name, dimension and dtype of the result, {of}", own)
+    return effective_rank(
+        operator,
+        rtol=rtol,
+        confidence=known["confidence"],
+        max_products=max_products,
+        seed=known["seed"],
+        checkpoint=checkpoint,
+        part=known["part"],
+    )

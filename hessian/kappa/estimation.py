@@ -20,6 +20,7 @@ from hessian.kappa.result import UNDEFINED, EffectiveRank, EffectiveRankProgress
 from hessian.kappa.settings import SCOUTS, Settings
 from hessian.operators.operator import Counted, Operator
 from hessian.operators.probes import probe
+from hessian.readings import reading_of
 from hessian.spectrum.forms import LARGE, SKETCH, SphereForms
 from hessian.spectrum.lanczos import Krylov, basis_that_fits, dot, require_room
 from hessian.spectrum.unseen_eigenvalues import UNLIKELY
@@ -196,6 +197,10 @@ class _Run:
                 self.inside = self._inside()
         else:
             self._probe()
+        self._note()
+
+    def _note(self) -> None:
+        """Add what is known to the history."""
         theta = self._theta
         top = float(self.krylov.result().ritz_values[-1]) if self.krylov.steps else math.nan
         kappa = self._trace()[0] / theta if theta > 0 else math.nan
@@ -250,6 +255,8 @@ class _Run:
             return k >= most or self._samples_a_bulk()
         if self._affordable <= LEAST_PROBES or 3 * k >= 2 * settings.limit:  # the rest must pay for an interval
             return True
+        if not self.predicted:  # the steps were taken for a number of products, without scouts
+            return self._norm_will_do
         # Lanczos goes on while a step saves its product in probes, and while so many are needed that a variance which
         # no longer falls is taken for a plateau before another outlier.
         now = self._needed(self.predicted[-1][0], self.beyond[-1])
@@ -474,15 +481,7 @@ class _Run:
         t, t_low, t_high = self._trace()
         low, high = self._interval()
         reached = theta > 0 and self._narrow()
-        # κ of the positive part and of the absolute values, where they are known without a density.
-        positive = absolute = None
-        top, ritz = float(lanczos.ritz_values[-1]), lanczos.ritz_values
-        if self.krylov.following is None:
-            sums = ((float(ritz.clamp(min=0).sum()), top), (float(ritz.abs().sum()), theta))
-            positive, absolute = (Estimate(total / by, 0.0, 0) if by > 0 else None for total, by in sums)
-        elif self.operator.semidefinite and top > 0:
-            trace = self._estimate()
-            positive = absolute = Estimate(trace.value / top, trace.stderr / top, trace.samples)
+        found = self._parts()
         return EffectiveRank(
             operator=self.operator.name,
             d=self.operator.d,
@@ -499,8 +498,13 @@ class _Run:
             lambda_min_residual=float(lanczos.ritz_residuals[0]),
             norm=theta,
             norm_interval=(theta, theta * (1 + self.beyond[-1])),
-            kappa_positive=positive,
-            kappa_absolute=absolute,
+            kappa_positive=found["positive"][0] if "positive" in found else None,
+            kappa_absolute=found["absolute"][0] if "absolute" in found else None,
+            others=tuple(
+                reading_of(part, kappa.value, ends)
+                for part, (kappa, ends) in found.items()
+                if part != self.settings.part
+            ),
             ritz_values=tuple(lanczos.ritz_values.tolist()),
             ritz_residuals=tuple(lanczos.ritz_residuals.tolist()),
             ritz_weights=() if lanczos.weights is None else tuple(lanczos.weights.tolist()),
@@ -518,6 +522,23 @@ class _Run:
             seconds=self.seconds + time.perf_counter() - self._started,
             history=tuple(self.history),
         )
+
+    def _parts(self) -> dict[str, tuple[Estimate, tuple[float, float]]]:
+        """κ of each part that these products tell by the way, with its error by sampling and its interval."""
+        ritz, trace = self.krylov.result().ritz_values, self._estimate()
+        top, theta = float(ritz[-1]), self._theta
+        if self.krylov.following is None:
+            sums = {"signed": (ritz, theta), "positive": (ritz.clamp(min=0), top), "absolute": (ritz.abs(), theta)}
+            found = {}
+            for part, (kept, by) in sums.items():
+                if by > 0:
+                    value, room = float(kept.sum()) / by, self._rounding(float(kept.sum())) / by
+                    found[part] = (Estimate(value, 0.0, 0), (value - room, value + room))
+            return found
+        if not (self.operator.semidefinite and top > 0):
+            return {}
+        kappa = Estimate(trace.value / top, trace.stderr / top, trace.samples)
+        return dict.fromkeys(("signed", "positive", "absolute"), (kappa, self._interval()))
 
     def _outcome(self, reached: bool) -> str:
         """What happened, and what to do."""
@@ -560,7 +581,7 @@ class _Run:
     def identity(self) -> dict[str, Any]:
         """What tells this run from all others."""
         forms = None if self.forms is self.operator else self.forms.fingerprint()
-        return {"operator": self.operator.fingerprint(), "trace_operator": forms} | dataclasses.asdict(self.settings)
+        return {"operator": self.operator.fingerprint(), "trace_operator": forms} | self.settings.identity
 
     def state(self) -> tuple[dict[str, Tensor], SavedEstimate]:
         """Everything that decides how the run goes on."""
@@ -580,7 +601,14 @@ class _Run:
             history=self.history,
             seconds=self.seconds + time.perf_counter() - self._started,
             basis=self.basis,
+            asked=self._asked,
         )
+
+    @property
+    def _asked(self) -> tuple[float, float, int, bool]:
+        """How far the run goes."""
+        settings = self.settings
+        return settings.rtol, settings.confidence, settings.limit, settings.products is None
 
     def restore(self, tensors: dict[str, Tensor], values: SavedEstimate) -> None:
         """Go on from a ``state``."""
@@ -601,6 +629,37 @@ class _Run:
         if values.basis is not None:
             self.basis, self.short = values.basis, values.basis < self.settings.basis
             self.krylov.max_basis = self.basis if self.settings.trace is not None else None
+        if values.asked not in (None, self._asked) and self.krylov.steps:
+            self._decide_anew()
+            self.history.pop()
+            self._note()
+
+    def _decide_anew(self) -> None:
+        """Another half-width, confidence or number of products is asked for than of the products so far.
+
+        Where Lanczos would have gone on for it, it goes on: its next vector and the scouts are made again, by a product
+        each, and probes are drawn anew, as those there are know less of the space. Else more probes follow.
+        """
+        self.beyond[-1] = self._beyond(self.settings.tail)
+        self.excluded = self._excludes()
+        if not self.deflated or self.krylov.following is None:
+            return
+        probes = len(self.sampled.values)
+        if self.settings.products is None and self._norm_will_do and self.predicted and probes >= self.least_probes:
+            # By the scouts: where the probes themselves decided, those that look alike by chance would be kept.
+            wanting = self._needed(self.predicted[-1][0] / SAFETY, self.beyond[-1]) - probes
+            if wanting <= probes:  # fewer than would be drawn anew
+                return
+        self.deflated = False
+        self.deflated = self._deflated_enough()
+        if self.deflated:
+            return
+        self.sampled, self.inside = self._forms(), 0.0
+        self.krylov.resume()
+        for number in range(SCOUTS if self.predicted else 0):
+            z = self._z(SCOUT, number)
+            product = self.krylov.complement_(self.operator.matvec(z))
+            self.scouts.append((self.krylov.complement_(z), product))
 
 
 def _next(values: list[float]) -> float:

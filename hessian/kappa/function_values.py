@@ -37,8 +37,9 @@ from torch import Tensor
 from decomfl_lab.errors import require, require_finite_positive, require_int
 from decomfl_lab.estimators.second_differences import BRACKETS, MOMENT_DISTRIBUTIONS, bracket, cumulants, power_sums
 from decomfl_lab.noise import Distribution
-from hessian.estimate import Estimate, Jsonable, require_confidence
+from hessian.estimate import Estimate, require_confidence
 from hessian.operators.probes import probe_at
+from hessian.readings import Reading, Reported
 
 Loss = Callable[[Tensor], float]
 Floats = NDArray[np.float64]
@@ -229,8 +230,8 @@ class Bracket:
     outer_high: float
 
 
-@dataclass(frozen=True)
-class ForwardOnly(Jsonable):
+@dataclass(frozen=True, repr=False)
+class ForwardOnly(Reported):
     """What n second differences say of the Hessian at x, smoothed at scale μ if f has kinks."""
 
     d: int  # the number of parameters
@@ -253,22 +254,29 @@ class ForwardOnly(Jsonable):
     evaluations: int  # the number of values of f, those of the ladder included
     reason: str  # what to know before the numbers are used, in a line
 
-    def summary(self) -> str:
-        """Every number with its name and interval, a line each."""
-        low, high = self.trace_interval
-        percent = f"{100 * self.confidence:g} %"
-        lines = [
-            f"forward-only, {self.trace.samples} {self.distribution} directions, μ = {self.mu:.3g}, d = {self.d:,}",
-            f"tr(H) = {self.trace.value:.6g}, {percent} interval {low:.6g} .. {high:.6g}; "
-            f"rounding {self.rounding:.2g}, truncation {self.truncation:.2g}",
-        ]
-        for name, found in (("‖H‖_F²", self.frobenius_squared), ("tr(H³)", self.cube)):
-            if found is not None:
-                lines.append(f"{name} = {found.value:.6g}, {percent} interval {found.low:.6g} .. {found.high:.6g}")
+    @property
+    def title(self) -> str:
+        """See ``Reported``."""
+        made = f"{self.trace.samples} {self.distribution} directions, μ = {self.mu:.3g}, d = {self.d:,}"
+        return f"forward-only, {made}; intervals of {100 * self.confidence:g} %"
+
+    @property
+    def remark(self) -> str:
+        """See ``Reported``."""
+        return self.reason
+
+    @property
+    def readings(self) -> tuple[Reading, ...]:
+        """Trace, ‖H‖_F², tr(H³) and the brackets of κ; see ``Reported``."""
+        errors = f"and rounding {self.rounding:.2g}, truncation {self.truncation:.2g}"
+        found = [Reading("tr(H)", self.trace.value, *self.trace_interval, errors)]
+        for name, each in (("‖H‖_F²", self.frobenius_squared), ("tr(H³)", self.cube)):
+            if each is not None:
+                found.append(Reading(name, each.value, each.low, each.high))
         for name, b in self.brackets.items():
-            ends = f"{b.low:.4g} .. {b.high:.4g}, with sampling error {b.outer_low:.4g} .. {b.outer_high:.4g}"
-            lines.append(f"κ ({name}): {ends}")
-        return "\n".join([*lines, self.reason])
+            words = f"with sampling error {b.outer_low:.4g} .. {b.outer_high:.4g}"
+            found.append(Reading(f"κ ({name})", math.nan, b.low, b.high, words))
+        return tuple(found)
 
 
 def forward_only(

@@ -11,15 +11,14 @@ from decomfl_lab.errors import InputError, known_options, plural, require_int
 from decomfl_lab.files import save_picture
 from decomfl_lab.noise import derive_seed
 from decomfl_lab.objectives.batch_loss import LossFunction
-from hessian.estimate import Estimate, Jsonable, to_its_width
+from hessian.estimate import Estimate
 from hessian.kappa.effective_rank import effective_rank
 from hessian.kappa.result import EffectiveRank
 from hessian.kappa.settings import Settings
 from hessian.operators.operator import BlockOperator
 from hessian.operators.options import CurvatureKeywords
 from hessian.operators.selection import Source, curvature
-
-_HEADS = ("layer", "d", "κ", "interval", "tr", "share of tr", "‖·‖₂", "products")
+from hessian.readings import Reading, Reported
 
 
 @dataclass(frozen=True)
@@ -32,21 +31,16 @@ class LayerRank:
     rank: EffectiveRank  # κ, trace and norm of the layer's block, each with its interval
 
     @property
-    def cells(self) -> tuple[str, ...]:
-        """The row as the table shows it; κ is marked where its interval is wider than asked for."""
-        rank, (low, high) = self.rank, self.rank.interval
-        trace, norm = f"{rank.trace.value:.4g}", f"{rank.norm:.4g}"
-        kappa = ends = "undefined"
-        if not math.isnan(rank.kappa):
-            kappa, low_end, high_end = to_its_width(rank.kappa, low, high)
-            ends = f"{low_end} .. {high_end}"
-        share = f"{100 * self.share.value:.1f} ± {100 * self.share.stderr:.1f} %"
-        mark = "" if rank.reached else " *"
-        return self.layer or "(model)", f"{rank.d:,}", kappa + mark, ends, trace, share, norm, str(rank.products)
+    def reading(self) -> Reading:
+        """κ of the layer, and what else was measured of it."""
+        rank, share = self.rank, f"{100 * self.share.value:.1f} ± {100 * self.share.stderr:.1f} % of tr(H)"
+        words = f"{share}, ‖·‖₂ ≥ {rank.norm:.4g}, d = {rank.d:,}, {plural(rank.products, 'product')}"
+        wide = "" if rank.reached else "; wider than asked for"
+        return Reading(self.layer or "(model)", rank.kappa, *rank.interval, words + wide)
 
 
-@dataclass(frozen=True, kw_only=True)
-class ByLayer(Jsonable):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ByLayer(Reported):
     """κ of every layer's block of H, and its share of the trace."""
 
     operator: str  # the name of the matrix
@@ -57,26 +51,24 @@ class ByLayer(Jsonable):
     confidence: float  # the confidence of each interval on its own
     reason: str  # what was not tried of model, loss and data; empty where all was
 
-    def __str__(self) -> str:
-        """A line a layer, below a line of heads."""
-        heads = [f"{100 * self.confidence:g} % {each}" if each == "interval" else each for each in _HEADS]
-        table = [tuple(heads), *(row.cells for row in self.rows)]
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines = [
-            "  ".join([row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True))])
-            for row in table
-        ]
-        short = sum(not row.rank.reached for row in self.rows)
-        if short:
-            lines.append(f"* wider than asked for ({plural(short, 'layer')}): allow more products")
-        return "\n".join(lines)
-
-    def summary(self) -> str:
-        """The table, with what it is of and what it cost."""
+    @property
+    def title(self) -> str:
+        """See ``Reported``."""
         total = f"tr(H) = {self.trace.value:.4g} ± {self.trace.stderr:.2g}"
-        spent = f"{plural(self.products, 'product')} in all"
-        title = f"κ of the {self.operator} by layer, d = {self.d:,}: {total}; {spent}"
-        return "\n".join(filter(None, [title, str(self), self.reason]))
+        spent = f"{plural(self.products, 'product')} in all; intervals of {100 * self.confidence:g} %"
+        return f"κ of the {self.operator} by layer, d = {self.d:,}: {total}; {spent}"
+
+    @property
+    def remark(self) -> str:
+        """See ``Reported``."""
+        short = sum(not row.rank.reached for row in self.rows)
+        wide = f"wider than asked for: {plural(short, 'layer')}; allow more products" if short else ""
+        return "; ".join(filter(None, [wide, self.reason]))
+
+    @property
+    def readings(self) -> tuple[Reading, ...]:
+        """A reading a layer; see ``Reported``."""
+        return tuple(row.reading for row in self.rows)
 
     def plot(self, path: str | Path) -> Path:
         """Draw κ and its interval of every layer beside its share of the trace, to a file (.png, .pdf, .svg); its path.

@@ -1,10 +1,13 @@
 """κ of the positive part, Σ max(λ, 0)/λ_max, and of |H|, Σ|λ|/‖H‖₂, with an interval."""
 
+import copy
+import dataclasses
 import math
 
 from torch import Tensor
 
 from decomfl_lab.outside import SavedEstimate
+from hessian.estimate import Estimate
 from hessian.kappa.estimation import _Run
 from hessian.kappa.settings import Settings
 from hessian.operators.operator import Operator
@@ -15,6 +18,12 @@ _LANCZOS = 1 / 3  # the share of the products that Lanczos takes at most: what w
 _USED = 0.8  # the share of the half-width asked for that walks may use, as ‖H‖₂ takes some too
 
 _SURE = 1.5  # the first walk goes so many times as deep as is best, to see that it is
+
+
+_SHARE = {"signed": 0.0, "positive": 0.5, "absolute": 1.0}
+"""The share of ‖c‖, and of ‖E‖_*, that the trace of the part may be off by."""
+
+_WHICH = {"positive": "largest"}  # what κ of the part is a quotient by; elsewhere ‖H‖₂
 
 
 class PartRun(_Run):
@@ -34,7 +43,7 @@ class PartRun(_Run):
     beside_large = _Run.beside + 1  # of a walk there are two vectors, and the noise of products takes two more
 
     def __init__(self, operator: Operator, settings: Settings) -> None:
-        self.which = "largest" if settings.part == "positive" else "magnitude"
+        self.which = _WHICH.get(settings.part, "magnitude")
         self.fine: float | None = None  # the gap at which a walk ends, once it is chosen
         self.costs: list[tuple[float, float]] = []  # what each depth of the first walk would cost, and its truncation
         super().__init__(operator, settings, None)
@@ -80,8 +89,7 @@ class PartRun(_Run):
     @property
     def _coupling(self) -> float:
         """How far the sum of both spaces may be from the whole's, on either side of the middle."""
-        share = 0.5 if self.settings.part == "positive" else 1.0
-        return share * float(self.krylov.coupling.norm())
+        return _SHARE[self.settings.part] * float(self.krylov.coupling.norm())
 
     def _probe(self) -> None:
         """One step of a walk. How fine the first is to be is chosen on the way, and others go on until they are."""
@@ -128,7 +136,7 @@ class PartRun(_Run):
     @property
     def _noise(self) -> float:
         """How much the noise E of products may change tr|H|: ‖E‖_* ≤ n‖Ev‖ in the mean; half of it for tr H₊."""
-        return self.walks.noise * self.walks.n / (1 if self.settings.part == "absolute" else 2)
+        return _SHARE[self.settings.part] * self.walks.noise * self.walks.n
 
     def _needed_in_all(self) -> int | None:
         return self.products if self.finished and self._narrow() else None
@@ -138,6 +146,31 @@ class PartRun(_Run):
         sampling = self.settings.normal * self.walks.stderr if self.sampled.values else math.inf
         by = f"sampling makes ± {100 * sampling / t:.2g} % of it, truncation ± {100 * self._room(t) / t:.2g} %"
         return f": {by}; more products lower both"
+
+    def _parts(self) -> dict[str, tuple[Estimate, tuple[float, float]]]:
+        if self.krylov.following is None or not self.sampled.values:
+            return super()._parts()
+        found = {}
+        for part in PARTS:
+            # The same space and the same walks, of which another f is taken.
+            other = copy.copy(self)
+            other.settings = dataclasses.replace(self.settings, part=part)
+            other.which, other.sampled, other._norms = _WHICH.get(part, "magnitude"), self.walks.of(part), None
+            other.inside, other.beyond = other._inside(), [other._beyond(self.settings.tail)]
+            trace, theta = other._estimate(), other._theta
+            if theta > 0:
+                kappa = Estimate(trace.value / theta, trace.stderr / theta, trace.samples)
+                found[part] = (kappa, other._interval())
+        return found
+
+    def _decide_anew(self) -> None:
+        super()._decide_anew()
+        kept = self.deflated and self.fine is not None and bool(self.sampled.values)
+        if kept and self.settings.products is None:
+            kept = _USED * self.settings.rtol * self._trace()[0] > self.walks.truncation
+        if not kept:  # walks that are too short for the half-width begin anew
+            self.fine, self.costs = None, []
+            self.sampled = self._forms(self.operator.d - len(self.krylov.vectors) if self.deflated else 0)
 
     def state(self) -> tuple[dict[str, Tensor], SavedEstimate]:
         """See ``_Run``."""

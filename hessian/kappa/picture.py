@@ -63,7 +63,7 @@ def picture(result: EffectiveRank, density: SpectralDensity | None = None, capti
 
 def picture_of_layers(found: ByLayer) -> Figure:
     """Left: κ of every layer with its interval, the first layer on top; right: its share of the trace, in per cent."""
-    names = [row.cells[0] for row in found.rows]
+    names = [each.name for each in found.readings]
     kappa = np.array([row.rank.kappa for row in found.rows])
     ends = np.array([row.rank.interval for row in found.rows])
     shares = 100 * np.array([(row.share.value, row.share.stderr) for row in found.rows])

@@ -11,19 +11,13 @@ import torch
 
 from decomfl_lab.errors import plural
 from decomfl_lab.files import save_picture
-from hessian.estimate import Estimate, Jsonable, to_its_width
+from hessian.estimate import Estimate
+from hessian.readings import PARTS, Reading, Reported, reading_of
 from hessian.spectrum.lanczos import Lanczos
 
 if TYPE_CHECKING:
     from hessian.spectrum.density import SpectralDensity
 
-
-PARTS = {
-    "signed": ("κ", "tr(H)", "‖H‖₂"),
-    "positive": ("κ₊", "Σ max(λ, 0)", "λ_max"),
-    "absolute": ("κ of |H|", "Σ|λ|", "‖H‖₂"),
-}
-"""What κ of each part of H is called, and what it is the quotient of."""
 
 UNDEFINED = ("H is zero along every direction tried", "H has no positive eigenvalue along any direction tried")
 """Why κ is undefined: θ is 0, or below."""
@@ -47,8 +41,8 @@ class EffectiveRankProgress:
     needed: int | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class EffectiveRank(Jsonable):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class EffectiveRank(Reported):
     """The effective rank of H, in every reading of it, each with its uncertainty."""
 
     operator: str  # the name of the matrix, e.g. "hessian" or "gauss-newton"
@@ -70,9 +64,10 @@ class EffectiveRank(Jsonable):
     # (θ, end): the norm is never below θ, and above the end with at most half of the probability that the confidence
     # leaves, whatever the spectrum is (``hessian.spectrum.unseen_eigenvalues``)
     norm_interval: tuple[float, float]
-    # Σ max(λ, 0)/λ_max; None where H may be indefinite (``SpectralDensity.kappas`` measures it)
+    # Σ max(λ, 0)/λ_max, with its error by sampling; None where neither walks nor what is known of H tell it
     kappa_positive: Estimate | None
     kappa_absolute: Estimate | None  # Σ|λ|/max|λ|; None likewise
+    others: tuple[Reading, ...]  # κ of each other part that the same products tell, with its interval
     ritz_values: tuple[float, ...]  # all, ascending
     ritz_residuals: tuple[float, ...]  # the residual of each: an eigenvalue is at most that far from it
     # the share of the d eigenvalues at each Ritz value, as Lanczos' random start vector sees it; empty where Lanczos
@@ -109,15 +104,52 @@ class EffectiveRank(Jsonable):
             name = PARTS[self.part][0]
             return f"{name} is undefined: {UNDEFINED[self.norm < 0]} ({plural(self.products, 'product')})"
         low, high = self.interval
-        value, low_end, high_end = to_its_width(self.kappa, low, high)
-        percent = f"{100 * self.confidence:g} %"
         spent = plural(self.products, "product")
         if not self.reached and self.kappa:
             spent += ", the most allowed" if self.products >= self.limit else ""
             spent += f": ± {50 * (high - low) / abs(self.kappa):.2g} % of κ"
             asked = f"± {100 * self.rtol:.2g} %"
             spent += "" if self.needed is None else f", where {asked} takes about {plural(self.needed, 'product')}"
-        return f"{PARTS[self.part][0]} = {value}, {percent} interval {low_end} .. {high_end} ({spent})"
+        return f"{self.readings[0].line(self.confidence)} ({spent})"
+
+    @property
+    def title(self) -> str:
+        """See ``Reported``."""
+        made = f"{plural(self.steps, 'Lanczos step')}, {plural(self.probes, 'probe')}"
+        spent = f"{plural(self.products, 'product')} ({made}), {self.seconds:.1f} s"
+        sure = f"intervals of {100 * self.confidence:g} %"
+        return f"κ of the {self.operator}, d = {self.d:,}: {spent}; seed {self.seed}, {self.dtype}; {sure}"
+
+    @property
+    def remark(self) -> str:
+        """See ``Reported``."""
+        return self.reason
+
+    @property
+    def readings(self) -> tuple[Reading, ...]:
+        """κ of the part, of the others, and what it is the quotient of; see ``Reported``."""
+        _, trace, norm = PARTS[self.part]
+        known = {each.name: each for each in (reading_of(self.part, self.kappa, self.interval), *self.others)}
+        kappas = [
+            known.get(name) or Reading(name, math.nan, words=f'{total}/{by}: not measured (part "{part}")')
+            for part, (name, total, by) in sorted(PARTS.items(), key=lambda item: item[0] != self.part)
+        ]
+        error = f"standard error {self.trace.stderr:.2g}"
+        error += f", ± {self.truncation:.2g} by truncation" if self.part != "signed" else ""
+        tail = f"above the interval with a probability of at most {50 * (1 - self.confidence):.3g} %"
+        ends = []
+        for name, value, residual in (
+            ("λ_max", self.lambda_max, self.lambda_max_residual),
+            ("λ_min", self.lambda_min, self.lambda_min_residual),
+        ):
+            within = self.believed(residual)
+            ends.append(Reading(name, value, value - within, value + within, f"an eigenvalue is within {within:.2g}"))
+        return (
+            *kappas,
+            Reading(trace, self.trace.value, *self.trace_interval, error),
+            *([Reading(norm, self.norm, *self.norm_interval, tail)] if norm != "λ_max" else ()),
+            *ends,
+        )
 
     def plot(self, path: str | Path, density: SpectralDensity | None = None) -> Path:
         """Draw the spectrum beside ‖H‖₂, and how κ and its interval settled, to a file (.png, .pdf, .svg); its path.
@@ -132,32 +164,6 @@ class EffectiveRank(Jsonable):
         from hessian.kappa.picture import picture  # here, since matplotlib takes long to load
 
         return save_picture(picture(self, density), Path(path))
-
-    def summary(self) -> str:
-        """The result in words, a line for each reading of κ."""
-        percent, (name, trace, norm) = f"{100 * self.confidence:g} %", PARTS[self.part]
-        lines = [
-            f"{self.operator}, d = {self.d}: {plural(self.products, 'product')} "
-            f"({plural(self.steps, 'Lanczos step')}, {plural(self.probes, 'probe')}), seed {self.seed}, {self.dtype}",
-            f"{name} = {trace}/{norm} = {self.kappa:.4g}, {percent} interval "
-            f"[{self.interval[0]:.4g}, {self.interval[1]:.4g}]",
-            f"{trace} = {self.trace.value:.4g} ± {self.trace.stderr:.2g} by sampling"
-            f"{f', ± {self.truncation:.2g} by truncation' if self.part != 'signed' else ''}, "
-            f"{percent} interval [{self.trace_interval[0]:.4g}, {self.trace_interval[1]:.4g}]",
-            f"λ_max = {self.lambda_max:.5g} (residual {self.believed(self.lambda_max_residual):.2g}), "
-            f"λ_min = {self.lambda_min:.4g} (residual {self.believed(self.lambda_min_residual):.2g}), "
-            f"{norm} ≥ {self.norm:.5g}, and above {self.norm_interval[1]:.5g} with a probability of at most "
-            f"{50 * (1 - self.confidence):.3g} %",
-        ]
-        for name, value in (
-            ("Σ max(λ, 0)/λ_max", self.kappa_positive),
-            ("Σ|λ|/max|λ|", self.kappa_absolute),
-        ):
-            shown = "not measured (a spectral density does)"
-            if value is not None:
-                shown = f"{value.value:.4g} ± {value.stderr:.2g}"
-            lines.append(f"{name} = {shown}")
-        return "\n".join([*lines, self.reason])
 
 
 def _signs(lanczos: Lanczos) -> str:

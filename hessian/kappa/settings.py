@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.options import option, require_options
@@ -48,6 +49,11 @@ class Settings:
         require(finite, "trace", "be a finite number where it is known", self.trace)
         if self.products is None:
             require_int("max_products", self.max_products, SCOUTS + 4)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What a run has to share with the one that it goes on from. The others say how far it goes."""
+        return {name: getattr(self, name) for name in ("seed", "trace", "max_basis", "part")}
 
     @property
     def limit(self) -> int:

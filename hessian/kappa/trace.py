@@ -9,15 +9,15 @@ from decomfl_lab.datasets.batches import Data
 from decomfl_lab.errors import known_options, plural
 from decomfl_lab.objectives.batch_loss import LossFunction
 from decomfl_lab.objectives.function import enabled
-from hessian.estimate import Jsonable, to_its_width
 from hessian.kappa.estimation import Array, _Run
 from hessian.kappa.settings import Settings
 from hessian.operators.options import CurvatureKeywords
 from hessian.operators.selection import Source, curvature
+from hessian.readings import Reading, Reported
 
 
-@dataclass(frozen=True, kw_only=True)
-class Trace(Jsonable):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Trace(Reported):
     """The trace of H."""
 
     operator: str  # the name of the matrix
@@ -33,10 +33,27 @@ class Trace(Jsonable):
     seed: int  # the seed of everything random
 
     def __str__(self) -> str:
-        value, low, high = to_its_width(self.value, *self.interval)
+        return f"{self.readings[0].line(self.confidence)} ({self._spent})"
+
+    @property
+    def _spent(self) -> str:
         short = "" if self.reached else f", not within ± {100 * self.rtol:.2g} % of it"
-        spent = plural(self.products, "product")
-        return f"tr(H) = {value}, {100 * self.confidence:g} % interval {low} .. {high} ({spent}{short})"
+        return f"{plural(self.products, 'product')}{short}"
+
+    @property
+    def title(self) -> str:
+        """See ``Reported``."""
+        return f"trace of the {self.operator}, d = {self.d:,}: {self._spent}; seed {self.seed}"
+
+    @property
+    def remark(self) -> str:
+        """See ``Reported``."""
+        return self.remarks
+
+    @property
+    def readings(self) -> tuple[Reading, ...]:
+        """See ``Reported``."""
+        return (Reading("tr(H)", self.value, *self.interval, f"standard error {self.stderr:.2g}"),)
 
 
 class _TraceRun(_Run):

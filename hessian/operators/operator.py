@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,7 +47,9 @@ def is_finite(vector: Tensor) -> bool:
 
 
 class Operator(ABC):
-    """A symmetric matrix H in R^{d×d}, by its products: ``H @ v``, ``G + 0.1 * H``, ``H.to_scipy()``.
+    """A symmetric matrix H in R^{d×d}, by its products: ``H @ v``, ``G + 0.1 * H``, ``H + 0.1``, ``H.to_scipy()``.
+
+    A number that is added is that multiple of the identity: damping.
 
     A class of one's own that derives from it has these from ``matvec`` and ``fingerprint``, and is taken at its word:
     what other libraries or functions give is tried (``as_operator``).
@@ -99,10 +101,25 @@ class Operator(ABC):
         """The names and shapes of the parameters that the d elements are; None where they are none."""
         return None
 
-    def __matmul__(self, v: Tensor) -> Tensor:
-        """H v for a vector (d,), or for each column of a matrix (d, n); as many products as there are columns."""
+    @property
+    def T(self) -> Operator:
+        """Hᵀ, which is H."""
+        return self
+
+    def __matmul__(self, v: Any) -> Any:
+        """H v for a vector (d,), or for each column of a matrix (d, n); as many products as there are columns.
+
+        A list or tuple of tensors in the shapes of the parameters, or a dictionary by their names, gives one like it;
+        an array of numpy gives an array.
+        """
+        if isinstance(v, np.ndarray):
+            # A copy: scipy may hand over a part of an array of its own, in another dtype or read-only.
+            mine = torch.tensor(np.ascontiguousarray(v), dtype=self.dtype, device=self.device)
+            return (self @ mine).cpu().numpy()
+        if isinstance(v, list | tuple | Mapping):
+            return self.like(v, self @ self.flat(v))
         if not isinstance(v, Tensor):
-            raise InputError(f"v must be a tensor (numpy's arrays go to H.to_scipy()), got {type(v).__name__}")
+            raise InputError(f"v must be a tensor, an array or tensors like the parameters, got {type(v).__name__}")
         fine = v.ndim == 1 or (v.ndim == 2 and v.shape[1] > 0)
         require(fine, "v", "be a vector (d,) or a matrix (d, n) of at least one column", tuple(v.shape))
         columns = [v] if v.ndim == 1 else [column.contiguous() for column in v.T]
@@ -110,11 +127,43 @@ class Operator(ABC):
         products = [self.matvec(column) for column in columns]
         return products[0] if v.ndim == 1 else torch.stack(products, 1)
 
-    def __add__(self, other: Operator) -> Operator:
+    def flat(self, tree: Any) -> Tensor:
+        """The vector (d,) of tensors in the shapes of the parameters: in their order, or by name."""
+        if isinstance(tree, Tensor):
+            return tree
+        layout = self.layout
+        if layout is None:
+            raise InputError(f"v must be a tensor with an operator that has no parameters, got {type(tree).__name__}")
+        named = dict(tree) if isinstance(tree, Mapping) else dict(zip(layout.names, tree, strict=False))
+        shapes = dict(zip(layout.names, layout.shapes, strict=True))
+        got = {name: tuple(part.shape) for name, part in named.items()}
+        fits = len(tree) == len(shapes) and all(got.get(name) == shape for name, shape in shapes.items())
+        require(fits, "v", f"have the parameters' shapes {[tuple(shape) for shape in layout.shapes]}", got)
+        return torch.cat([named[name].reshape(-1) for name in layout.names])
+
+    def like(self, tree: Any, v: Tensor) -> Any:
+        """The vector v in the form of ``tree``, which ``flat`` took."""
+        if isinstance(tree, Tensor) or self.layout is None:
+            return v
+        names, parts = self.layout.names, zip(v.split(self.layout.sizes), self.layout.shapes, strict=True)
+        named = dict(zip(names, (part.view(shape) for part, shape in parts), strict=True))
+        return {name: named[name] for name in tree} if isinstance(tree, Mapping) else type(tree)(named.values())
+
+    def __add__(self, other: Operator | float) -> Operator:
+        if is_number(other):
+            return _Shifted(self, float(other))  # type: ignore[arg-type]
         return _Sum((self, other)) if isinstance(other, Operator) else NotImplemented
 
-    def __sub__(self, other: Operator) -> Operator:
-        return self + -1.0 * other if isinstance(other, Operator) else NotImplemented
+    __radd__ = __add__
+
+    def __sub__(self, other: Operator | float) -> Operator:
+        return self + -1.0 * other if isinstance(other, Operator) or is_number(other) else NotImplemented
+
+    def __rsub__(self, other: float) -> Operator:
+        return -self + other if is_number(other) else NotImplemented
+
+    def __truediv__(self, divisor: float) -> Operator:
+        return self * (1 / divisor) if is_number(divisor) else NotImplemented
 
     def __mul__(self, factor: float) -> Operator:
         return _Multiple(self, float(factor)) if is_number(factor) else NotImplemented
@@ -128,14 +177,9 @@ class Operator(ABC):
         """H as a ``scipy.sparse.linalg.LinearOperator``, for ``eigsh`` and the like: arrays of H's dtype on the CPU."""
         from scipy.sparse.linalg import LinearOperator
 
-        def product(v: NDArray[Any]) -> NDArray[Any]:
-            # A copy: scipy may hand over a part of an array of its own, in another dtype or read-only.
-            mine = torch.tensor(v.ravel(), dtype=self.dtype, device=self.device)
-            found: NDArray[Any] = self.matvec(mine).cpu().numpy()
-            return found
-
         dtype = torch.empty(0, dtype=self.dtype).numpy().dtype
-        return LinearOperator(self.shape, matvec=product, rmatvec=product, dtype=dtype)
+        product = self.__matmul__
+        return LinearOperator(self.shape, matvec=product, rmatvec=product, matmat=product, rmatmat=product, dtype=dtype)
 
     def _check(self, v: Tensor) -> None:
         wanted = ((self.d,), self.dtype, self.device)
@@ -218,7 +262,9 @@ class _Multiple(Around):
     """c·H of an operator."""
 
     def __init__(self, inner: Operator, factor: float) -> None:
-        super().__init__(inner, f"{factor:g} × " + (f"({inner.name})" if isinstance(inner, _Sum) else inner.name))
+        super().__init__(
+            inner, f"{factor:g} × " + (f"({inner.name})" if isinstance(inner, _Sum | _Shifted) else inner.name)
+        )
         self.factor = factor
         self.semidefinite = inner.semidefinite and factor >= 0
 
@@ -233,6 +279,27 @@ class _Multiple(Around):
     def fingerprint(self) -> str:
         """See ``Operator``."""
         return digest(f"{self.factor.hex()} {self.inner.fingerprint()}")
+
+
+class _Shifted(Around):
+    """H + cI of an operator."""
+
+    def __init__(self, inner: Operator, shift: float) -> None:
+        super().__init__(inner, f"{inner.name} + {shift:g}")
+        self.shift = shift
+        self.semidefinite = inner.semidefinite and shift >= 0
+
+    def matvec(self, v: Tensor) -> Tensor:
+        """See ``Operator``."""
+        return self.inner.matvec(v).add(v, alpha=self.shift)
+
+    def quad(self, v: Tensor) -> float:
+        """See ``Operator``."""
+        return self.inner.quad(v) + self.shift * inner(v, v)
+
+    def fingerprint(self) -> str:
+        """See ``Operator``."""
+        return digest(f"+ {self.shift.hex()} {self.inner.fingerprint()}")
 
 
 class DenseOperator(Operator):

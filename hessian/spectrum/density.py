@@ -11,13 +11,14 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
 from decomfl_lab.datasets.batches import Data
-from decomfl_lab.errors import known_options, require_finite_positive, require_int
+from decomfl_lab.errors import known_options, plural, require_finite_positive, require_int
 from decomfl_lab.objectives.batch_loss import LossFunction
 from hessian.estimate import Estimate, require_confidence
 from hessian.operators.operator import Counted
 from hessian.operators.options import CurvatureKeywords
 from hessian.operators.probes import probe
 from hessian.operators.selection import Source, curvature
+from hessian.readings import Reading, Reported, reading_of
 from hessian.spectrum.lanczos import band, require_room
 
 PROBES = 4  # stage of the probes of a density
@@ -33,8 +34,8 @@ Floats = NDArray[np.float64]
 Function = Callable[[Floats], Floats]
 
 
-@dataclass(frozen=True, kw_only=True)
-class SpectralDensity:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class SpectralDensity(Reported):
     """The distribution of H's eigenvalues, ρ = Σ weight·δ(λ − node)."""
 
     operator: str  # the name of the matrix
@@ -151,6 +152,22 @@ class SpectralDensity:
                 least = -math.inf if name == "signed" else float(f(nodes).sum() / (theta + residual))  # interlacing
                 found[name] = (float(self.d * mean.value / theta), max(least, float(min(ends))), float(max(ends)))
         return found
+
+    @property
+    def title(self) -> str:
+        """See ``Reported``."""
+        spent = f"{plural(self.products, 'product')}, {plural(len(self.seen), 'probe')}, seed {self.seed}"
+        ends = f"{len(self.nodes)} Ritz values in {self.lambda_min:.4g} .. {self.lambda_max:.4g}"
+        return f"spectral density of the {self.operator}, d = {self.d:,}: {ends}; {spent}"
+
+    @property
+    def readings(self) -> tuple[Reading, ...]:
+        """κ of each part, with 95 %; see ``Reported``."""
+        return self.readings_of(0.95)
+
+    def readings_of(self, confidence: float) -> tuple[Reading, ...]:
+        """κ of each part (``kappas``)."""
+        return tuple(reading_of(part, value, ends) for part, (value, *ends) in self.kappas(confidence).items())
 
     def wasserstein(self, eigenvalues: ArrayLike) -> float:
         """W₁ = ∫ |F(t) − G(t)| dt to the distribution of ``eigenvalues``, in units of λ.

@@ -1,8 +1,8 @@
 """``hessian.diagonal``: the diagonal of H with a standard error for each element."""
 
 import math
-from dataclasses import dataclass, field
-from typing import Unpack
+from dataclasses import dataclass, field, replace
+from typing import Any, Unpack
 
 import torch
 from scipy import stats
@@ -19,13 +19,14 @@ from hessian.operators.operator import Counted
 from hessian.operators.options import CurvatureKeywords
 from hessian.operators.probes import probe_at
 from hessian.operators.selection import Source, curvature
+from hessian.readings import Reading, Reported
 from hessian.spectrum.lanczos import Krylov, require_room
 
 _SIGNS = 12  # stage of the random signs
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Diagonal:
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Diagonal(Reported):
     """The diagonal of H."""
 
     operator: str  # the name of the matrix
@@ -37,10 +38,30 @@ class Diagonal:
     layout: Layout | None = field(repr=False)  # the names and shapes of the parameters; None where H has none
 
     def __str__(self) -> str:
+        return self.title
+
+    @property
+    def title(self) -> str:
+        """See ``Reported``."""
         error = "exact" if not self.samples else f"± {self.error:.2g} of its norm"
         low, high = float(self.values.min()), float(self.values.max())
         spent = plural(self.products, "product")
         return f"diagonal of the {self.operator}, d = {len(self.values):,}: {low:.4g} .. {high:.4g}, {error} ({spent})"
+
+    @property
+    def readings(self) -> tuple[Reading, ...]:
+        """The least and the largest element, each with its own interval; see ``Reported``."""
+        low, high = self.interval()
+        return tuple(
+            Reading(f"H_{i},{i}", float(self.values[i]), float(low[i]), float(high[i]), words)
+            for words, i in (("the least", int(self.values.argmin())), ("the largest", int(self.values.argmax())))
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field but the layout, ready for ``json.dumps``."""
+        found = Reported.to_json(replace(self, layout=None))
+        del found["layout"]
+        return found
 
     @property
     def error(self) -> float:

@@ -1,7 +1,8 @@
 """``hessian.top_eigenvalues``: the outer eigenvalues of H, each with a bound of its error."""
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Unpack
 
 import torch
@@ -11,11 +12,11 @@ from decomfl_lab.datasets.batches import Data
 from decomfl_lab.errors import known_options, plural, require, require_choice, require_finite_positive, require_int
 from decomfl_lab.objectives.batch_loss import LossFunction
 from decomfl_lab.objectives.function import enabled
-from hessian.estimate import Jsonable
 from hessian.operators.matrices import as_operator
 from hessian.operators.operator import Counted
 from hessian.operators.options import CurvatureKeywords
 from hessian.operators.selection import Source, curvature
+from hessian.readings import Reading, Reported
 from hessian.spectrum.lanczos import Krylov, lanczos, require_room
 
 _ORDERS: Mapping[str, Callable[[Tensor], Tensor]] = {
@@ -28,8 +29,8 @@ _ORDERS: Mapping[str, Callable[[Tensor], Tensor]] = {
 _CHANCE = 0.01  # the probability that is left to ``bound``
 
 
-@dataclass(frozen=True, kw_only=True)
-class TopEigenvalues(Jsonable):
+@dataclass(frozen=True, kw_only=True, repr=False)
+class TopEigenvalues(Reported):
     """Outer eigenvalues of H.
 
     A residual proves that an eigenvalue of H is that near. It proves neither that no further one was missed, nor how
@@ -53,15 +54,30 @@ class TopEigenvalues(Jsonable):
 
     def __str__(self) -> str:
         shown = ", ".join(f"{v:.5g} ± {r:.1g}" for v, r in zip(self.values, self.residuals, strict=True))
+        return f"λ = {shown} ({self._spent})"
+
+    @property
+    def _spent(self) -> str:
         proved = "all are known"
         if self.products < self.d:
             proved = f"none beyond {self.bound:.5g}, with 99 %"
         short = "" if self.converged else ", not converged"
-        return f"λ = {shown} ({plural(self.products, 'product')}{short}; {proved})"
+        return f"{plural(self.products, 'product')}{short}; {proved}"
+
+    @property
+    def title(self) -> str:
+        """See ``Reported``."""
+        return f"{self.which} eigenvalues of the {self.operator}, d = {self.d:,}: {self._spent}"
+
+    @property
+    def readings(self) -> tuple[Reading, ...]:
+        """The eigenvalues within their residuals; see ``Reported``."""
+        both = enumerate(zip(self.values, self.residuals, strict=True), 1)
+        return tuple(Reading(f"λ {i}", value, value - off, value + off) for i, (value, off) in both)
 
     def to_json(self) -> dict[str, Any]:
         """Every field but the vectors, ready for ``json.dumps``."""
-        found = Jsonable.to_json(replace(self, vectors=()))
+        found = Reported.to_json(replace(self, vectors=()))
         del found["vectors"]
         return found
 
@@ -135,8 +151,8 @@ def top_eigenvalues(
         )
 
 
-@dataclass(frozen=True)
-class SplitSample:
+@dataclass(frozen=True, repr=False)
+class SplitSample(Reported):
     """λ_max of two halves, and what each half's top eigenvector finds in the other."""
 
     own: tuple[float, float]  # the largest eigenvalues (λ_max(H_A), λ_max(H_B)), each of its own half
@@ -161,9 +177,19 @@ class SplitSample:
         low, high = (trace / top if top > 0 else float("nan") for top in (self.above, self.below))
         return low, high
 
-    def to_json(self) -> dict[str, object]:
-        """Plain values."""
-        return {**asdict(self), "above": self.above, "below": self.below}
+    @property
+    def title(self) -> str:
+        """See ``Reported``."""
+        return f"λ_max of all data in {self.below:.5g} .. {self.above:.5g}, in expectation, by two halves of them"
+
+    @property
+    def readings(self) -> tuple[Reading, ...]:
+        """See ``Reported``."""
+        return (Reading("λ_max of all data", math.nan, self.below, self.above, "in expectation, from two halves"),)
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field, ``above`` and ``below``."""
+        return {**super().to_json(), "above": self.above, "below": self.below}
 
 
 def split_sample(halves: tuple[Any, Any], *, seed: int, steps: int = 30, tol: float = 0.01) -> SplitSample:

@@ -236,6 +236,16 @@ class Krylov:
         if self.following is not None:
             self.following = self.following.new_empty(0)
 
+    def resume(self) -> None:
+        """Undo ``finish``: the next vector q again, by a product, as PHqⱼ = cⱼq for a vector of the basis."""
+        if self.invariant:
+            self.drawn -= 1
+            self.following = self._random()
+            return
+        j = int(self.coupling.abs().argmax())
+        w = self.complement_(self.operator.matvec(self.vectors[j]))
+        self.following = w.div_(math.copysign(math.sqrt(dot(w, w)), float(self.coupling[j])))
+
     def _eigen(self) -> tuple[Tensor, Tensor]:
         """Eigenvalues of T, ascending, and its eigenvectors in columns, once a step."""
         # ``projected`` is replaced at every step and never written to, so the same object means the same T.

@@ -33,7 +33,11 @@ from hessian.spectrum.lanczos import dot
 
 Array = NDArray[np.float64]
 
-PARTS: dict[str, Callable[[Array], Array]] = {"positive": lambda x: np.maximum(x, 0.0), "absolute": np.abs}
+PARTS: dict[str, Callable[[Array], Array]] = {
+    "signed": np.asarray,
+    "positive": lambda x: np.maximum(x, 0.0),
+    "absolute": np.abs,
+}
 """The functions f of the eigenvalues."""
 
 _FINE = 1e-12  # products as fine as that have no noise to speak of
@@ -132,11 +136,20 @@ class Walks(SphereForms):
     def take(self, number: int) -> None:
         """Count the form of walk ``number`` by what its steps so far tell."""
         walk = self.walks[number]
-        least, most = walk.bounds()
-        if self.part == "absolute":  # |λ| = 2 max(λ, 0) − λ, and the mean of λ is α₁
-            least, most = (2 * end - walk.alphas[0] for end in (least, most))
+        mean = walk.alphas[0]  # of λ, and |λ| = 2 max(λ, 0) − λ
+        least, most = (mean, mean) if self.part == "signed" else walk.bounds()
+        if self.part == "absolute":
+            least, most = (2 * end - mean for end in (least, most))
         self.values[number:] = [self.n * (least + most) / 2]
         self.gaps[number:] = [self.n * (most - least) / 2]
+
+    def of(self, part: str) -> "Walks":
+        """The same walks for another part."""
+        found = Walks(self.n, part)
+        found.walks, found.noise = self.walks, self.noise
+        for number in range(len(self.values)):
+            found.take(number)
+        return found
 
     @property
     def over(self) -> bool:

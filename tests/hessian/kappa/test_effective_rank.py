@@ -19,6 +19,8 @@ from decomfl_lab.checkpoint_file import read_checkpoint, write_checkpoint
 from decomfl_lab.errors import InputError
 from hessian import DenseOperator, EffectiveRankProgress, effective_rank, lanczos
 from hessian.kappa import estimation as module
+from hessian.readings import PARTS
+from hessian.spectrum import walks
 from hessian.spectrum.forms import PRODUCTS
 from hessian.spectrum.walks import Walk
 from tests.hessian.problems import data, mlp
@@ -146,7 +148,7 @@ def test_history_and_progress_follow_the_run() -> None:
 def test_checkpoints_of_other_runs_are_refused(estimate: Any, tmp_path: Path) -> None:
     path = tmp_path / "kappa.safetensors"
     estimate(rotated(TAIL), seed=6, checkpoint=path)
-    of_kappa = [(rotated(TAIL), {"rtol": 0.1}, "rtol"), (rotated(TAIL), {"confidence": 0.9}, "confidence")]
+    of_kappa = [(rotated(TAIL), {"part": "positive"}, "part"), (rotated(TAIL), {"trace": 1.0}, "trace")]
     for operator, settings, what in (
         (rotated(TAIL, seed=1), {}, "operator"),
         (rotated(TAIL), {"seed": 7}, "seed"),
@@ -154,6 +156,57 @@ def test_checkpoints_of_other_runs_are_refused(estimate: Any, tmp_path: Path) ->
     ):
         with pytest.raises(InputError, match=rf"checkpoint must be of this run \({what} differ\)"):
             estimate(operator, **{"seed": 6, "checkpoint": path, **settings})
+
+
+def part_of(values: Any, part: str) -> float:
+    """κ of a part."""
+    kept = walks.PARTS[part](np.asarray(values))
+    return float(kept.sum() / np.abs(kept).max())
+
+
+REFINED: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [  # of both, of the first, of the second
+    ({}, {"rtol": 0.2}, {"rtol": 0.05}),
+    ({}, {"rtol": 0.05}, {"rtol": 0.045}),
+    ({}, {"products": 12}, {"rtol": 0.05}),
+    ({}, {"rtol": 0.2}, {"products": 40}),
+    ({}, {"confidence": 0.8}, {"confidence": 0.99}),
+    ({}, {"rtol": 0.01, "max_products": 9}, {"rtol": 0.05}),
+    ({"part": "positive"}, {"rtol": 0.3}, {"rtol": 0.1}),
+    ({"trace": float(TAIL.sum())}, {"rtol": 0.5}, {"rtol": 1e-4}),
+    ({"trace_operator": rotated(TAIL)}, {"rtol": 0.2}, {"rtol": 0.05}),
+]
+
+
+@pytest.mark.parametrize(("both", "first", "second"), REFINED, ids=range(len(REFINED)))
+def test_a_result_is_refined_from_its_checkpoint(
+    both: dict[str, Any], first: dict[str, Any], second: dict[str, Any], tmp_path: Path
+) -> None:
+    true, held = part_of(TAIL, both.get("part", "signed")), 0
+    for seed in range(10):
+        estimate = partial(effective_rank, seed=seed, **both)
+        coarse = estimate(rotated(TAIL), checkpoint=tmp_path / f"{seed}", **first)
+        watched = Watched(rotated(TAIL))
+        fine, fresh = estimate(watched, checkpoint=tmp_path / f"{seed}", **second), estimate(rotated(TAIL), **second)
+        assert fine.reached == fresh.reached
+        assert fine.products - coarse.products < fresh.products
+        if "trace_operator" not in both:
+            assert watched.calls == fine.products - coarse.products
+        again = estimate(Watched(rotated(TAIL)), checkpoint=tmp_path / f"{seed}", **second)
+        assert (again.kappa, again.interval, again.products) == (fine.kappa, fine.interval, fine.products)
+        held += fine.interval[0] <= true * (1 + 1e-9) and true * (1 - 1e-9) <= fine.interval[1]
+    assert held >= 8
+
+
+def test_a_result_is_refined_from_its_json() -> None:
+    coarse = effective_rank(rotated(TAIL), seed=3, rtol=0.2)
+    fine = hessian.refine(json.loads(json.dumps(coarse.to_json())), rotated(TAIL), rtol=0.05)
+    assert fine.kappa == hessian.refine(coarse, rotated(TAIL)).kappa == effective_rank(rotated(TAIL), seed=3).kappa
+    with pytest.raises(
+        InputError, match=r"model must have the name, dimension and dtype of the result, \('dense', 200"
+    ):
+        hessian.refine(coarse, rotated([1.0]))
+    with pytest.raises(InputError, match="one without operator"):
+        hessian.refine({}, rotated(TAIL))
 
 
 FORGED: dict[str, Any] = {  # what is wrong with its values alone, a property of all files sees
@@ -179,13 +232,6 @@ def test_a_checkpoint_that_somebody_forged_is_refused_by_name(name: str, tmp_pat
         effective_rank(rotated(TAIL), seed=6, checkpoint=path)
 
 
-def part_of(values: Any, part: str) -> float:
-    """κ of a part."""
-    signed = np.asarray(values)
-    kept = np.maximum(signed, 0) if part == "positive" else np.abs(signed)
-    return float(kept.sum() / kept.max())
-
-
 SIGNED = {
     "few outliers": TAIL.numpy(),
     "two halves": np.array([1.0] * 20 + [-1.0] * 20),
@@ -201,6 +247,9 @@ def test_kappa_of_a_part_lies_in_its_interval(name: str, settings: dict[str, Any
     operator, true = Diagonal(SIGNED[name]), part_of(SIGNED[name], part)
     found = [effective_rank(operator, seed=seed, part=part, **settings) for seed in range(25)]
     assert np.mean([each.interval[0] <= true <= each.interval[1] for each in found]) >= 0.88
+    for other, (called, _, _) in PARTS.items():  # the same walks tell all three
+        known = [one for each in found for one in each.readings if one.name == called]
+        assert np.mean([one.low <= part_of(SIGNED[name], other) <= one.high for one in known]) >= 0.88
     assert all(each.products == settings.get("products", each.products) for each in found)
     assert all(each.reached for each in found) or "products" in settings
     assert np.median([(each.interval[1] - each.interval[0]) / 2 for each in found]) <= 0.35 * true

@@ -17,6 +17,7 @@ from tests.hessian import problems
 from tests.hessian.spectra import Watched, rotated
 
 A, B = rotated(list(np.linspace(-1, 3, 30))), rotated(list(np.linspace(0, 1, 30)), seed=1)
+I = torch.eye(30, dtype=torch.float64)  # noqa: E741
 INPUTS, TARGETS = problems.data()
 
 
@@ -38,6 +39,9 @@ COMBINED: dict[str, tuple[Operator, Tensor]] = {
     "-1 × dense": (-A, -A.matrix),
     "3 × (dense + 2 × dense)": (np.float32(3) * (A + 2 * B), 3 * A.matrix + 6 * B.matrix),
     "dense + -1 × dense": (A - B, A.matrix - B.matrix),
+    "dense + 0.1": (0.1 + A.T, A.matrix + 0.1 * I),
+    "2 × (dense + -3)": ((A - 3) / 0.5, 2 * A.matrix - 6 * I),
+    "-1 × dense + 1": (1 - A, I - A.matrix),
 }
 
 
@@ -56,6 +60,35 @@ def test_sums_and_multiples_are_operators(name: str) -> None:
     )
 
 
+H = hessian.curvature(MeanLoss(problems.mlp(), cross_entropy, (INPUTS, TARGETS)), operator="gauss-newton")
+
+
+@pytest.mark.parametrize("form", [list, tuple, dict])
+def test_tensors_in_the_shapes_of_the_parameters_have_products_like_them(form: Any) -> None:
+    v = torch.linspace(-1, 1, H.d, dtype=H.dtype)
+    parts = [each.view(shape) for each, shape in zip(v.split(H.layout.sizes), H.layout.shapes, strict=True)]
+    tree = dict(reversed([*zip(H.layout.names, parts, strict=True)])) if form is dict else form(parts)
+    product, x = H @ tree, hessian.solve(H, tree, damping=0.1, rtol=1e-8).x
+    assert type(product) is type(x) is form
+    assert form is not dict or list(product) == list(tree)
+    assert torch.equal(H.flat(product), H @ v)
+    assert (H @ v.numpy()).tolist() == (H @ v).tolist()
+    torch.testing.assert_close((H + 0.1) @ H.flat(x), v, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(("damping", "most"), [(1.5, 200), (1.001, 4)])
+def test_conjugate_gradients_solve_or_say_how_far_they_are(damping: float, most: int) -> None:
+    watched, b = Watched(A), torch.linspace(-1, 2, 30, dtype=torch.float64)
+    found = hessian.solve(watched, b, damping=damping, max_products=most)
+    off = b - (A.matrix + damping * I) @ found.x
+    assert found.residual == pytest.approx(float(off.norm() / b.norm()), rel=1e-6)
+    assert found.converged == (found.residual <= 1e-4) == (most == 200)
+    assert found.products == watched.calls <= most
+    assert found.form == pytest.approx(float(b @ found.x))
+    assert f"residual {found.residual:.2g} after {found.products} products" in repr(found)
+    assert found.to_json()["products"] == found.products
+
+
 def test_no_two_combinations_have_one_fingerprint() -> None:
     digests = {operator.fingerprint() for operator, _ in COMBINED.values()} | {A.fingerprint(), B.fingerprint()}
     assert len(digests) == len(COMBINED) + 2
@@ -70,7 +103,13 @@ def test_a_sum_says_what_its_parts_have_to_say_once() -> None:
 
 
 @refuses(
-    (lambda: A @ np.ones(30), r"v must be a tensor \(numpy's arrays go to H.to_scipy\(\)\), got ndarray"),
+    (lambda: A @ "v", "v must be a tensor, an array or tensors like the parameters, got str"),
+    (lambda: A @ [torch.ones(30)], "v must be a tensor with an operator that has no parameters, got list"),
+    (lambda: H @ [torch.ones(3)], r"v must have the parameters' shapes \[\("),
+    (
+        lambda: hessian.solve(A, torch.ones(30).double()),
+        r"dense must be positive definite; damping above .* or the Gauss",
+    ),
     (lambda: A @ torch.ones(29).double(), r"v must have shape, dtype and device \(\(30,\), torch.float64"),
     (lambda: A @ torch.ones(30), r"v must have shape, dtype and device .*, got \(\(30,\), torch.float32"),
     (lambda: A @ torch.ones(30, 0), r"v must be a vector \(d,\) or a matrix \(d, n\) of at least one column"),
@@ -81,7 +120,9 @@ def test_what_does_not_fit_is_refused(wrong: Callable[[], Any]) -> None:
     wrong()
 
 
-@pytest.mark.parametrize("wrong", [lambda: A + 1.0, lambda: A * "2", lambda: A * float("nan"), lambda: A * A])
+@pytest.mark.parametrize(
+    "wrong", [lambda: A + "1", lambda: A / "2", lambda: A * "2", lambda: A * float("nan"), lambda: A * A]
+)
 def test_what_no_operator_can_be_is_a_type_error(wrong: Callable[[], Any]) -> None:
     with pytest.raises(TypeError):
         wrong()

@@ -126,3 +126,14 @@ def test_restarts_keep_the_basis_small_and_still_converge() -> None:
         assert found.products == steps
         assert recurrence_error(operator, found) < 1e-12
     np.testing.assert_allclose(found.ritz_values[found.ritz_values.abs() > 5], [-6, 7, 10], rtol=1e-8)
+
+
+@pytest.mark.parametrize(("values", "steps"), [([*range(-3, 20)], 5), ([2.0] * 30, 1)], ids=["coupled", "invariant"])
+def test_a_finished_space_is_resumed_at_the_same_vector(values: list[float], steps: int) -> None:
+    krylov = Krylov(Counted(rotated(values)), seed=1)
+    for _ in range(steps):
+        krylov.step()
+    following = krylov.following
+    krylov.finish()
+    krylov.resume()
+    torch.testing.assert_close(krylov.following, following)

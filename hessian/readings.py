@@ -1,0 +1,110 @@
+"""What was measured, as a list of readings: text, table, Markdown and JSON are functions of it."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from decomfl_lab.json_values import plain
+from hessian.estimate import Jsonable, to_its_width
+
+PARTS = {
+    "signed": ("κ", "tr(H)", "‖H‖₂"),
+    "positive": ("κ₊", "Σ max(λ, 0)", "λ_max"),
+    "absolute": ("κ of |H|", "Σ|λ|", "‖H‖₂"),
+}
+"""What κ of each part of H is called, and what it is the quotient of."""
+
+_PLAIN = (1e-4, 1e6)  # the largest number of a reading that is written without a power of ten
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A number that was measured, with what is known of it."""
+
+    name: str  # what it is called, e.g. "κ₊"
+    value: float  # NaN where it was not measured, or is undefined
+    low: float = math.nan  # the lower end of its interval; NaN where there is none
+    high: float = math.nan  # the upper end
+    words: str = ""  # what it is
+
+    @property
+    def shown(self) -> tuple[str, str]:
+        """The value and its interval, to two digits of the half-width; a dash for what is not known."""
+        if math.isnan(self.low):
+            return ("–" if math.isnan(self.value) else f"{self.value:.4g}"), "–"
+        ends = self.low, self.high
+        if math.isnan(self.value):
+            return "–", f"{self.low:.4g} .. {self.high:.4g}"
+        if _PLAIN[0] <= max(abs(each) for each in (self.value, *ends) if math.isfinite(each)) < _PLAIN[1]:
+            value, low, high = to_its_width(self.value, *ends)
+        else:
+            value, low, high = (f"{each:.5g}" for each in (self.value, *ends))
+        return value, f"{low} .. {high}"
+
+    def line(self, confidence: float) -> str:
+        """The reading with its interval, in a line."""
+        value, low, high = to_its_width(self.value, self.low, self.high)
+        return f"{self.name} = {value}, {100 * confidence:g} % interval {low} .. {high}"
+
+
+def reading_of(part: str, kappa: float, ends: Sequence[float]) -> Reading:
+    """κ of a part, with the ends of its interval."""
+    (name, trace, norm), (low, high) = PARTS[part], ends
+    return Reading(
+        name, kappa, low, high, f"{trace}/{norm}{', where negative eigenvalues cancel' * (part == 'signed')}"
+    )
+
+
+def _cells(readings: Sequence[Reading]) -> list[tuple[str, ...]]:
+    """The rows of a table, its heads first."""
+    return [("", "value", "interval", ""), *((each.name, *each.shown, each.words) for each in readings)]
+
+
+def table(readings: Sequence[Reading]) -> str:
+    """A line a reading, below a line of heads."""
+    rows = _cells(readings)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    sides: tuple[Callable[[str, int], str], ...] = (str.ljust, str.rjust, str.rjust, str.ljust)
+    lines = ["  ".join(map(lambda side, *cell: side(*cell), sides, row, widths)) for row in rows]
+    return "\n".join(line.rstrip() for line in lines)
+
+
+class Reported(Jsonable):
+    """A result that is a list of readings: all that is printed of it is made of them."""
+
+    @property
+    def readings(self) -> tuple[Reading, ...]:
+        """What was measured, the most wanted first."""
+        raise NotImplementedError
+
+    @property
+    def title(self) -> str:
+        """What was measured of what, and what it cost."""
+        raise NotImplementedError
+
+    @property
+    def remark(self) -> str:
+        """What happened, what to do, and what was taken on trust; may be empty."""
+        return ""
+
+    def __str__(self) -> str:
+        return self.summary()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {str(self).splitlines()[0]}>"
+
+    def summary(self) -> str:
+        """The title, a line for each reading, and the remark."""
+        return "\n".join(filter(None, [self.title, table(self.readings), self.remark]))
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field and the readings, ready for ``json.dumps``; numbers that are not finite become None."""
+        return {**super().to_json(), "readings": plain([asdict(each) for each in self.readings])}
+
+    def _repr_markdown_(self) -> str:
+        """The same as Markdown, which a notebook shows."""
+        heads, *rows = (
+            "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in _cells(self.readings)
+        )
+        return "\n".join([self.title, "", heads, "|---|--:|--:|---|", *rows, "", self.remark])
