@@ -94,7 +94,7 @@ def effective_rank(
         options: Which matrix, of which parameters, in which dtype: those of ``curvature``. ``whiten`` is about
             ``trace_operator`` and ``trace`` too.
 
-    **Memory.** See ``estimation.held``; graphs and activations of the pieces of the data come beside it.
+    **Memory.** See ``forecast.held``; graphs and activations of the pieces of the data come beside it.
 
     Returns:
         κ, its interval and all that it is made of. Where the interval asked for is not reached, ``reached`` is

@@ -75,10 +75,9 @@ class _Run:
         self.forms = self.operator if trace_operator is None else Counted(trace_operator)
         # Only where no probes follow does Lanczos go on by restarts once the basis is full.
         known, beside = settings.trace is not None, self.beside if operator.d < LARGE else self.beside_large
+        self.basis = settings.basis
         if settings.max_basis is None:
-            self.basis = basis_that_fits(operator, settings.basis, beside, restarts=known)
-        else:
-            self.basis = settings.basis
+            self.basis = basis_that_fits(operator, self.basis, beside, restarts=known)
         self.short = self.basis < settings.basis  # whether free memory bounds the basis
         bounded = known and self.basis < settings.limit
         require_room(operator, self.basis, beside, restarts=bounded)

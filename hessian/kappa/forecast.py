@@ -3,7 +3,6 @@
 from hessian.kappa.settings import SCOUTS, Settings, span_words
 from hessian.operators.operator import Operator
 from hessian.spectrum.forms import LARGE, PRODUCTS, SKETCH
-from hessian.spectrum.lanczos import LEAST_BASIS
 
 PRODUCT = 2.0
 """Vectors (d,) that a product works in, itself included; measured: from 1.2 to 2.5, by the sizes of the layers."""
@@ -12,12 +11,7 @@ USUAL = 12  # Lanczos vectors that most networks take
 
 
 def held(operator: Operator, basis: int) -> dict[str, float]:
-    """What is held at most, in vectors (d,), beside graphs and activations of a piece of the data.
-
-    Args:
-        operator: H.
-        basis: The Lanczos vectors.
-    """
+    """What is held, in vectors (d,), with so many Lanczos vectors, beside graphs and activations of a piece of data."""
     # Five products are kept in half of the digits, or a sketch of each.
     kept = PRODUCTS * SKETCH / operator.d if operator.d >= LARGE else (PRODUCTS - 1) / 2
     rows = {"Lanczos vectors": float(basis), "a product": PRODUCT, "a probe": 1.0, "kept of products": kept}
@@ -31,15 +25,11 @@ def held(operator: Operator, basis: int) -> dict[str, float]:
 def memory_of_an_estimate(operator: Operator, settings: Settings) -> str:
     """The forecast of memory, in words."""
     size = operator.d * operator.dtype.itemsize / 1e9
-    least, most = min(LEAST_BASIS, settings.basis), min(settings.basis, operator.d)
-    usual = min(USUAL, most)
+    usual, most = min(USUAL, settings.basis), min(settings.basis, operator.d)
     rows = held(operator, usual)
-    ends = [size * sum(held(operator, basis).values()) for basis in (least, usual, most)]
     parts = ", ".join(f"{name} {size * each:.2g}" for name, each in rows.items())
-    return (
-        f"memory: {ends[1]:.2g} GB with {usual} Lanczos vectors ({parts}), from {ends[0]:.2g} to {ends[2]:.2g} with "
-        f"{least} to {most}; graphs and activations come beside it"
-    )
+    told = f"memory: {size * sum(rows.values()):.2g} GB with {usual} Lanczos vectors ({parts})"
+    return f"{told}, {size * sum(held(operator, most).values()):.2g} with {most}, beside graphs and activations"
 
 
 def time_of_an_estimate(pace: float, settings: Settings, d: int) -> str:

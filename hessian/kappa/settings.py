@@ -32,10 +32,7 @@ class Settings:
     seed: int = option(0, "The seed of the random vectors, and of a model trained here.", ge=0, le=2**64 - 1)
     trace: float | None = None
     max_basis: int | None = option(
-        None,
-        "Lanczos vectors kept at most, where memory is short. [default: what the products need and memory holds]",
-        HOW,
-        ge=4,
+        None, "Lanczos vectors kept at most. [default: what the products need and memory holds]", HOW, ge=4
     )
     part: str = option(
         "signed",
@@ -81,10 +78,8 @@ class Settings:
 
 def span_words(seconds: float) -> str:
     """A time: 45 s, 12 min, 3.2 h."""
-    for unit in ("s", "min"):
-        if seconds < 90 * _SPANS[unit]:
-            return f"{seconds / _SPANS[unit]:.2g} {unit}"
-    return f"{seconds / _SPANS['h']:.2g} h"
+    unit = next((unit for unit in ("s", "min") if seconds < 90 * _SPANS[unit]), "h")
+    return f"{seconds / _SPANS[unit]:.2g} {unit}"
 
 
 def span(text: str) -> float:
