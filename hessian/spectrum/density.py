@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import pandas as pd
@@ -168,6 +168,10 @@ class SpectralDensity(Reported):
     def readings_of(self, confidence: float) -> tuple[Reading, ...]:
         """κ of each part (``kappas``)."""
         return tuple(reading_of(part, value, ends) for part, (value, *ends) in self.kappas(confidence).items())
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field, ``weights`` and ``samples``, ready for ``json.dumps``."""
+        return {**super().to_json(), "weights": self.weights.tolist(), "samples": self.samples.tolist()}
 
     def wasserstein(self, eigenvalues: ArrayLike) -> float:
         """W₁ = ∫ |F(t) − G(t)| dt to the distribution of ``eigenvalues``, in units of λ.
