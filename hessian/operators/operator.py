@@ -136,7 +136,7 @@ class Operator(ABC):
         layout = self.layout
         if layout is None:
             raise InputError(f"v must be a tensor with an operator that has no parameters, got {type(tree).__name__}")
-        parts = [tree.get(name) for name in layout.names] if isinstance(tree, Mapping) else tree
+        parts: Sequence[Any] = [tree.get(n) for n in layout.names] if isinstance(tree, Mapping) else tree
         got = [tuple(part.shape) if isinstance(part, Tensor) else None for part in parts]
         fits = got == [*layout.shapes] and len(tree) == len(got)
         require(fits, "v", f"have the parameters' shapes {[tuple(shape) for shape in layout.shapes]}", got)
@@ -263,7 +263,9 @@ class _Affine(Around):
     """c·H + s·I of an operator."""
 
     def __init__(self, inner: Operator, factor: float, shift: float = 0.0) -> None:
-        name = f"({inner.name})" if isinstance(inner, _Sum) or getattr(inner, "shift", 0.0) else inner.name
+        name = (
+            f"({inner.name})" if isinstance(inner, _Sum) or (isinstance(inner, _Affine) and inner.shift) else inner.name
+        )
         name = inner.name if factor == 1 else f"{factor:g} × {name}"
         super().__init__(inner, f"{name} + {shift:g}" if shift else name)
         self.factor, self.shift = factor, shift
