@@ -73,20 +73,14 @@ def table(readings: Sequence[Reading]) -> str:
 class Reported(Jsonable):
     """A result that is a list of readings: all that is printed of it is made of them."""
 
+    def report(self) -> tuple[str, Sequence[Reading], str]:
+        """What was measured of what at which cost; the readings, the most wanted first; and what there is to remark."""
+        raise NotImplementedError
+
     @property
     def readings(self) -> tuple[Reading, ...]:
-        """What was measured, the most wanted first."""
-        raise NotImplementedError
-
-    @property
-    def title(self) -> str:
-        """What was measured of what, and what it cost."""
-        raise NotImplementedError
-
-    @property
-    def remark(self) -> str:
-        """What happened, what to do, and what was taken on trust; may be empty."""
-        return ""
+        """What was measured."""
+        return tuple(self.report()[1])
 
     def __str__(self) -> str:
         return self.summary()
@@ -95,8 +89,9 @@ class Reported(Jsonable):
         return f"<{type(self).__name__}: {str(self).splitlines()[0]}>"
 
     def summary(self) -> str:
-        """The title, a line for each reading, and the remark."""
-        return "\n".join(filter(None, [self.title, table(self.readings), self.remark]))
+        """What was measured, a line for each reading, and what there is to remark."""
+        title, readings, remark = self.report()
+        return "\n".join(filter(None, [title, table(readings), remark]))
 
     def to_json(self) -> dict[str, Any]:
         """Every field and the readings, ready for ``json.dumps``; numbers that are not finite become None."""
@@ -104,7 +99,6 @@ class Reported(Jsonable):
 
     def _repr_markdown_(self) -> str:
         """The same as Markdown, which a notebook shows."""
-        heads, *rows = (
-            "| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in _cells(self.readings)
-        )
-        return "\n".join([self.title, "", heads, "|---|--:|--:|---|", *rows, "", self.remark])
+        title, readings, remark = self.report()
+        heads, *rows = ("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in _cells(readings))
+        return "\n".join([title, "", heads, "|---|--:|--:|---|", *rows, "", remark])

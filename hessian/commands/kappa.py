@@ -534,11 +534,13 @@ def _told(
     facts: dict[str, Any],
 ) -> str:
     """The result in words; where it has no reading of a part, that of the density."""
-    from hessian.readings import Reading, table
+    from hessian.readings import Reading, reading_of, table
 
-    known = {} if density is None else {each.name: each for each in density.readings_of(result.confidence)}
-    rows = [known.get(each.name, each) if math.isnan(each.value) else each for each in result.readings]
+    kappas = {} if density is None else density.kappas(result.confidence)
+    known = {each.name: each for each in (reading_of(part, value, ends) for part, (value, *ends) in kappas.items())}
+    title, readings, remark = result.report()
+    rows = [known.get(each.name, each) if math.isnan(each.value) else each for each in readings]
     if split is not None:
         of_all = Reading("κ of all data", math.nan, *split.kappa(result.trace.value), "trace / λ_max of all data")
         rows += [*split.readings, of_all]
-    return "\n".join([result.title, table(rows), result.remark, _about(facts)])
+    return "\n".join([title, table(rows), remark, _about(facts)])

@@ -92,20 +92,9 @@ class BallProbe(Reported):
         """Every field and ``recommended``, ready for ``json.dumps``; numbers that are not finite become None."""
         return {**super().to_json(), "recommended": plain(self.recommended)}
 
-    @property
-    def title(self) -> str:
-        """See ``Reported``."""
-        sure = f"{100 * self.confidence:g} % confidence over all"
-        return f"κ over a ball of radius {self.radius:.4g} = {self.relative_radius:.3g} ‖x‖; {sure}"
-
-    @property
-    def remark(self) -> str:
-        """See ``Reported``."""
-        return self.reason
-
-    @property
-    def readings(self) -> tuple[Reading, ...]:
+    def report(self) -> tuple[str, Sequence[Reading], str]:
         """κ for Theorem 2, and κ at each point; see ``Reported``."""
+        sure = f"{100 * self.confidence:g} % confidence over all"
         sufficient = math.nan if self.kappa_sufficient is None else self.kappa_sufficient
         found = [
             Reading("κ, necessary", self.kappa_necessary, words=f"for Theorem 2, with L ≥ {self.lambda_max:.5g}"),
@@ -117,7 +106,7 @@ class BallProbe(Reported):
                 raised = f", adds {point.raised.value:.4g} to a dominating trace"
             words = f"tr(H) = {rank.trace.value:.5g}, λ_max = {rank.lambda_max:.5g}{raised}"
             found.append(Reading(f"κ at {point.distance:.4g}", rank.kappa, *rank.interval, words))
-        return tuple(found)
+        return f"κ over a ball of radius {self.radius:.4g} = {self.relative_radius:.3g} ‖x‖; {sure}", found, self.reason
 
 
 def ball_probe(

@@ -151,32 +151,28 @@ def refine(
 ) -> EffectiveRank:
     """A result with a narrower interval: of the same part, seed and confidence.
 
-    From its checkpoint it goes on (see ``effective_rank``). A result itself, or its JSON, has no vectors: then the
-    products of its Lanczos steps are taken again, from the same seed.
-
-    Whoever stops at one half-width and then at another looks at two intervals, each of which holds κ as often as it
-    says, and both less often.
+    From its ``checkpoint`` it goes on (see ``effective_rank``). A result itself, or its JSON, has no vectors: then the
+    products of its Lanczos steps are taken again, from the same seed. Of two intervals that one looks at in turn, each
+    holds κ as often as it says, and both together less often.
 
     Args:
         found: The result, or what its ``to_json`` gave.
-        model: What it was measured of. See ``curvature``.
-        loss: See ``curvature``.
-        data: See ``curvature``.
-        rtol: Half-width of κ's interval to reach, relative to κ.
+        model: What it was measured of, as are ``loss``, ``data`` and ``options``. See ``curvature``.
+        loss: See there.
+        data: See there.
+        rtol: See ``effective_rank``, as for what follows.
         max_products: The most products to spend, with those in the checkpoint.
         checkpoint: The result's checkpoint.
-        options: Which matrix: those of ``curvature``.
+        options: Which matrix.
 
     Raises:
         InputError: If the matrix has another name, dimension or dtype; otherwise see ``effective_rank``.
     """
     known = found.to_json() if isinstance(found, EffectiveRank) else found
-    missing = [name for name in ("operator", "d", "dtype", "part", "seed", "confidence") if name not in known]
-    require(not missing, "found", "be an EffectiveRank, or its JSON", f"one without {', '.join(missing)}")
     operator = curvature(model, loss, data, **options)
-    own = (operator.name, operator.d, str(operator.dtype).removeprefix("torch."))
-    of = (known["operator"], known["d"], known["dtype"])
-    require(own == of, "model", f"have the name, dimension and dtype of the result, {of}", own)
+    own = {"operator": operator.name, "d": operator.d, "dtype": str(operator.dtype).removeprefix("torch.")}
+    of = {name: known.get(name) for name in own}
+    require(own == of, "model", f"be what the result is of, {of}", own)
     return effective_rank(
         operator,
         rtol=rtol,

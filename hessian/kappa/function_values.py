@@ -254,20 +254,9 @@ class ForwardOnly(Reported):
     evaluations: int  # the number of values of f, those of the ladder included
     reason: str  # what to know before the numbers are used, in a line
 
-    @property
-    def title(self) -> str:
-        """See ``Reported``."""
-        made = f"{self.trace.samples} {self.distribution} directions, μ = {self.mu:.3g}, d = {self.d:,}"
-        return f"forward-only, {made}; intervals of {100 * self.confidence:g} %"
-
-    @property
-    def remark(self) -> str:
-        """See ``Reported``."""
-        return self.reason
-
-    @property
-    def readings(self) -> tuple[Reading, ...]:
+    def report(self) -> tuple[str, Sequence[Reading], str]:
         """Trace, ‖H‖_F², tr(H³) and the brackets of κ; see ``Reported``."""
+        made = f"{self.trace.samples} {self.distribution} directions, μ = {self.mu:.3g}, d = {self.d:,}"
         errors = f"and rounding {self.rounding:.2g}, truncation {self.truncation:.2g}"
         found = [Reading("tr(H)", self.trace.value, *self.trace_interval, errors)]
         for name, each in (("‖H‖_F²", self.frobenius_squared), ("tr(H³)", self.cube)):
@@ -276,7 +265,7 @@ class ForwardOnly(Reported):
         for name, b in self.brackets.items():
             words = f"with sampling error {b.outer_low:.4g} .. {b.outer_high:.4g}"
             found.append(Reading(f"κ ({name})", math.nan, b.low, b.high, words))
-        return tuple(found)
+        return f"forward-only, {made}; intervals of {100 * self.confidence:g} %", found, self.reason
 
 
 def forward_only(

@@ -1,7 +1,7 @@
 """``hessian.by_layer``: κ of every layer's diagonal block of H, and its share of the trace."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Unpack
@@ -30,14 +30,6 @@ class LayerRank:
     share: Estimate
     rank: EffectiveRank  # κ, trace and norm of the layer's block, each with its interval
 
-    @property
-    def reading(self) -> Reading:
-        """κ of the layer, and what else was measured of it."""
-        rank, share = self.rank, f"{100 * self.share.value:.1f} ± {100 * self.share.stderr:.1f} % of tr(H)"
-        words = f"{share}, ‖·‖₂ ≥ {rank.norm:.4g}, d = {rank.d:,}, {plural(rank.products, 'product')}"
-        wide = "" if rank.reached else "; wider than asked for"
-        return Reading(self.layer or "(model)", rank.kappa, *rank.interval, words + wide)
-
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ByLayer(Reported):
@@ -51,24 +43,20 @@ class ByLayer(Reported):
     confidence: float  # the confidence of each interval on its own
     reason: str  # what was not tried of model, loss and data; empty where all was
 
-    @property
-    def title(self) -> str:
-        """See ``Reported``."""
+    def report(self) -> tuple[str, Sequence[Reading], str]:
+        """A reading a layer; see ``Reported``."""
         total = f"tr(H) = {self.trace.value:.4g} ± {self.trace.stderr:.2g}"
         spent = f"{plural(self.products, 'product')} in all; intervals of {100 * self.confidence:g} %"
-        return f"κ of the {self.operator} by layer, d = {self.d:,}: {total}; {spent}"
-
-    @property
-    def remark(self) -> str:
-        """See ``Reported``."""
-        short = sum(not row.rank.reached for row in self.rows)
+        readings, short = [], 0
+        for row in self.rows:
+            rank, share = row.rank, f"{100 * row.share.value:.1f} ± {100 * row.share.stderr:.1f} % of tr(H)"
+            words = f"{share}, ‖·‖₂ ≥ {rank.norm:.4g}, d = {rank.d:,}, {plural(rank.products, 'product')}"
+            words += "" if rank.reached else "; wider than asked for"
+            short += not rank.reached
+            readings.append(Reading(row.layer or "(model)", rank.kappa, *rank.interval, words))
         wide = f"wider than asked for: {plural(short, 'layer')}; allow more products" if short else ""
-        return "; ".join(filter(None, [wide, self.reason]))
-
-    @property
-    def readings(self) -> tuple[Reading, ...]:
-        """A reading a layer; see ``Reported``."""
-        return tuple(row.reading for row in self.rows)
+        remark = "; ".join(filter(None, [wide, self.reason]))
+        return f"κ of the {self.operator} by layer, d = {self.d:,}: {total}; {spent}", readings, remark
 
     def plot(self, path: str | Path) -> Path:
         """Draw κ and its interval of every layer beside its share of the trace, to a file (.png, .pdf, .svg); its path.

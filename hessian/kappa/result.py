@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -112,22 +113,11 @@ class EffectiveRank(Reported):
             spent += "" if self.needed is None else f", where {asked} takes about {plural(self.needed, 'product')}"
         return f"{self.readings[0].line(self.confidence)} ({spent})"
 
-    @property
-    def title(self) -> str:
-        """See ``Reported``."""
-        made = f"{plural(self.steps, 'Lanczos step')}, {plural(self.probes, 'probe')}"
-        spent = f"{plural(self.products, 'product')} ({made}), {self.seconds:.1f} s"
-        sure = f"intervals of {100 * self.confidence:g} %"
-        return f"κ of the {self.operator}, d = {self.d:,}: {spent}; seed {self.seed}, {self.dtype}; {sure}"
-
-    @property
-    def remark(self) -> str:
-        """See ``Reported``."""
-        return self.reason
-
-    @property
-    def readings(self) -> tuple[Reading, ...]:
+    def report(self) -> tuple[str, Sequence[Reading], str]:
         """κ of the part, of the others, and what it is the quotient of; see ``Reported``."""
+        made = f"{plural(self.steps, 'Lanczos step')}, {plural(self.probes, 'probe')}"
+        spent = f"{plural(self.products, 'product')} ({made}), {self.seconds:.1f} s; seed {self.seed}, {self.dtype}"
+        title = f"κ of the {self.operator}, d = {self.d:,}: {spent}; intervals of {100 * self.confidence:g} %"
         _, trace, norm = PARTS[self.part]
         known = {each.name: each for each in (reading_of(self.part, self.kappa, self.interval), *self.others)}
         kappas = [
@@ -144,12 +134,13 @@ class EffectiveRank(Reported):
         ):
             within = self.believed(residual)
             ends.append(Reading(name, value, value - within, value + within, f"an eigenvalue is within {within:.2g}"))
-        return (
+        readings = (
             *kappas,
             Reading(trace, self.trace.value, *self.trace_interval, error),
             *([Reading(norm, self.norm, *self.norm_interval, tail)] if norm != "λ_max" else ()),
             *ends,
         )
+        return title, readings, self.reason
 
     def plot(self, path: str | Path, density: SpectralDensity | None = None) -> Path:
         """Draw the spectrum beside ‖H‖₂, and how κ and its interval settled, to a file (.png, .pdf, .svg); its path.

@@ -1,5 +1,6 @@
 """``hessian.trace``: tr(H) with a confidence interval."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Unpack
 
@@ -33,27 +34,16 @@ class Trace(Reported):
     seed: int  # the seed of everything random
 
     def __str__(self) -> str:
-        return f"{self.readings[0].line(self.confidence)} ({self._spent})"
-
-    @property
-    def _spent(self) -> str:
         short = "" if self.reached else f", not within ± {100 * self.rtol:.2g} % of it"
-        return f"{plural(self.products, 'product')}{short}"
+        return f"{self._reading.line(self.confidence)} ({plural(self.products, 'product')}{short})"
 
     @property
-    def title(self) -> str:
-        """See ``Reported``."""
-        return f"trace of the {self.operator}, d = {self.d:,}: {self._spent}; seed {self.seed}"
+    def _reading(self) -> Reading:
+        return Reading("tr(H)", self.value, *self.interval, f"standard error {self.stderr:.2g}")
 
-    @property
-    def remark(self) -> str:
+    def report(self) -> tuple[str, Sequence[Reading], str]:
         """See ``Reported``."""
-        return self.remarks
-
-    @property
-    def readings(self) -> tuple[Reading, ...]:
-        """See ``Reported``."""
-        return (Reading("tr(H)", self.value, *self.interval, f"standard error {self.stderr:.2g}"),)
+        return f"{self}; {self.operator}, d = {self.d:,}, seed {self.seed}", [self._reading], self.remarks
 
 
 class _TraceRun(_Run):

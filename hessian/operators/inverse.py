@@ -1,6 +1,7 @@
 """``hessian.solve``: H⁻¹b by conjugate gradients."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,52 +14,35 @@ from hessian.operators.matrices import as_operator
 from hessian.operators.operator import Counted
 from hessian.readings import Reading, Reported
 
-_SURE = 0.9
-"""So much of the residual asked for ends the one that is carried along: by rounding the true one differs from it."""
-
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Solution(Reported):
-    """The solution of (H + damping·I) x = b."""
+    """The solution of Hx = b."""
 
-    operator: str  # the name of the matrix, damping included
+    operator: str  # the name of the matrix
     d: int  # its dimension
     x: Any = field(repr=False)  # in the form of b
     residual: float  # ‖b − Hx‖/‖b‖, by a product of its own
-    form: float  # bᵀx, which is bᵀH⁻¹b: at most that for a positive definite H, but for rounding
+    form: float  # bᵀx, which is at most bᵀH⁻¹b
     products: int  # all products with H
     rtol: float  # the residual that was asked for
-    converged: bool  # whether it is that small
+    converged: bool  # whether the residual that is carried along is that small
 
-    @property
-    def title(self) -> str:
+    def report(self) -> tuple[str, Sequence[Reading], str]:
         """See ``Reported``."""
-        short = "" if self.converged else f", not the {self.rtol:.2g} asked for: allow more products, or damp"
-        spent = f"residual {self.residual:.2g} after {plural(self.products, 'product')}{short}"
-        return f"solution with the {self.operator}, d = {self.d:,}: {spent}"
-
-    @property
-    def readings(self) -> tuple[Reading, ...]:
-        """See ``Reported``."""
-        return (
-            Reading("bᵀH⁻¹b", self.form, words="from below"),
-            Reading("‖b − Hx‖/‖b‖", self.residual, words=f"after {plural(self.products, 'product')}"),
-        )
-
-    def to_json(self) -> dict[str, Any]:
-        """Every field but x, ready for ``json.dumps``."""
-        own = (self.operator, self.d, self.residual, self.form, self.products, self.rtol, self.converged)
-        names = ("operator", "d", "residual", "form", "products", "rtol", "converged")
-        return dict(zip(names, own, strict=True))
+        spent = f"after {plural(self.products, 'product')}"
+        short = "" if self.converged else f"not within {self.rtol:.2g}: allow more products, or more damping"
+        title = f"solution with the {self.operator}, d = {self.d:,}: residual {self.residual:.2g} {spent}"
+        readings = [Reading("bᵀx", self.form, words="bᵀH⁻¹b, from below"), Reading("‖b − Hx‖/‖b‖", self.residual)]
+        return title, readings, short
 
 
-def solve(operator: Any, b: Any, *, damping: float = 0.0, rtol: float = 1e-4, max_products: int = 200) -> Solution:
-    """The x of (H + damping·I) x = b by conjugate gradients, for a positive definite H.
+def solve(operator: Any, b: Any, *, rtol: float = 1e-4, max_products: int = 200) -> Solution:
+    """The x of Hx = b by conjugate gradients, for a positive definite H: ``solve(H + damping, b)`` for others.
 
     Args:
         operator: The matrix H, or what ``as_operator`` makes it of.
         b: The right side: a tensor (d,), or tensors in the shapes of the parameters, as a list or by name.
-        damping: What is added to every eigenvalue of H, at least 0.
         rtol: The residual ‖b − Hx‖ to reach, relative to ‖b‖.
         max_products: The most products to spend, at least 2; the last one measures the residual.
 
@@ -69,34 +53,31 @@ def solve(operator: Any, b: Any, *, damping: float = 0.0, rtol: float = 1e-4, ma
     """
     require_finite_positive("rtol", rtol)
     require_int("max_products", max_products, 2)
-    require(damping >= 0 and math.isfinite(damping), "damping", "be a finite number of at least 0", damping)
-    damped = as_operator(operator)
-    damped = damped + damping if damping else damped
-    H, right = Counted(damped), damped.flat(b)
+    H = Counted(as_operator(operator))
+    right = H.flat(b)
     require(right.shape == (H.d,) and bool(right.isfinite().all()), "b", f"be {H.d} finite numbers", tuple(right.shape))
     x, r = torch.zeros_like(right), right.clone()
     p, square, size = r.clone(), inner(r, r), math.sqrt(inner(r, r))
     with enabled():
-        while math.sqrt(square) > _SURE * rtol * size and H.products < max_products - 1:
+        while math.sqrt(square) > rtol * size and H.products < max_products - 1:
             Hp = H.matvec(p)
             curvature = inner(p, Hp)
             if not curvature > 0:
                 share = curvature / inner(p, p)
-                remedy = f'damping above {-share:.3g}, or the Gauss-Newton matrix (operator="gauss-newton"), may do'
-                require(False, damped.name, f"be positive definite; {remedy}", f"pᵀHp/‖p‖² = {share:.3g}")
+                remedy = f"add more than {-share:.3g} to it, or take the Gauss-Newton matrix"
+                require(False, H.name, f"be positive definite ({remedy})", f"pᵀHp/‖p‖² = {share:.3g}")
             x.add_(p, alpha=square / curvature)
             r.sub_(Hp, alpha=square / curvature)
             before, square = square, inner(r, r)
             p.mul_(square / before).add_(r)
         off = right - H.matvec(x)
-    residual = math.sqrt(inner(off, off)) / (size or 1.0)
     return Solution(
-        operator=damped.name,
+        operator=H.name,
         d=H.d,
-        x=damped.like(b, x),
-        residual=residual,
+        x=H.like(b, x),
+        residual=math.sqrt(inner(off, off)) / (size or 1.0),
         form=inner(right, x),
         products=H.products,
         rtol=rtol,
-        converged=residual <= rtol,
+        converged=math.sqrt(square) <= rtol * size,
     )

@@ -134,12 +134,11 @@ class Operator(ABC):
         layout = self.layout
         if layout is None:
             raise InputError(f"v must be a tensor with an operator that has no parameters, got {type(tree).__name__}")
-        named = dict(tree) if isinstance(tree, Mapping) else dict(zip(layout.names, tree, strict=False))
-        shapes = dict(zip(layout.names, layout.shapes, strict=True))
-        got = {name: tuple(part.shape) for name, part in named.items()}
-        fits = len(tree) == len(shapes) and all(got.get(name) == shape for name, shape in shapes.items())
+        parts: Sequence[Any] = [tree.get(n) for n in layout.names] if isinstance(tree, Mapping) else tree
+        got = [tuple(part.shape) if isinstance(part, Tensor) else None for part in parts]
+        fits = got == [*layout.shapes] and len(tree) == len(got)
         require(fits, "v", f"have the parameters' shapes {[tuple(shape) for shape in layout.shapes]}", got)
-        return torch.cat([named[name].reshape(-1) for name in layout.names])
+        return torch.cat([part.reshape(-1) for part in parts])
 
     def like(self, tree: Any, v: Tensor) -> Any:
         """The vector v in the form of ``tree``, which ``flat`` took."""
@@ -151,7 +150,7 @@ class Operator(ABC):
 
     def __add__(self, other: Operator | float) -> Operator:
         if is_number(other):
-            return _Shifted(self, float(other))  # type: ignore[arg-type]
+            return _Affine(self, 1.0, float(other))  # type: ignore[arg-type]
         return _Sum((self, other)) if isinstance(other, Operator) else NotImplemented
 
     __radd__ = __add__
@@ -166,7 +165,7 @@ class Operator(ABC):
         return self * (1 / divisor) if is_number(divisor) else NotImplemented
 
     def __mul__(self, factor: float) -> Operator:
-        return _Multiple(self, float(factor)) if is_number(factor) else NotImplemented
+        return _Affine(self, float(factor)) if is_number(factor) else NotImplemented
 
     __rmul__ = __mul__
 
@@ -258,48 +257,33 @@ class Around(Operator):
         return self.inner.layout
 
 
-class _Multiple(Around):
-    """c·H of an operator."""
+class _Affine(Around):
+    """c·H + s·I of an operator."""
 
-    def __init__(self, inner: Operator, factor: float) -> None:
-        super().__init__(
-            inner, f"{factor:g} × " + (f"({inner.name})" if isinstance(inner, _Sum | _Shifted) else inner.name)
+    def __init__(self, inner: Operator, factor: float, shift: float = 0.0) -> None:
+        name = (
+            f"({inner.name})" if isinstance(inner, _Sum) or (isinstance(inner, _Affine) and inner.shift) else inner.name
         )
-        self.factor = factor
-        self.semidefinite = inner.semidefinite and factor >= 0
+        name = inner.name if factor == 1 else f"{factor:g} × {name}"
+        super().__init__(inner, f"{name} + {shift:g}" if shift else name)
+        self.factor, self.shift = factor, shift
+        self.semidefinite = inner.semidefinite and factor >= 0 and shift >= 0
 
     def matvec(self, v: Tensor) -> Tensor:
         """See ``Operator``."""
-        return self.inner.matvec(v).mul_(self.factor)
+        product = self.inner.matvec(v)
+        if not self.shift:
+            return product.mul_(self.factor)
+        return product.mul(self.factor).add_(v, alpha=self.shift)
 
     def quad(self, v: Tensor) -> float:
         """See ``Operator``."""
-        return self.factor * self.inner.quad(v)
+        return self.factor * self.inner.quad(v) + (self.shift * inner(v, v) if self.shift else 0.0)
 
     def fingerprint(self) -> str:
         """See ``Operator``."""
-        return digest(f"{self.factor.hex()} {self.inner.fingerprint()}")
-
-
-class _Shifted(Around):
-    """H + cI of an operator."""
-
-    def __init__(self, inner: Operator, shift: float) -> None:
-        super().__init__(inner, f"{inner.name} + {shift:g}")
-        self.shift = shift
-        self.semidefinite = inner.semidefinite and shift >= 0
-
-    def matvec(self, v: Tensor) -> Tensor:
-        """See ``Operator``."""
-        return self.inner.matvec(v).add(v, alpha=self.shift)
-
-    def quad(self, v: Tensor) -> float:
-        """See ``Operator``."""
-        return self.inner.quad(v) + self.shift * inner(v, v)
-
-    def fingerprint(self) -> str:
-        """See ``Operator``."""
-        return digest(f"+ {self.shift.hex()} {self.inner.fingerprint()}")
+        shift = f" + {self.shift.hex()}" if self.shift else ""
+        return digest(f"{self.factor.hex()} {self.inner.fingerprint()}{shift}")
 
 
 class DenseOperator(Operator):

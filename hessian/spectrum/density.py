@@ -1,9 +1,9 @@
 """Spectral density of H: single eigenvalues as exact atoms, all others by stochastic quadrature, with an error band."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Unpack
+from typing import Any, Unpack
 
 import numpy as np
 import pandas as pd
@@ -153,21 +153,16 @@ class SpectralDensity(Reported):
                 found[name] = (float(self.d * mean.value / theta), max(least, float(min(ends))), float(max(ends)))
         return found
 
-    @property
-    def title(self) -> str:
-        """See ``Reported``."""
+    def report(self) -> tuple[str, Sequence[Reading], str]:
+        """κ of each part, with 95 %; see ``Reported``."""
         spent = f"{plural(self.products, 'product')}, {plural(len(self.seen), 'probe')}, seed {self.seed}"
         ends = f"{len(self.nodes)} Ritz values in {self.lambda_min:.4g} .. {self.lambda_max:.4g}"
-        return f"spectral density of the {self.operator}, d = {self.d:,}: {ends}; {spent}"
+        title = f"spectral density of the {self.operator}, d = {self.d:,}: {ends}; {spent}"
+        return title, [reading_of(part, value, interval) for part, (value, *interval) in self.kappas().items()], ""
 
-    @property
-    def readings(self) -> tuple[Reading, ...]:
-        """κ of each part, with 95 %; see ``Reported``."""
-        return self.readings_of(0.95)
-
-    def readings_of(self, confidence: float) -> tuple[Reading, ...]:
-        """κ of each part (``kappas``)."""
-        return tuple(reading_of(part, value, ends) for part, (value, *ends) in self.kappas(confidence).items())
+    def to_json(self) -> dict[str, Any]:
+        """Every field, ``weights`` and ``samples``, ready for ``json.dumps``."""
+        return {**super().to_json(), "weights": self.weights.tolist(), "samples": self.samples.tolist()}
 
     def wasserstein(self, eigenvalues: ArrayLike) -> float:
         """W₁ = ∫ |F(t) − G(t)| dt to the distribution of ``eigenvalues``, in units of λ.

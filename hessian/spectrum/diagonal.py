@@ -1,6 +1,7 @@
 """``hessian.diagonal``: the diagonal of H with a standard error for each element."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Unpack
 
@@ -38,24 +39,19 @@ class Diagonal(Reported):
     layout: Layout | None = field(repr=False)  # the names and shapes of the parameters; None where H has none
 
     def __str__(self) -> str:
-        return self.title
-
-    @property
-    def title(self) -> str:
-        """See ``Reported``."""
         error = "exact" if not self.samples else f"± {self.error:.2g} of its norm"
         low, high = float(self.values.min()), float(self.values.max())
         spent = plural(self.products, "product")
         return f"diagonal of the {self.operator}, d = {len(self.values):,}: {low:.4g} .. {high:.4g}, {error} ({spent})"
 
-    @property
-    def readings(self) -> tuple[Reading, ...]:
+    def report(self) -> tuple[str, Sequence[Reading], str]:
         """The least and the largest element, each with its own interval; see ``Reported``."""
         low, high = self.interval()
-        return tuple(
-            Reading(f"H_{i},{i}", float(self.values[i]), float(low[i]), float(high[i]), words)
-            for words, i in (("the least", int(self.values.argmin())), ("the largest", int(self.values.argmax())))
-        )
+        places = (("the least", int(self.values.argmin())), ("the largest", int(self.values.argmax())))
+        readings = [
+            Reading(f"H_{i},{i}", float(self.values[i]), float(low[i]), float(high[i]), words) for words, i in places
+        ]
+        return str(self), readings, ""
 
     def to_json(self) -> dict[str, Any]:
         """Every field but the layout, ready for ``json.dumps``."""

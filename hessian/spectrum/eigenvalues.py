@@ -1,7 +1,7 @@
 """``hessian.top_eigenvalues``: the outer eigenvalues of H, each with a bound of its error."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Unpack
 
@@ -54,26 +54,15 @@ class TopEigenvalues(Reported):
 
     def __str__(self) -> str:
         shown = ", ".join(f"{v:.5g} ± {r:.1g}" for v, r in zip(self.values, self.residuals, strict=True))
-        return f"λ = {shown} ({self._spent})"
-
-    @property
-    def _spent(self) -> str:
-        proved = "all are known"
-        if self.products < self.d:
-            proved = f"none beyond {self.bound:.5g}, with 99 %"
+        proved = f"none beyond {self.bound:.5g}, with 99 %" if self.products < self.d else "all are known"
         short = "" if self.converged else ", not converged"
-        return f"{plural(self.products, 'product')}{short}; {proved}"
+        return f"λ = {shown} ({plural(self.products, 'product')}{short}; {proved})"
 
-    @property
-    def title(self) -> str:
-        """See ``Reported``."""
-        return f"{self.which} eigenvalues of the {self.operator}, d = {self.d:,}: {self._spent}"
-
-    @property
-    def readings(self) -> tuple[Reading, ...]:
+    def report(self) -> tuple[str, Sequence[Reading], str]:
         """The eigenvalues within their residuals; see ``Reported``."""
         both = enumerate(zip(self.values, self.residuals, strict=True), 1)
-        return tuple(Reading(f"λ {i}", value, value - off, value + off) for i, (value, off) in both)
+        readings = [Reading(f"λ {i}", value, value - off, value + off) for i, (value, off) in both]
+        return f"{self}; {self.operator}, d = {self.d:,}", readings, ""
 
     def to_json(self) -> dict[str, Any]:
         """Every field but the vectors, ready for ``json.dumps``."""
@@ -177,15 +166,10 @@ class SplitSample(Reported):
         low, high = (trace / top if top > 0 else float("nan") for top in (self.above, self.below))
         return low, high
 
-    @property
-    def title(self) -> str:
+    def report(self) -> tuple[str, Sequence[Reading], str]:
         """See ``Reported``."""
-        return f"λ_max of all data in {self.below:.5g} .. {self.above:.5g}, in expectation, by two halves of them"
-
-    @property
-    def readings(self) -> tuple[Reading, ...]:
-        """See ``Reported``."""
-        return (Reading("λ_max of all data", math.nan, self.below, self.above, "in expectation, from two halves"),)
+        title = f"λ_max of all data in {self.below:.5g} .. {self.above:.5g}, in expectation, by two halves of them"
+        return title, [Reading("λ_max of all data", math.nan, self.below, self.above, "in expectation")], ""
 
     def to_json(self) -> dict[str, Any]:
         """Every field, ``above`` and ``below``."""

@@ -159,11 +159,13 @@ def test_weights_of_a_file_are_used(model: str, tmp_path: Path, capsys: pytest.C
     assert found["history"] == "weights of weights.safetensors"
 
 
-def test_a_checkpoint_of_other_settings_is_refused_before_any_data_are_read(
+def test_a_checkpoint_is_refined_and_that_of_another_seed_is_refused_before_any_data_are_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "kappa.safetensors"
-    run(capsys, *SMALL, "--checkpoint", str(file))
+    coarse, fine = (run(capsys, *SMALL, "--rtol", rtol, "--checkpoint", str(file)) for rtol in ("0.2", "0.05"))
+    assert fine["estimate"]["reached"]
+    assert fine["estimate"]["products"] > coarse["estimate"]["products"]
     monkeypatch.setattr("hessian.trained_models.load_dataset", None)
     told = refused(capsys, *SMALL, "--seed", "1", "--checkpoint", str(file))
     assert "checkpoint must be of this run (seed differ)" in told

@@ -201,12 +201,8 @@ def test_a_result_is_refined_from_its_json() -> None:
     coarse = effective_rank(rotated(TAIL), seed=3, rtol=0.2)
     fine = hessian.refine(json.loads(json.dumps(coarse.to_json())), rotated(TAIL), rtol=0.05)
     assert fine.kappa == hessian.refine(coarse, rotated(TAIL)).kappa == effective_rank(rotated(TAIL), seed=3).kappa
-    with pytest.raises(
-        InputError, match=r"model must have the name, dimension and dtype of the result, \('dense', 200"
-    ):
+    with pytest.raises(InputError, match="model must be what the result is of, .*200"):
         hessian.refine(coarse, rotated([1.0]))
-    with pytest.raises(InputError, match="one without operator"):
-        hessian.refine({}, rotated(TAIL))
 
 
 FORGED: dict[str, Any] = {  # what is wrong with its values alone, a property of all files sees
