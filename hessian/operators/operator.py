@@ -260,10 +260,11 @@ class Around(Operator):
 class _Affine(Around):
     """c·H + s·I of an operator."""
 
+    shift: float
+
     def __init__(self, inner: Operator, factor: float, shift: float = 0.0) -> None:
-        name = (
-            f"({inner.name})" if isinstance(inner, _Sum) or (isinstance(inner, _Affine) and inner.shift) else inner.name
-        )
+        compound = isinstance(inner, _Sum) or (isinstance(inner, _Affine) and inner.shift != 0)
+        name = f"({inner.name})" if compound else inner.name
         name = inner.name if factor == 1 else f"{factor:g} × {name}"
         super().__init__(inner, f"{name} + {shift:g}" if shift else name)
         self.factor, self.shift = factor, shift
