@@ -16,6 +16,7 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import Node, saved_tensors_hooks
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from decomfl_lab.devices import available_memory
 from decomfl_lab.errors import require
 from decomfl_lab.layout import Layout
 from decomfl_lab.objectives.derivatives import Comparison, HessianComparison, OutputComparison
@@ -162,14 +163,14 @@ class HessianOperator(_CurvatureOperator):
         Args:
             objective: The mean loss f.
             x: The point, (d,); by default ``objective.x``.
-            cache: The bytes for graphs that are kept from one product to the next; by default ``CACHE_BYTES``. 0 keeps
-                none, ``math.inf`` all.
+            cache: The bytes for graphs that are kept from one product to the next; by default ``CACHE_BYTES``, or a
+                quarter of the free memory. 0 keeps none, ``math.inf`` all.
 
         Raises:
             InputError: If f(x) is not finite, or f has no second derivative.
         """
         super().__init__(objective, x)
-        self.cache = CACHE_BYTES if cache is None else cache
+        self.cache = min(CACHE_BYTES, (available_memory(self.device) or math.inf) / 4) if cache is None else cache
         require(self.cache >= 0, "cache", "be a number of bytes, at least 0", cache)
         self._leaves = objective.leaves(self.x)
         first, size = self._measured(objective.pieces[0])

@@ -18,7 +18,6 @@ from decomfl_lab.layout import Layout
 from decomfl_lab.noise import Distribution, derive_seed
 from decomfl_lab.objectives.descent import Descent
 from decomfl_lab.objectives.function import Slopes
-from hessian.kappa import estimation as estimation_module
 from hessian.kappa import forecast
 from hessian.kappa.effective_rank import effective_rank
 from hessian.kappa.estimation import BESIDE
@@ -32,7 +31,6 @@ from hessian.operators.operator import BlockOperator, Operator
 from hessian.operators.options import CurvatureOptions
 from hessian.operators.probes import probe_at
 from hessian.operators.smoothing import SmoothedOperator
-from hessian.spectrum import forms as forms_module
 from hessian.spectrum import lanczos as krylov_module
 from hessian.spectrum.density import spectral_density
 from hessian.spectrum.diagonal import diagonal
@@ -151,15 +149,13 @@ def test_a_probe_made_in_its_place_has_the_bits_of_the_stream(distribution: Dist
 
 @pytest.mark.parametrize("large", [False, True])
 @pytest.mark.parametrize("asked", [{"products": 20}, {"products": 20, "max_basis": 6}])
-def test_an_estimate_holds_no_more_vectors_than_it_foretells(
-    large: bool, asked: dict[str, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_estimate_holds_what_is_told(large: bool, asked: dict[str, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """What is alive, for d = 340,003, beside the module, x, the point and tiles, in vectors."""
     monkeypatch.setattr(krylov_module, "_BLOCKS", 1)
     monkeypatch.setattr("decomfl_lab.objectives.vectors.BLOCK", 1 << 12)
-    for where in (forms_module, estimation_module, forecast):
-        monkeypatch.setattr(where, "LARGE", 1 if large else 1 << 20)
-        monkeypatch.setattr(where, "SKETCH", 1 << 12, raising=False)
+    for where in ("spectrum.forms", "kappa.estimation", "kappa.forecast"):
+        monkeypatch.setattr(f"hessian.{where}.LARGE", 1 if large else 1 << 20)
+        monkeypatch.setattr(f"hessian.{where}.SKETCH", 1 << 12)
     f = objective("cpu", hidden=10_000)
     operator = HessianOperator(f, cache=0)
     with Live(least=f.d // 4) as live:
@@ -173,15 +169,13 @@ def test_x_is_the_modules_own_vector_where_it_has_one() -> None:
     Layout.of(module).bind(module, own := Layout.of(module).flatten(module))
     f, before = MeanLoss(module, cross_entropy, data), own.clone()
     bound = effective_rank(HessianOperator(f), products=9, within=60)
-    assert f.x.data_ptr() == own.data_ptr()
-    assert torch.equal(own, before)
+    assert (f.x.data_ptr(), torch.equal(own, before)) == (own.data_ptr(), True)
     module[1].bias.data = module[1].bias.data.clone()  # one elsewhere, and x is a copy
     copied = MeanLoss(module, cross_entropy, data)
     assert copied.x.data_ptr() != own.data_ptr()
     assert effective_rank(HessianOperator(copied), products=9).interval == bound.interval
     hurried = effective_rank(HessianOperator(f), within=1e-6)
-    assert (hurried.steps, hurried.probes, math.isfinite(hurried.interval[1])) == (2, 3, True)
-    assert "the time that was allowed is that of" in hurried.reason
+    assert (hurried.steps, hurried.probes, "time that was allowed" in hurried.reason) == (2, 3, True)
 
 
 def deep(part: type[nn.Module], *, trust: bool) -> HessianOperator:
@@ -217,26 +211,16 @@ def test_the_trial_holds_two_vectors_in_float64_where_there_are_kinks(monkeypatc
     assert vectors_of_a_product(deep(nn.ReLU, trust=False)) > 5.0
 
 
-def test_a_vector_too_many_would_be_seen() -> None:
-    with Live(least=1000) as live:
-        kept = [torch.zeros(1000) for _ in range(3)]
-        torch.zeros(1000)
-        assert live.now() == 3 * 4000
-    assert (live.most, len(kept)) == (4 * 4000, 3)
-
-
 def test_a_basis_that_does_not_fit_is_refused_with_the_number_that_does(monkeypatch: pytest.MonkeyPatch) -> None:
     operator = rotated(np.linspace(1, 3, 400).tolist())
     size = operator.d * operator.dtype.itemsize
-    monkeypatch.setattr(krylov_module, "free_memory", lambda device: size * (BESIDE + 10))
-    monkeypatch.setattr(
-        krylov_module, "available_memory", lambda device: size * (BESIDE + 10) / krylov_module._SHARE + 1
-    )
+    for name in ("free_memory", "available_memory"):
+        monkeypatch.setattr(krylov_module, name, lambda device: size * (BESIDE + 10))
+    monkeypatch.setattr(krylov_module, "_SHARE", 1)
     with pytest.raises(InputError, match=r"max_basis must be at most 10 .*GiB free on cpu\), got 11$"):
         effective_rank(operator, seed=0, max_basis=11)
     found = effective_rank(operator, seed=0, products=40)
-    assert found.steps == 10
-    assert "the memory that was free has room for 10 Lanczos vectors" in found.reason
+    assert (found.steps, "free has room for 10 Lanczos vectors" in found.reason) == (10, True)
     assert effective_rank(operator, seed=0, max_basis=10, products=40).steps == 10
     with pytest.raises(InputError, match="at most 8 "):
         lanczos(operator, steps=100, seed=0, max_basis=9)
