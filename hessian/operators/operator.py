@@ -262,6 +262,8 @@ class Around(Operator):
 class _Affine(Around):
     """c·H + s·I of an operator."""
 
+    shift: float
+
     def __init__(self, inner: Operator, factor: float, shift: float = 0.0) -> None:
         name = (
             f"({inner.name})" if isinstance(inner, _Sum) or (isinstance(inner, _Affine) and inner.shift) else inner.name
