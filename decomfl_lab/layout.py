@@ -77,9 +77,14 @@ class Layout:
         """A copy of the module's trainable parameters as one vector of shape (d,)."""
         return torch.cat([module.get_parameter(name).detach().reshape(-1) for name in self.names])
 
+    def named(self, x: Tensor) -> dict[str, Tensor]:
+        """The parts of a vector (d,) by the names of the parameters, in their shapes: views."""
+        parts = zip(self.names, self.shapes, x.split(self.sizes), strict=True)
+        return {name: part.view(shape) for name, shape, part in parts}
+
     def bind(self, module: nn.Module, x: Tensor) -> None:
         """Make the module's parameters views of x: what is written to x is the module's from now on."""
         if module.get_parameter(self.names[0]).data_ptr() == x.data_ptr():
             return  # views of x already: a view keeps its memory, so no other vector can have this address
-        for name, shape, part in zip(self.names, self.shapes, x.split(self.sizes), strict=True):
-            module.get_parameter(name).data = part.view(shape)
+        for name, part in self.named(x).items():
+            module.get_parameter(name).data = part

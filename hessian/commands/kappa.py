@@ -198,8 +198,8 @@ def kappa(options: KappaOptions) -> None:
 
       decomfl kappa runs/cnn --by-layer                 a table of the layers
 
-    The Hessian of a network has negative eigenvalues, which cancel in tr H: with --density-products 50 the table has κ
-    of the positive part and of absolute values too; --operator gauss-newton has no negative ones. κ is that of the
+    The Hessian of a network has negative eigenvalues, which cancel in tr H: with --part positive the table has κ of the
+    positive part and of absolute values too; --operator gauss-newton has no negative ones. κ is that of the
     loss on --examples; λ_max is larger on fewer examples, so take as many as time allows.
     """
     from decomfl_lab.devices import use_tf32_, use_threads_

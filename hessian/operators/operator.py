@@ -144,8 +144,7 @@ class Operator(ABC):
         """The vector v in the form of ``tree``, which ``flat`` took."""
         if isinstance(tree, Tensor) or self.layout is None:
             return v
-        names, parts = self.layout.names, zip(v.split(self.layout.sizes), self.layout.shapes, strict=True)
-        named = dict(zip(names, (part.view(shape) for part, shape in parts), strict=True))
+        named = self.layout.named(v)
         return {name: named[name] for name in tree} if isinstance(tree, Mapping) else type(tree)(named.values())
 
     def __add__(self, other: Operator | float) -> Operator:

@@ -70,8 +70,7 @@ class Diagonal(Reported):
         """The estimates by the names of the parameters, in their shapes; InputError where H has no parameters."""
         if self.layout is None:
             raise InputError(f"the {self.operator} must be a matrix of a module's parameters to have their names")
-        parts = self.values.split(self.layout.sizes)
-        return {n: part.view(s) for n, s, part in zip(self.layout.names, self.layout.shapes, parts, strict=True)}
+        return self.layout.named(self.values)
 
     def interval(self, confidence: float = 0.95) -> tuple[Tensor, Tensor]:
         """Ends of Student's t interval of each element on its own, (d,) each.

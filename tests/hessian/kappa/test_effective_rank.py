@@ -453,8 +453,6 @@ def test_how_well_the_norm_is_known_costs_it_nothing() -> None:
     assert alone.products < with_norm.products / 2
 
 
-def test_it_prints_its_interval_and_whether_that_is_reached() -> None:
+def test_it_prints_whether_its_interval_is_reached() -> None:
     found = hessian.trace(rotated(list(VALUES)), products=8)
-    assert str(found).startswith("tr(H) = 1")
     assert str(found).endswith("(8 products, not within ± 5 % of it)") == (not found.reached)
-    assert found.to_json()["interval"] == list(found.interval)
