@@ -182,7 +182,7 @@ def test_a_result_is_refined_from_its_checkpoint(
     both: dict[str, Any], first: dict[str, Any], second: dict[str, Any], tmp_path: Path
 ) -> None:
     true, held = part_of(TAIL, both.get("part", "signed")), 0
-    for seed in range(10):
+    for seed in range(6):
         estimate = partial(effective_rank, seed=seed, **both)
         coarse = estimate(rotated(TAIL), checkpoint=tmp_path / f"{seed}", **first)
         watched = Watched(rotated(TAIL))
@@ -194,7 +194,7 @@ def test_a_result_is_refined_from_its_checkpoint(
         again = estimate(Watched(rotated(TAIL)), checkpoint=tmp_path / f"{seed}", **second)
         assert (again.kappa, again.interval, again.products) == (fine.kappa, fine.interval, fine.products)
         held += fine.interval[0] <= true * (1 + 1e-9) and true * (1 - 1e-9) <= fine.interval[1]
-    assert held >= 8
+    assert held >= 5
 
 
 def test_a_result_is_refined_from_its_json() -> None:
