@@ -377,7 +377,7 @@ class SavedEstimate(Struct, frozen=True):
     seconds: Annotated[float, Meta(ge=0)]
     fine: Number | None = None  # of walks: the truncation at which they end, and what each depth would cost
     costs: list[tuple[Number, Number]] = []
-    basis: Whole | None = None  # the most Lanczos vectors
+    basis: Whole | None = None  # the most Lanczos vectors, where free memory bounds them
     # rtol, confidence, the most products, whether fewer will do
     asked: tuple[Number, Number, Whole, bool] | None = None
 

@@ -599,7 +599,7 @@ class _Run:
             sampled=sampled,
             history=self.history,
             seconds=self.seconds + time.perf_counter() - self._started,
-            basis=self.basis,
+            basis=self.basis if self.short else None,
             asked=self._asked,
         )
 
@@ -626,7 +626,7 @@ class _Run:
         self.sampled.restore(tensors, values.sampled, self.operator.device)
         self.seconds = values.seconds
         if values.basis is not None:
-            self.basis, self.short = values.basis, values.basis < self.settings.basis
+            self.basis, self.short = values.basis, True
             self.krylov.max_basis = self.basis if self.settings.trace is not None else None
         if values.asked not in (None, self._asked) and self.krylov.steps:
             self._decide_anew()

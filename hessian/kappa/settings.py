@@ -50,7 +50,8 @@ class Settings:
     @property
     def identity(self) -> dict[str, Any]:
         """What a run has to share with the one that it goes on from. The others say how far it goes."""
-        return {name: getattr(self, name) for name in ("seed", "trace", "max_basis", "part")}
+        part = {} if self.part == "signed" else {"part": self.part}  # of which older files say nothing
+        return {"seed": self.seed, "trace": self.trace, "max_basis": self.max_basis, **part}
 
     @property
     def limit(self) -> int:
