@@ -217,6 +217,8 @@ def census_figure(rows: pd.DataFrame, last: pd.DataFrame, *, title: str = "", ca
                     ax.fill_between(
                         own[x], own["low"].clip(lower=1), own["high"], color=colour, alpha=0.12, linewidth=0
                     )
+            if not ax.lines:
+                ax.text(0.5, 0.5, "not recorded", transform=ax.transAxes, color=SOFT, ha="center")
             ax.set(yscale="log", xlabel=words[x], ylabel="κ positive")
             ax.set_xscale("symlog", linthresh=float(rows.loc[rows[x] > 0, x].min()))
         if several:
