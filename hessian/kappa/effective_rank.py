@@ -169,6 +169,8 @@ def refine(
         InputError: If the matrix has another name, dimension or dtype; otherwise see ``effective_rank``.
     """
     known = found.to_json() if isinstance(found, EffectiveRank) else found
+    whole = isinstance(known, Mapping) and {"confidence", "seed", "operator", "d", "dtype"} <= known.keys()
+    require(whole, "found", "be a result of effective_rank, or what its to_json gave", type(found).__name__)
     operator = curvature(model, loss, data, **options)
     own = {"operator": operator.name, "d": operator.d, "dtype": str(operator.dtype).removeprefix("torch.")}
     of = {name: known.get(name) for name in own}
@@ -180,5 +182,5 @@ def refine(
         max_products=max_products,
         seed=known["seed"],
         checkpoint=checkpoint,
-        part=known["part"],
+        part=known.get("part", Settings.part),
     )

@@ -203,6 +203,8 @@ def test_a_result_is_refined_from_its_json() -> None:
     assert fine.kappa == hessian.refine(coarse, rotated(TAIL)).kappa == effective_rank(rotated(TAIL), seed=3).kappa
     with pytest.raises(InputError, match="model must be what the result is of, .*200"):
         hessian.refine(coarse, rotated([1.0]))
+    with pytest.raises(InputError, match="found must be a result of effective_rank"):
+        hessian.refine({"kappa": 1.0}, rotated(TAIL))
 
 
 FORGED: dict[str, Any] = {  # what is wrong with its values alone, a property of all files sees
