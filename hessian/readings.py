@@ -51,9 +51,8 @@ class Reading:
 def reading_of(part: str, kappa: float, ends: Sequence[float]) -> Reading:
     """κ of a part, with the ends of its interval."""
     (name, trace, norm), (low, high) = PARTS[part], ends
-    return Reading(
-        name, kappa, low, high, f"{trace}/{norm}{', where negative eigenvalues cancel' * (part == 'signed')}"
-    )
+    words = f"{trace}/{norm}" + (", where negative eigenvalues cancel" if part == "signed" else "")
+    return Reading(name, kappa, low, high, words)
 
 
 def _cells(readings: Sequence[Reading]) -> list[tuple[str, ...]]:

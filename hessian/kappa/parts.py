@@ -17,6 +17,8 @@ _LANCZOS = 1 / 3  # the share of the products that Lanczos takes at most: what w
 
 _USED = 0.8  # the share of the half-width asked for that walks may use, as ‖H‖₂ takes some too
 
+_COUPLED = 4.0  # so many times must the coupling of Lanczos' space fit into what walks may use
+
 _SURE = 1.5  # the first walk goes so many times as deep as is best, to see that it is
 
 
@@ -75,7 +77,11 @@ class PartRun(_Run):
         whole = 0 < left <= self._affordable and (self.settings.products is not None or left <= k)
         if not whole and k >= math.ceil(_LANCZOS * self.settings.limit):
             return True
-        return not whole and super()._deflated_enough()
+        if whole or not super()._deflated_enough():
+            return False
+        # What both spaces have together is not known better than to the coupling, which falls from step to step.
+        known = _USED * self.settings.rtol * self._spread()[1] if self.predicted else math.inf
+        return self.krylov.invariant or k >= self.basis or _COUPLED * self._coupling <= known
 
     def _spread(self) -> tuple[float, float]:
         # A form of max(λ, 0) or of |λ| varies no more than the scouts', and the part is at least what T has of it.
@@ -116,7 +122,8 @@ class PartRun(_Run):
         if settings.products is not None:
             cost = walks.truncation + sampling / math.sqrt((self._affordable + m) // m)
         else:
-            room = _USED * settings.rtol * self._trace()[0] - walks.truncation
+            trace = self._trace()[0]
+            room = _USED * settings.rtol * trace - self._room(trace)
             cost = m * max(1.0, sampling / room) ** 2 if room > 0 else math.inf
         self.costs.append((cost, walks.truncation))
         best = min(range(m), key=lambda j: self.costs[j][0])

@@ -36,7 +36,7 @@ class Settings:
     )
     part: str = option(
         "signed",
-        "κ of which part: signed, tr(H)/‖H‖₂; positive, Σ max(λ, 0)/λ_max; or absolute, Σ|λ|/‖H‖₂.",
+        "signed is tr(H)/‖H‖₂; positive Σ max(λ, 0)/λ_max; absolute Σ|λ|/‖H‖₂.",
         choices=PARTS,
     )
 
