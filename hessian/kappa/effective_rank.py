@@ -88,7 +88,7 @@ def effective_rank(
         part: κ of which part: "signed", tr(H)/‖H‖₂; "positive", Σ max(λ, 0)/λ_max, which Assumption 4 needs (one matrix
             above every Hessian of a ball is above their positive parts); or "absolute", Σ|λ|/‖H‖₂. The last two take
             walks of several products in place of each probe (``PartRun``), and their interval has room for what those
-            do not tell: about 60 products for ± 20 % of a language model's.
+            do not tell: much where most eigenvalues are very near 0, as a language model's are.
         within: The most seconds to spend, from now on. They become the most products, by the time of the first ones, so
             that the interval is valid; a run that goes on has its own.
         options: Which matrix, of which parameters, in which dtype: those of ``curvature``. ``whiten`` is about

@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import math
 
+from msgspec import structs
 from torch import Tensor
 
 from decomfl_lab.outside import SavedEstimate
@@ -20,7 +21,6 @@ _USED = 0.8  # the share of the half-width asked for that walks may use, as ‖H
 _COUPLED = 4.0  # so many times must the coupling of Lanczos' space fit into what walks may use
 
 _SURE = 1.5  # the first walk goes so many times as deep as is best, to see that it is
-
 
 _SHARE = {"signed": 0.0, "positive": 0.5, "absolute": 1.0}
 """The share of ‖c‖, and of ‖E‖_*, that the trace of the part may be off by."""
@@ -181,10 +181,8 @@ class PartRun(_Run):
 
     def state(self) -> tuple[dict[str, Tensor], SavedEstimate]:
         """See ``_Run``."""
-        from msgspec.structs import replace
-
         tensors, values = super().state()
-        return tensors, replace(values, fine=self.fine, costs=self.costs)
+        return tensors, structs.replace(values, fine=self.fine, costs=self.costs)
 
     def restore(self, tensors: dict[str, Tensor], values: SavedEstimate) -> None:
         """See ``_Run``."""
