@@ -186,7 +186,9 @@ def _probed(
     # Each interval has its share of the error probability (Bonferroni). Each point has one of κ and, where D is
     # measured, one of its term.
     each = 1.0 - (1.0 - confidence) / (len(places) * (2 if dominate else 1))
-    here, points, added, least = as_operator(operator_at(places[0])), [], list[float](), -math.inf
+    here, points = as_operator(operator_at(places[0])), []
+    added: list[float] = []  # the upper end of each term of tr D
+    least = -math.inf  # the lower end of tr(H_0)₊
     for j, place in enumerate(places):
         there = here if j == 0 else as_operator(operator_at(place))
         rank = effective_rank(there, rtol=rtol, confidence=each, max_products=max_products, seed=seed)
