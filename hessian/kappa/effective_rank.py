@@ -82,9 +82,9 @@ def effective_rank(
             a piecewise-affine network): all probes are taken with it, tr(QGQᵀ) by k more forms, and H gives only θ.
         trace: tr(H) where it is known (``gauss_newton_trace``): then there are only Lanczos steps, until ‖H‖₂ is
             known to rtol/5, or ``products`` of them, and the interval is that of ‖H‖₂ alone.
-        max_basis: The most Lanczos vectors to keep, at least 4, where memory is short: probes take over after so many
-            steps. Where the trace is known, Lanczos goes on by thick restarts. None: as many as the products allow, and
-            the free memory has room for (``reason`` says where it has not).
+        max_basis: The most Lanczos vectors to keep, at least 4, where memory is short. After so many steps probes take
+            over where ‖H‖₂ is known well enough, and else Lanczos goes on by thick restarts. None: as many as the
+            products allow, and the free memory has room for (``reason`` says where it has not).
         part: κ of which part: "signed", tr(H)/‖H‖₂; "positive", Σ max(λ, 0)/λ_max, which Assumption 4 needs (one matrix
             above every Hessian of a ball is above their positive parts); or "absolute", Σ|λ|/‖H‖₂. The last two take
             walks of several products in place of each probe (``PartRun``), and their interval has room for what those

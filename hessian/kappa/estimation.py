@@ -73,13 +73,12 @@ class _Run:
         self.settings = settings
         self.operator = Counted(operator)
         self.forms = self.operator if trace_operator is None else Counted(trace_operator)
-        # Only where no probes follow does Lanczos go on by restarts once the basis is full.
-        known, beside = settings.trace is not None, self.beside if operator.d < LARGE else self.beside_large
-        self.basis = settings.basis
+        # Once a basis with fewer vectors than there may be steps is full, Lanczos goes on by restarts.
+        beside, self.basis = self.beside if operator.d < LARGE else self.beside_large, settings.basis
         if settings.max_basis is None:
-            self.basis = basis_that_fits(operator, self.basis, beside, restarts=known)
+            self.basis = basis_that_fits(operator, self.basis, beside, restarts=True)
         self.short = self.basis < settings.basis  # whether free memory bounds the basis
-        bounded = known and self.basis < settings.limit
+        bounded = self.basis < settings.steps
         require_room(operator, self.basis, beside, restarts=bounded)
         self.krylov = Krylov(self.operator, settings.seed, self.basis if bounded else None)
         self.scouts: list[tuple[Tensor, Tensor]] = []  # Pz₀ and PHz₀ of each
@@ -169,6 +168,8 @@ class _Run:
             self.krylov.step()
             self.beyond.append(self._beyond(self.settings.tail))
             self.excluded = self._excludes()
+            if self.krylov.before:
+                self.scouts = []  # restarted: what is left of them is beside vectors that are no longer kept
             if self.scouts:
                 # The variance of a probe and the trace, as the scouts see them after this step. The variance is
                 # 2‖PHP‖_F² less the part along P, which the fixed length takes out: 2‖PHPz₀ − ρ Pz₀‖². Each step takes
@@ -245,7 +246,7 @@ class _Run:
         if settings.trace is not None:  # only θ is wanted, to which no probe adds anything
             done = self.excluded and self._reach(*self._interval()) <= settings.rtol / 5
             return k >= settings.limit or (settings.products is None and done)
-        if k >= self.basis:
+        if k >= self.basis and self._norm_will_do:
             return True
         if settings.products is not None:
             # Two thirds of the budget at most, so that three probes are left, and four where half of it pays for them.
@@ -273,7 +274,7 @@ class _Run:
         one alone is, dw is χ² of one degree of freedom, above ALIKE in one of 20; in a bulk all are far more.
         """
         k, d, left = self.krylov.steps, self.operator.d, self._affordable
-        if k < LOOKED_AT or left <= self._price or not self.excluded:
+        if k < LOOKED_AT or self.krylov.before or left <= self._price or not self.excluded:
             return False
         values, s = torch.linalg.eigh(self.krylov.projected[:LOOKED_AT, :LOOKED_AT])
         counts = d * s[0].square()
@@ -429,7 +430,7 @@ class _Run:
         After k steps a probe has the variance V_k; N probes make the half-width w, N = V q²/w². V is taken to go on
         falling by the power of k by which it fell since k/2, and the sum of steps and probes is least somewhere.
         """
-        k, sampled = self.krylov.steps, self.sampled
+        k, sampled = min(self.krylov.steps, len(self.predicted) or self.krylov.steps), self.sampled
         if self.finished and self._narrow():
             return self.products
         if self.settings.trace is not None or not self._theta > 0:
@@ -556,10 +557,8 @@ class _Run:
             if self.krylov.ended is not None:  # the space of the start vector is whole: it sees no more than it has
                 told = "its start vector sees no more than rounding; take float64, or another seed"
                 return f"not within {share}: ‖H‖₂ may be {beyond:.2g} larger; {told}"
-            full = self.krylov.steps == self.basis and (self.short or self.basis == self.settings.max_basis)
-            return f"not within {share}: ‖H‖₂ may be {beyond:.2g} larger; allow more than " + (
-                f"{self.basis} Lanczos vectors" if full else f"{self.settings.limit} products"
-            )
+            more = f"allow more than {self.settings.limit} products"
+            return f"not within {share}: ‖H‖₂ may be {beyond:.2g} larger; {more}"
         needed = self._needed_in_all()
         more = self._wanting() if needed is None else f": about {needed} would be needed"
         return f"not within {share} of κ after {self.products} products{more}"
@@ -627,7 +626,7 @@ class _Run:
         self.seconds = values.seconds
         if values.basis is not None:
             self.basis, self.short = values.basis, True
-            self.krylov.max_basis = self.basis if self.settings.trace is not None else None
+            self.krylov.max_basis = self.basis
         if values.asked not in (None, self._asked) and self.krylov.steps:
             self._decide_anew()
             self.history.pop()

@@ -59,10 +59,14 @@ class Settings:
         return self.max_products if self.products is None else self.products
 
     @property
+    def steps(self) -> int:
+        """Lanczos steps at most: with probes to come two thirds of the products."""
+        return math.ceil(2 * self.limit / 3) if self.trace is None else self.limit
+
+    @property
     def basis(self) -> int:
-        """Lanczos vectors at most: with probes to come two thirds of the products are steps at most."""
-        most = math.ceil(2 * self.limit / 3) if self.trace is None else self.limit
-        return most if self.max_basis is None else min(most, self.max_basis)
+        """Lanczos vectors at most."""
+        return self.steps if self.max_basis is None else min(self.steps, self.max_basis)
 
     @property
     def tail(self) -> float:
