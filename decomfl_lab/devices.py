@@ -4,7 +4,8 @@ import math
 import os
 import platform
 import re
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,24 @@ def use_tf32_(on: bool) -> None:
         part.fp32_precision = "tf32" if on else "ieee"
     for part in _parts(torch.backends.mkldnn):  # some CPUs can do it too
         part.fp32_precision = "ieee"
+
+
+@contextmanager
+def computing(device: torch.device, compute: str) -> Iterator[None]:
+    """Inside, what torch multiplies in float32 it multiplies as ``compute`` says: float32, tf32 or bfloat16."""
+    parts = _parts(torch.backends.cuda, torch.backends.cudnn) if device.type == "cuda" else []
+    before = [part.fp32_precision for part in parts]
+    narrow = (
+        torch.autocast(device.type, torch.bfloat16, cache_enabled=False) if compute == "bfloat16" else nullcontext()
+    )
+    with narrow:
+        try:
+            for part in parts:
+                part.fp32_precision = "tf32" if compute == "tf32" else "ieee"
+            yield
+        finally:
+            for part, own in zip(parts, before, strict=True):
+                part.fp32_precision = own
 
 
 def use_threads_(threads: int) -> None:

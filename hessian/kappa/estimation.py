@@ -133,7 +133,7 @@ class _Run:
         if self.krylov.following is None or self.settings.trace is not None:
             return True
         if self.settings.products is None and len(self.sampled.values) >= self.least_probes:
-            return self._affordable < 1 or self._narrow() or not self._norm_will_do
+            return self._affordable < 1 or self._narrow() or not self._norm_will_do or self._too_coarse
         return self._affordable < 1
 
     @property
@@ -358,7 +358,20 @@ class _Run:
 
     def _room(self, trace: float) -> float:
         """How far the trace may be from its estimate for another reason than sampling."""
-        return self._rounding(trace)
+        return self._rounding(trace) + self._coarse(trace)
+
+    def _coarse(self, trace: float) -> float:
+        """Room for products in fewer bits, E: tr(E) in the trace, and ‖E‖₂ in θ, as if it were in the trace."""
+        size, theta = self.operator.noise.size, self._theta
+        if size == 0:
+            return self.forms.noise.trace
+        return self.forms.noise.trace + (abs(trace) * size / (theta - size) if theta > size else math.inf)
+
+    @property
+    def _too_coarse(self) -> bool:
+        """Whether no number of products in so few bits does for the half-width asked for."""
+        trace = self._trace()[0]
+        return self.operator.noise.size > 0 and self._coarse(trace) >= self.settings.rtol * abs(trace)
 
     def _rounding(self, trace: float) -> float:
         """Room for the rounding of products, and of sums of d terms in float64, in the trace."""
@@ -481,7 +494,7 @@ class _Run:
         t, t_low, t_high = self._trace()
         low, high = self._interval()
         reached = theta > 0 and self._narrow()
-        found = self._parts()
+        found, size = self._parts(), self.operator.noise.size
         return EffectiveRank(
             operator=self.operator.name,
             d=self.operator.d,
@@ -497,7 +510,7 @@ class _Run:
             lambda_min=float(lanczos.ritz_values[0]),
             lambda_min_residual=float(lanczos.ritz_residuals[0]),
             norm=theta,
-            norm_interval=(theta, theta * (1 + self.beyond[-1])),
+            norm_interval=(max(theta - size, 0.0), theta * (1 + self.beyond[-1]) + size),
             kappa_positive=found["positive"][0] if "positive" in found else None,
             kappa_absolute=found["absolute"][0] if "absolute" in found else None,
             others=tuple(
@@ -532,8 +545,10 @@ class _Run:
             found = {}
             for part, (kept, by) in sums.items():
                 if by > 0:
-                    value, room = float(kept.sum()) / by, self._rounding(float(kept.sum())) / by
-                    found[part] = (Estimate(value, 0.0, 0), (value - room, value + room))
+                    total = float(kept.sum())
+                    room = self._rounding(total) + self._coarse(total)
+                    room += 0.0 if part == "signed" else math.sqrt(self.operator.d) * self.operator.noise.size  # ‖E‖_*
+                    found[part] = (Estimate(total / by, 0.0, 0), ((total - room) / by, (total + room) / by))
             return found
         if not (self.operator.semidefinite and top > 0):
             return {}
@@ -559,6 +574,10 @@ class _Run:
                 return f"not within {share}: ‖H‖₂ may be {beyond:.2g} larger; {told}"
             more = f"allow more than {self.settings.limit} products"
             return f"not within {share}: ‖H‖₂ may be {beyond:.2g} larger; {more}"
+        if self._too_coarse:
+            trace = self._trace()[0]
+            off = f"what its products are off by makes ± {100 * self._coarse(trace) / abs(trace):.2g} % of it"
+            return f"not within {share} of κ after {self.products} products: {off}; take more bits"
         needed = self._needed_in_all()
         more = self._wanting() if needed is None else f": about {needed} would be needed"
         return f"not within {share} of κ after {self.products} products{more}"

@@ -68,7 +68,11 @@ class PartRun(_Run):
         """See ``_Run``."""
         if not self.deflated or self.krylov.following is None:
             return self.deflated
-        if self.settings.products is None and self.sampled.values and (not self._norm_will_do or self._narrow()):
+        if (
+            self.settings.products is None
+            and self.sampled.values
+            and (not self._norm_will_do or self._too_coarse or self._narrow())
+        ):
             return True
         return self._affordable < 1
 
@@ -138,12 +142,13 @@ class PartRun(_Run):
 
     def _room(self, trace: float) -> float:
         walked = self.walks.truncation if self.sampled.values else 0.0
-        return self._rounding(trace) + self._coupling + walked + self._noise
+        return super()._room(trace) + self._coupling + walked + self._noise
 
     @property
     def _noise(self) -> float:
         """How much the noise E of products may change tr|H|: ‖E‖_* ≤ n‖Ev‖ in the mean; half of it for tr H₊."""
-        return _SHARE[self.settings.part] * self.walks.noise * self.walks.n
+        measured = self.operator.noise.size * math.sqrt(self.operator.d)  # ‖E‖_* ≤ √d‖E‖_F
+        return _SHARE[self.settings.part] * max(self.walks.noise * self.walks.n, measured)
 
     def _needed_in_all(self) -> int | None:
         return self.products if self.finished and self._narrow() else None

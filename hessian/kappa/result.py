@@ -63,7 +63,8 @@ class EffectiveRank(Reported):
     lambda_min_residual: float  # an eigenvalue is at most that far from it
     norm: float  # θ, the larger of |lambda_max| and |lambda_min|, of the positive part lambda_max: at most the norm
     # (θ, end): the norm is never below θ, and above the end with at most half of the probability that the confidence
-    # leaves, whatever the spectrum is (``hessian.spectrum.unseen_eigenvalues``)
+    # leaves, whatever the spectrum is (``hessian.spectrum.unseen_eigenvalues``); wider by what products in fewer bits
+    # than float32 are off by
     norm_interval: tuple[float, float]
     # Σ max(λ, 0)/λ_max, with its error by sampling; None where neither walks nor what is known of H tell it
     kappa_positive: Estimate | None

@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 from torch.autograd.graph import Node, saved_tensors_hooks
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from decomfl_lab.devices import available_memory
+from decomfl_lab.devices import available_memory, computing
 from decomfl_lab.errors import require
 from decomfl_lab.layout import Layout
 from decomfl_lab.objectives.derivatives import Comparison, HessianComparison, OutputComparison
@@ -51,7 +51,7 @@ class _CurvatureOperator(Operator):
         self.device = objective.device
         # what was not tried of the derivatives, and why; empty where they were, or will be at the first product
         self.remark = ""
-        self._tried = objective.trusted
+        self._tried = objective.trusted or objective.compute != "float32"  # as those in full were tried
         self._recurrent = objective.has(nn.RNNBase)
 
     def matvec(self, v: Tensor) -> Tensor:
@@ -133,6 +133,7 @@ class _CurvatureOperator(Operator):
         """
         with ExitStack() as stack:
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+            stack.enter_context(computing(self.device, self.objective.compute))
             stack.callback(torch.backends.mha.set_fastpath_enabled, torch.backends.mha.get_fastpath_enabled())
             torch.backends.mha.set_fastpath_enabled(False)
             if self._recurrent:

@@ -62,7 +62,10 @@ class MeanLoss(Function):
         weight: The sum Σ_b w_b, by default the number of examples, or of labels that count.
         weight_decay: λ.
         trusted: Whether nothing was tried.
+        compute: What the products of its matrices are computed in; its values are not.
     """
+
+    compute = "float32"
 
     def __init__(
         self,

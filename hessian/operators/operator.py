@@ -6,7 +6,7 @@ import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -44,6 +44,17 @@ def is_finite(vector: Tensor) -> bool:
     """Whether all elements are finite, by one pass that makes no tensor of that size."""
     # A sum is finite only if its terms are; that of finite terms may overflow, and only then all are looked at.
     return math.isfinite(float(vector.sum())) or bool(torch.isfinite(vector).all())
+
+
+class Noise(NamedTuple):
+    """What products add to H, E: as measured, so that it is more by chance about once in a hundred times."""
+
+    trace: float = 0.0  # the most that |tr(E)| is
+    size: float = 0.0  # ‖E‖_F, which is at least ‖E‖₂
+
+    def scaled(self, factor: float) -> Noise:
+        """The noise of so many times H."""
+        return Noise(abs(factor) * self.trace, abs(factor) * self.size)
 
 
 class Operator(ABC):
@@ -90,6 +101,11 @@ class Operator(ABC):
     def precision(self) -> float:
         """How fine products are, relative to their length; that of the dtype."""
         return torch.finfo(self.dtype).eps
+
+    @property
+    def noise(self) -> Noise:
+        """What products add to H beside the rounding that ``precision`` tells; nothing, where it was not measured."""
+        return Noise()
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -216,6 +232,12 @@ class _Sum(Operator):
         return max(term.precision for term in self.terms)
 
     @property
+    def noise(self) -> Noise:
+        """See ``Operator``."""
+        trace, size = map(sum, zip(*(term.noise for term in self.terms), strict=True))
+        return Noise(trace, size)
+
+    @property
     def remarks(self) -> tuple[str, ...]:
         """See ``Operator``; each once."""
         return tuple(dict.fromkeys(remark for term in self.terms for remark in term.remarks))
@@ -240,6 +262,12 @@ class Around(Operator):
     def precision(self) -> float:
         """See ``Operator``."""
         return self.inner.precision
+
+    @property
+    def noise(self) -> Noise:
+        """See ``Operator``: ‖E‖_F is no larger on a part of the space, and |tr(E)| at most √d‖E‖_F there."""
+        noise = self.inner.noise
+        return noise if self.d == self.inner.d else Noise(math.sqrt(self.d) * noise.size, noise.size)
 
     def fingerprint(self) -> str:
         """See ``Operator``."""
@@ -275,6 +303,11 @@ class _Affine(Around):
         if not self.shift:
             return product.mul_(self.factor)
         return product.mul(self.factor).add_(v, alpha=self.shift)
+
+    @property
+    def noise(self) -> Noise:
+        """See ``Operator``."""
+        return self.inner.noise.scaled(self.factor)
 
     def quad(self, v: Tensor) -> float:
         """See ``Operator``."""

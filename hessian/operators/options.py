@@ -38,6 +38,7 @@ class CurvatureOptions:
     normalisation: str | None = option(None, _HELP["normalisation"], MODEL, choices=NORMALISATIONS)
     dtype: str | None = option(None, _HELP["dtype"].format(dtypes=", ".join(DTYPES)), HOW, choices=DTYPES)
     chunk: int | None = option(None, _HELP["chunk"], HOW, ge=1)
+    compute: str = option("float32", _HELP["compute"], HOW, choices=("float32", "tf32", "bfloat16"))
 
     def __post_init__(self) -> None:
         require_options(self)
@@ -50,7 +51,7 @@ class CurvatureOptions:
 class CurvatureKeywords(TypedDict, total=False):
     """What ``curvature`` takes beside model, loss and data, and so do all functions that are about its matrix.
 
-    ``CurvatureOptions`` says what the first eight are, and ``curvature`` what the others are.
+    ``CurvatureOptions`` says what the first nine are, and ``curvature`` what the others are.
     """
 
     operator: str
@@ -61,6 +62,7 @@ class CurvatureKeywords(TypedDict, total=False):
     normalisation: str | None
     dtype: torch.dtype | str | None
     chunk: int | None
+    compute: str
     weights: Weights | None
     redraw: int
     whiten: Tensor | None

@@ -1,9 +1,11 @@
 """``hessian.curvature``: the matrix that is asked for, of a model, a loss and data, or of another library."""
 
+import copy
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, Unpack
 
+import torch
 from torch import Tensor, nn
 
 from decomfl_lab.datasets.batches import Data
@@ -11,6 +13,7 @@ from decomfl_lab.errors import InputError, known_options, require
 from decomfl_lab.layout import MODULE
 from decomfl_lab.objectives.batch_loss import LossFunction
 from decomfl_lab.objectives.function import enabled
+from hessian.operators.coarse import CoarseOperator
 from hessian.operators.curvature import FisherOperator, GaussNewtonOperator, HessianOperator
 from hessian.operators.matrices import as_operator, dtype_of
 from hessian.operators.mean_loss import MeanLoss, Weights
@@ -23,7 +26,11 @@ Source = Any  # what has a matrix: a torch module, a ``MeanLoss``, an ``Operator
 
 _KINDS = {"hessian": HessianOperator, "gauss-newton": GaussNewtonOperator, "fisher": FisherOperator}
 _MU = 1e-3  # the μ of the smoothed operator unless told otherwise
-_OF_MATRICES = ("operator", "mu")  # the options that say which matrix of a function; the others say which function
+_OF_MATRICES = (
+    "operator",
+    "mu",
+    "compute",
+)  # the options that say which matrix of a function; the others say which function
 
 
 @known_options
@@ -105,9 +112,20 @@ def matrix_of(
     objective: MeanLoss, asked: CurvatureOptions, x: Tensor | None = None, *, whiten: Tensor | None = None
 ) -> Operator:
     """H of f at x, by default where the module is; DHD with ``whiten``, D = diag(s)."""
-    if asked.operator != "smoothed":
-        operator = _KINDS[asked.operator](objective, x)
+
+    def matrix(f: MeanLoss) -> Operator:
+        operator = _KINDS[asked.operator](f, x)
         return operator if whiten is None else WhitenedOperator(operator, whiten)
+
+    if asked.operator != "smoothed" and asked.compute == "float32":
+        return matrix(objective)
+    if asked.compute != "float32":
+        rule = "be float32 with a model in float64, and with the smoothed operator; tf32 takes a GPU"
+        fits = asked.operator != "smoothed" and objective.dtype == torch.float32
+        require(fits and (asked.compute != "tf32" or objective.device.type == "cuda"), "compute", rule, asked.compute)
+        coarse = copy.copy(objective)
+        coarse.compute = asked.compute
+        return CoarseOperator(matrix(coarse), matrix(objective), asked.compute)
     x, mu = objective.x if x is None else x, _MU if asked.mu is None else asked.mu
     if whiten is None:
         return SmoothedOperator(objective, x, mu)

@@ -3,13 +3,14 @@
 In the variables y = D⁻¹x the loss is F(y) = f(Dy), with ∇F = D∇f and ∇²F = D∇²fD, and the method's directions are z.
 """
 
+import math
 from typing import Final
 
 import torch
 from torch import Tensor
 
 from decomfl_lab.errors import require
-from hessian.operators.operator import Around, Operator, digest
+from hessian.operators.operator import Around, Noise, Operator, digest
 from hessian.operators.smoothing import SmoothableObjective
 
 WHITENED: Final = "whitened "  # what the name of an operator begins with that is whitened
@@ -39,6 +40,12 @@ class WhitenedOperator(Around):
     def quad(self, v: Tensor) -> float:
         """See ``Operator``."""
         return self.inner.quad(self.s * v)
+
+    @property
+    def noise(self) -> Noise:
+        """See ``Operator``: DED is at most max(s²) times as long as E, and its trace then √d times that."""
+        size = self.inner.noise.size * float(self.s.max()) ** 2
+        return Noise(math.sqrt(self.d) * size, size)
 
     def fingerprint(self) -> str:
         """See ``Operator``."""

@@ -1,0 +1,71 @@
+"""Products in fewer bits, TF32 or bfloat16: what they are off by is measured, and intervals have room for it."""
+
+import math
+import statistics
+
+from torch import Tensor
+
+from decomfl_lab.objectives.vectors import inner
+from hessian.operators.operator import Around, Noise, Operator, digest
+from hessian.operators.probes import probe
+
+_TRIAL = 12  # stage of the probes that the noise is measured by
+_PROBES = 3
+_SURE = 3.0  # standard errors
+
+
+class CoarseOperator(Around):
+    """Ĥ = H + E, where E is what fewer bits do: of the values and vectors that are multiplied, weights among them.
+
+    With Gaussian u_i, E‖Eu‖² = ‖E‖_F² and E[uᵀEu] = tr(E), whose variance is 2‖E‖_F² at most. So with n products of
+    both, which no result counts,
+
+        ‖E‖_F ≈ √(Σ‖Eu_i‖²/n),    |tr(E)| ≤ |Σ u_iᵀEu_i|/n + 3√(2/n)‖E‖_F
+    """
+
+    def __init__(self, coarse: Operator, exact: Operator, compute: str) -> None:
+        """Measure what products of ``coarse`` differ by from those of ``exact``, which is then no longer needed.
+
+        Args:
+            coarse: Ĥ.
+            exact: H, of the same space.
+            compute: What the products are in, for results: "bfloat16" or "tf32".
+
+        Raises:
+            InputError: If a product of either breaks its rules.
+        """
+        super().__init__(coarse, f"{coarse.name} in {compute}")
+        squares, forms, whole = [], [], 0.0
+        for i in range(_PROBES):
+            u = probe(self, 0, _TRIAL, i)
+            Hu = exact.matvec(u)
+            whole += inner(Hu, Hu) / _PROBES
+            Eu = coarse.matvec(u).sub_(Hu)
+            squares.append(inner(Eu, Eu))
+            forms.append(inner(u, Eu))
+        size = math.sqrt(statistics.fmean(squares))
+        self._noise = Noise(abs(statistics.fmean(forms)) + _SURE * math.sqrt(2 / _PROBES) * size, size)
+        share = size / math.sqrt(whole) if whole else 0.0
+        self._remark = f"products in {compute} are off by {100 * share:.2g} %, for which intervals have room"
+
+    def matvec(self, v: Tensor) -> Tensor:
+        """See ``Operator``."""
+        return self.inner.matvec(v)
+
+    def quad(self, v: Tensor) -> float:
+        """See ``Operator``."""
+        return self.inner.quad(v)
+
+    def fingerprint(self) -> str:
+        """See ``Operator``."""
+        return digest(f"{self.name} {self.inner.fingerprint()}")
+
+    @property
+    def noise(self) -> Noise:
+        """See ``Operator``; measured."""
+        return self._noise
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """See ``Operator``."""
+        return (*super().remarks, self._remark)
