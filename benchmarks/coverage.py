@@ -3,7 +3,7 @@
 All eigenvalues of the matrices are known, so the truth is exact, and a thousand runs take a minute.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.mould import BenchmarkRow, benchmark, column, names, numbers
 from decomfl_lab.errors import require_choice, require_possible
 from decomfl_lab.options import option
-from hessian.kappa.settings import PARTS
+from hessian.parts import PARTS
 
 GROSS = 5
 """An estimate that is further from the truth than so many half-widths, and is called reached, is a gross error."""
@@ -34,7 +34,7 @@ class CoverageOptions:
     seeds: int = option(100, "The number of estimates of every matrix, each with randomness of its own.", ge=1)
     rtol: float = option(0.05, "The half-width that the estimates are asked for.")
     confidence: str = option("0.95", "The confidence, or several, joined by commas.")
-    part: str = option("signed", "κ of which part: " + ", ".join(PARTS) + ".", choices=PARTS)
+    part: str = option("signed", "κ of which part: " + ", ".join(PARTS) + ".", choices=tuple(PARTS))
     products: int | None = option(
         None, "Products of each estimate, whatever its half-width. [default: what rtol needs]"
     )
@@ -148,9 +148,8 @@ def coverage_runs(
     """
     from benchmarks.ways.spectra import SPECTRA
     from hessian.kappa.effective_rank import effective_rank
-    from hessian.spectrum.walks import PARTS as WALKED
 
-    part: Callable[[Any], Any] = WALKED.get(settings.get("part", "signed"), lambda x: x)
+    part = PARTS[settings.get("part", "signed")].of
     for name in SPECTRA if spectra is None else spectra:
         operator, values = SPECTRA[name]()
         truth = float(part(values).sum() / np.abs(part(values)).max())

@@ -7,13 +7,7 @@ from typing import Any
 
 from decomfl_lab.json_values import plain
 from hessian.estimate import Jsonable, to_its_width
-
-PARTS = {
-    "signed": ("κ", "tr(H)", "‖H‖₂"),
-    "positive": ("κ₊", "Σ max(λ, 0)", "λ_max"),
-    "absolute": ("κ of |H|", "Σ|λ|", "‖H‖₂"),
-}
-"""What κ of each part of H is called, and what it is the quotient of."""
+from hessian.parts import PARTS
 
 _PLAIN = (1e-4, 1e6)  # the largest number of a reading that is written without a power of ten
 
@@ -50,7 +44,7 @@ class Reading:
 
 def reading_of(part: str, kappa: float, ends: Sequence[float]) -> Reading:
     """κ of a part, with the ends of its interval."""
-    (name, trace, norm), (low, high) = PARTS[part], ends
+    (name, trace, norm, *_), (low, high) = PARTS[part], ends
     words = f"{trace}/{norm}" + (", where negative eigenvalues cancel" if part == "signed" else "")
     return Reading(name, kappa, low, high, words)
 

@@ -11,8 +11,8 @@ from decomfl_lab.errors import known_options, require, require_finite_positive
 from decomfl_lab.objectives.batch_loss import LossFunction
 from decomfl_lab.objectives.function import enabled
 from decomfl_lab.outside import SavedEstimate
+from hessian.kappa.by_walks import PartRun
 from hessian.kappa.estimation import _Run
-from hessian.kappa.parts import PartRun
 from hessian.kappa.result import EffectiveRank, EffectiveRankProgress
 from hessian.kappa.settings import Settings
 from hessian.operators.matrices import as_operator

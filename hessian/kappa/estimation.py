@@ -20,6 +20,7 @@ from hessian.kappa.result import UNDEFINED, EffectiveRank, EffectiveRankProgress
 from hessian.kappa.settings import SCOUTS, Settings
 from hessian.operators.operator import Counted, Operator
 from hessian.operators.probes import probe
+from hessian.parts import PARTS
 from hessian.readings import reading_of
 from hessian.spectrum.forms import LARGE, SKETCH, SphereForms
 from hessian.spectrum.lanczos import Krylov, basis_that_fits, dot, require_room
@@ -541,19 +542,19 @@ class _Run:
         ritz, trace = self.krylov.result().ritz_values, self._estimate()
         top, theta = float(ritz[-1]), self._theta
         if self.krylov.following is None:
-            sums = {"signed": (ritz, theta), "positive": (ritz.clamp(min=0), top), "absolute": (ritz.abs(), theta)}
             found = {}
-            for part, (kept, by) in sums.items():
+            for part, own in PARTS.items():
+                by = top if own.which == "largest" else theta
                 if by > 0:
-                    total = float(kept.sum())
+                    total = float(own.of(ritz).sum())
                     room = self._rounding(total) + self._coarse(total)
-                    room += 0.0 if part == "signed" else math.sqrt(self.operator.d) * self.operator.noise.size  # ‖E‖_*
+                    room += own.share * math.sqrt(self.operator.d) * self.operator.noise.size  # ‖E‖_* ≤ √d‖E‖_F
                     found[part] = (Estimate(total / by, 0.0, 0), ((total - room) / by, (total + room) / by))
             return found
         if not (self.operator.semidefinite and top > 0):
             return {}
         kappa = Estimate(trace.value / top, trace.stderr / top, trace.samples)
-        return dict.fromkeys(("signed", "positive", "absolute"), (kappa, self._interval()))
+        return dict.fromkeys(PARTS, (kappa, self._interval()))
 
     def _outcome(self, reached: bool) -> str:
         """What happened, and what to do."""

@@ -13,7 +13,8 @@ import torch
 from decomfl_lab.errors import plural
 from decomfl_lab.files import save_picture
 from hessian.estimate import Estimate
-from hessian.readings import PARTS, Reading, Reported, reading_of
+from hessian.parts import PARTS
+from hessian.readings import Reading, Reported, reading_of
 from hessian.spectrum.lanczos import Lanczos
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class EffectiveRank(Reported):
         κ, and what the half-width asked for would cost.
         """
         if math.isnan(self.kappa):
-            name = PARTS[self.part][0]
+            name = PARTS[self.part].name
             return f"{name} is undefined: {UNDEFINED[self.norm < 0]} ({plural(self.products, 'product')})"
         low, high = self.interval
         spent = plural(self.products, "product")
@@ -119,11 +120,11 @@ class EffectiveRank(Reported):
         made = f"{plural(self.steps, 'Lanczos step')}, {plural(self.probes, 'probe')}"
         spent = f"{plural(self.products, 'product')} ({made}), {self.seconds:.1f} s; seed {self.seed}, {self.dtype}"
         title = f"κ of the {self.operator}, d = {self.d:,}: {spent}; intervals of {100 * self.confidence:g} %"
-        _, trace, norm = PARTS[self.part]
+        _, trace, norm, *_ = PARTS[self.part]
         known = {each.name: each for each in (reading_of(self.part, self.kappa, self.interval), *self.others)}
         kappas = [
             known.get(name) or Reading(name, math.nan, words=f'{total}/{by}: not measured (part "{part}")')
-            for part, (name, total, by) in sorted(PARTS.items(), key=lambda item: item[0] != self.part)
+            for part, (name, total, by, *_) in sorted(PARTS.items(), key=lambda item: item[0] != self.part)
         ]
         error = f"standard error {self.trace.stderr:.2g}"
         error += f", ± {self.truncation:.2g} by truncation" if self.part != "signed" else ""

@@ -8,9 +8,9 @@ from typing import Any
 from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.options import option, require_options
 from hessian.operators.options import HOW
+from hessian.parts import PARTS
 
 SCOUTS = 1  # probes that choose the number of steps: the fewer, the cheaper, and two are no better
-PARTS = ("signed", "positive", "absolute")
 FINEST = 1e-12  # the least ``rtol``: numbers of 64 bits are no finer
 _SPANS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 COARSEST = 1e3  # the largest: who asks for less asks for nothing
@@ -37,7 +37,7 @@ class Settings:
     part: str = option(
         "signed",
         "signed is tr(H)/‖H‖₂; positive Σ max(λ, 0)/λ_max; absolute Σ|λ|/‖H‖₂.",
-        choices=PARTS,
+        choices=tuple(PARTS),
     )
 
     def __post_init__(self) -> None:

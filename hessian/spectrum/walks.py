@@ -28,17 +28,11 @@ from torch import Tensor
 
 from decomfl_lab.outside import SavedForms
 from hessian.operators.operator import Operator
+from hessian.parts import PARTS
 from hessian.spectrum.forms import CAUTION, SphereForms
 from hessian.spectrum.lanczos import dot
 
 Array = NDArray[np.float64]
-
-PARTS: dict[str, Callable[[Array], Array]] = {
-    "signed": np.asarray,
-    "positive": lambda x: np.maximum(x, 0.0),
-    "absolute": np.abs,
-}
-"""The functions f of the eigenvalues."""
 
 _FINE = 1e-12  # products as fine as that have no noise to speak of
 
@@ -163,7 +157,7 @@ class Walks(SphereForms):
 
     def moments(self) -> tuple[float, float, float]:
         """See ``SphereForms``: of the spectrum that walks see, each of the outermost nodes counted once at least."""
-        f = PARTS[self.part]
+        f = PARTS[self.part].of
         values, counts = [], []
         for walk in self.walks[: self.measured]:
             # T_s rather than T, so that β_m, without which one step shows no variance at all, has its part.

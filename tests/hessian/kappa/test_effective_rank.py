@@ -19,8 +19,7 @@ from decomfl_lab.checkpoint_file import read_checkpoint, write_checkpoint
 from decomfl_lab.errors import InputError
 from hessian import DenseOperator, EffectiveRankProgress, effective_rank, lanczos
 from hessian.kappa import estimation as module
-from hessian.readings import PARTS
-from hessian.spectrum import walks
+from hessian.parts import PARTS
 from hessian.spectrum.forms import PRODUCTS
 from hessian.spectrum.walks import Walk
 from tests.hessian.problems import data, mlp
@@ -160,7 +159,7 @@ def test_checkpoints_of_other_runs_are_refused(estimate: Any, tmp_path: Path) ->
 
 def part_of(values: Any, part: str) -> float:
     """κ of a part."""
-    kept = walks.PARTS[part](np.asarray(values))
+    kept = PARTS[part].of(np.asarray(values))
     return float(kept.sum() / np.abs(kept).max())
 
 
@@ -245,7 +244,7 @@ def test_kappa_of_a_part_lies_in_its_interval(name: str, settings: dict[str, Any
     operator, true = Diagonal(SIGNED[name]), part_of(SIGNED[name], part)
     found = [effective_rank(operator, seed=seed, part=part, **settings) for seed in range(25)]
     assert np.mean([each.interval[0] <= true <= each.interval[1] for each in found]) >= 0.88
-    for other, (called, _, _) in PARTS.items():  # the same walks tell all three
+    for other, (called, *_) in PARTS.items():  # the same walks tell all three
         known = [one for each in found for one in each.readings if one.name == called]
         assert np.mean([one.low <= part_of(SIGNED[name], other) <= one.high for one in known]) >= 0.88
     assert all(each.products == settings.get("products", each.products) for each in found)

@@ -12,7 +12,8 @@ from hessian.estimate import Estimate
 from hessian.kappa.estimation import _Run
 from hessian.kappa.settings import Settings
 from hessian.operators.operator import Operator
-from hessian.spectrum.walks import PARTS, Walks
+from hessian.parts import PARTS
+from hessian.spectrum.walks import Walks
 
 _LANCZOS = 1 / 3  # the share of the products that Lanczos takes at most: what walks may be short of is depth
 
@@ -21,11 +22,6 @@ _USED = 0.8  # the share of the half-width asked for that walks may use, as ‖H
 _COUPLED = 4.0  # so many times must the coupling of Lanczos' space fit into what walks may use
 
 _SURE = 1.5  # the first walk goes so many times as deep as is best, to see that it is
-
-_SHARE = {"signed": 0.0, "positive": 0.5, "absolute": 1.0}
-"""The share of ‖c‖, and of ‖E‖_*, that the trace of the part may be off by."""
-
-_WHICH = {"positive": "largest"}  # what κ of the part is a quotient by; elsewhere ‖H‖₂
 
 
 class PartRun(_Run):
@@ -45,7 +41,7 @@ class PartRun(_Run):
     beside_large = _Run.beside + 1  # of a walk there are two vectors, and the noise of products takes two more
 
     def __init__(self, operator: Operator, settings: Settings) -> None:
-        self.which = _WHICH.get(settings.part, "magnitude")
+        self.which = PARTS[settings.part].which
         self.fine: float | None = None  # the gap at which a walk ends, once it is chosen
         self.costs: list[tuple[float, float]] = []  # what each depth of the first walk would cost, and its truncation
         super().__init__(operator, settings, None)
@@ -90,16 +86,16 @@ class PartRun(_Run):
     def _spread(self) -> tuple[float, float]:
         # A form of max(λ, 0) or of |λ| varies no more than the scouts', and the part is at least what T has of it.
         variance, trace = super()._spread()
-        known = float(PARTS[self.settings.part](self.krylov.result().ritz_values.numpy()).sum())
+        known = float(PARTS[self.settings.part].of(self.krylov.result().ritz_values.numpy()).sum())
         return variance, max(abs(trace) if self.settings.part == "absolute" else trace, known)
 
     def _inside(self) -> float:
-        return float(PARTS[self.settings.part](self.krylov.result().ritz_values.numpy()).sum()) + self._coupling
+        return float(PARTS[self.settings.part].of(self.krylov.result().ritz_values.numpy()).sum()) + self._coupling
 
     @property
     def _coupling(self) -> float:
         """How far the sum of both spaces may be from the whole's, on either side of the middle."""
-        return _SHARE[self.settings.part] * float(self.krylov.coupling.norm())
+        return PARTS[self.settings.part].share * float(self.krylov.coupling.norm())
 
     def _probe(self) -> None:
         """One step of a walk. How fine the first is to be is chosen on the way, and others go on until they are."""
@@ -148,7 +144,7 @@ class PartRun(_Run):
     def _noise(self) -> float:
         """How much the noise E of products may change tr|H|: ‖E‖_* ≤ n‖Ev‖ in the mean; half of it for tr H₊."""
         measured = self.operator.noise.size * math.sqrt(self.operator.d)  # ‖E‖_* ≤ √d‖E‖_F
-        return _SHARE[self.settings.part] * max(self.walks.noise * self.walks.n, measured)
+        return PARTS[self.settings.part].share * max(self.walks.noise * self.walks.n, measured)
 
     def _needed_in_all(self) -> int | None:
         return self.products if self.finished and self._narrow() else None
@@ -167,7 +163,7 @@ class PartRun(_Run):
             # The same space and the same walks, of which another f is taken.
             other = copy.copy(self)
             other.settings = dataclasses.replace(self.settings, part=part)
-            other.which, other.sampled, other._norms = _WHICH.get(part, "magnitude"), self.walks.of(part), None
+            other.which, other.sampled, other._norms = PARTS[part].which, self.walks.of(part), None
             other.inside, other.beyond = other._inside(), [other._beyond(self.settings.tail)]
             trace, theta = other._estimate(), other._theta
             if theta > 0:
