@@ -75,10 +75,10 @@ class MatrixOptions:
     trace: str = option("probes", _HELP["trace"], HOW, choices=TRACES)
     whiten: Path | None = option(None, _HELP["whiten"], OTHERS)
 
-    def require(self, operator: str) -> None:
-        """InputError if an option breaks a rule, for the matrix ``operator``."""
-        has_twin = self.trace == "probes" or operator == "hessian"
-        require(has_twin, "trace", "be probes unless operator is hessian", self.trace)
+    def require(self, curvature: CurvatureOptions) -> None:
+        """InputError if an option breaks a rule, for this matrix."""
+        has_twin = self.trace == "probes" or (curvature.operator == "hessian" and curvature.compute == "float32")
+        require(has_twin, "trace", "be probes unless operator is hessian and compute is float32", self.trace)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,6 +126,7 @@ class KappaOptions:
     other: OtherOptions
     split_sample: bool = option(False, _HELP["split_sample"], HOW)
     density_products: int | None = option(None, _HELP["density_products"], HOW)
+    overlap: bool = option(False, _HELP["overlap"], HOW)
     within: str | None = option(None, _HELP["within"])
     device: str = option("cpu", _HELP["device"])
     threads: int = option(1, _HELP["threads"], HOW, ge=1, le=MOST_THREADS)
@@ -145,7 +146,7 @@ class KappaOptions:
 
     def require(self) -> None:
         """InputError if an option breaks a rule, before anything is trained."""
-        self.matrix.require(self.curvature.operator)
+        self.matrix.require(self.curvature)
         self.other.require()
         density = self.products_of_density
         require(density == 0 or density >= 3, "density_products", "be 0 or at least 3", density)
@@ -155,10 +156,15 @@ class KappaOptions:
         part = self.settings.part
         walked = part == "signed" or (other in ("", "by_layer") and self.matrix.trace == "probes")
         require(walked, "part", f"be signed with {other or f'trace {self.matrix.trace}'}", part)
+        other_numbers = other in ("ball", "forward_only") or density or self.split_sample
+        only = not other_numbers or self.curvature.compute == "float32"
+        require(
+            only, "compute", "be float32 with a ball, a density or halves, and without products", self.curvature.compute
+        )
         drawn = ("plot",) if other != "by_layer" else ()
         if self.within is not None:
             span(self.within)
-        for name in (*drawn, "checkpoint", "density_products", "split_sample", "within"):
+        for name in (*drawn, "checkpoint", "density_products", "split_sample", "within", "overlap"):
             asked = getattr(self, name)
             require(not other or not asked, name, f"stay unset with {other}, which has none", asked)
         if self.plot is not None:
@@ -390,6 +396,7 @@ class _Measured:
             self.curvature,
             **self.options.asked,
             within=None if self.options.within is None else span(self.options.within),
+            overlap=self.options.overlap,
             checkpoint=self.options.checkpoint,
             on_progress=_Progress(settings, self.objective.d, bars),
             trace_operator=scaled if trace == "gauss-newton" else None,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from decomfl_lab.datasets.batches import Data
-from decomfl_lab.errors import known_options, require, require_finite_positive
+from decomfl_lab.errors import InputError, known_options, require, require_finite_positive
 from decomfl_lab.objectives.batch_loss import LossFunction
 from decomfl_lab.objectives.function import enabled
 from decomfl_lab.outside import SavedEstimate
@@ -40,6 +40,7 @@ def effective_rank(
     max_basis: int | None = Settings.max_basis,
     part: str = Settings.part,
     within: float | None = None,
+    overlap: bool = False,
     **options: Unpack[CurvatureKeywords],
 ) -> EffectiveRank:
     """κ = tr(H)/‖H‖₂ with a confidence interval, by Lanczos and probes of what Lanczos left.
@@ -91,6 +92,7 @@ def effective_rank(
             do not tell: much where most eigenvalues are very near 0, as a language model's are.
         within: The most seconds to spend, from now on. They become the most products, by the time of the first ones, so
             that the interval is valid; a run that goes on has its own.
+        overlap: Whether to tell how much of ∇f lies along the outer eigenvectors, at the price of a gradient.
         options: Which matrix, of which parameters, in which dtype: those of ``curvature``. ``whiten`` is about
             ``trace_operator`` and ``trace`` too.
 
@@ -134,7 +136,12 @@ def effective_rank(
             file.save(run.state, last=run.finished)
             if on_progress is not None:
                 on_progress(run.progress())
-    result = run.result()
+        result = run.result()
+        if overlap:
+            g = operator.gradient()
+            if g is None:
+                raise InputError(f"overlap must be False with a matrix that is no model's, got {operator.name}")
+            result = dataclasses.replace(result, gradient_shares=run.along_ritz_vectors(g))
     return dataclasses.replace(result, reason="; ".join([result.reason, *operator.remarks]))
 
 

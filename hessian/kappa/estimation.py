@@ -23,7 +23,7 @@ from hessian.operators.probes import probe
 from hessian.parts import PARTS
 from hessian.readings import reading_of
 from hessian.spectrum.forms import LARGE, SKETCH, SphereForms
-from hessian.spectrum.lanczos import Krylov, basis_that_fits, dot, require_room
+from hessian.spectrum.lanczos import Krylov, basis_that_fits, coefficients, dot, require_room
 from hessian.spectrum.unseen_eigenvalues import UNLIKELY
 
 Array = NDArray[np.float64]
@@ -72,8 +72,8 @@ class _Run:
 
     def __init__(self, operator: Operator, settings: Settings, trace_operator: Operator | None) -> None:
         self.settings = settings
-        self.operator = Counted(operator)
-        self.forms = self.operator if trace_operator is None else Counted(trace_operator)
+        self.operator = Counted(operator, noisy=True)
+        self.forms = self.operator if trace_operator is None else Counted(trace_operator, noisy=True)
         # Once a basis with fewer vectors than there may be steps is full, Lanczos goes on by restarts.
         beside, self.basis = self.beside if operator.d < LARGE else self.beside_large, settings.basis
         if settings.max_basis is None:
@@ -536,6 +536,12 @@ class _Run:
             seconds=self.seconds + time.perf_counter() - self._started,
             history=tuple(self.history),
         )
+
+    def along_ritz_vectors(self, g: Tensor) -> tuple[float, ...]:
+        """The share (uᵀg)²/‖g‖² of g (d,) along each Ritz vector u."""
+        s = torch.linalg.eigh(self.krylov.projected).eigenvectors
+        squares = (torch.tensor(coefficients(self.krylov.vectors, g), dtype=s.dtype) @ s).square()
+        return tuple((squares / (dot(g, g) or 1.0)).tolist())
 
     def _parts(self) -> dict[str, tuple[Estimate, tuple[float, float]]]:
         """κ of each part that these products tell by the way, with its error by sampling and its interval."""

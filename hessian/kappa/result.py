@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 UNDEFINED = ("H is zero along every direction tried", "H has no positive eigenvalue along any direction tried")
 """Why κ is undefined: θ is 0, or below."""
 
+OUTER = 0.1  # a Ritz vector with a residual of at most this share of its value is taken for an eigenvector
+
 
 @dataclass(frozen=True)
 class EffectiveRankProgress:
@@ -76,6 +78,8 @@ class EffectiveRank(Reported):
     # the share of the d eigenvalues at each Ritz value, as Lanczos' random start vector sees it; empty where Lanczos
     # was restarted
     ritz_weights: tuple[float, ...]
+    # the share (uᵀ∇f)²/‖∇f‖² of the gradient along each Ritz vector u; empty where it was not asked for
+    gradient_shares: tuple[float, ...] = ()
     steps: int  # Lanczos steps k
     probes: int  # random probes of the complement, N
     products: int  # all products with H, quadratic forms included
@@ -94,8 +98,12 @@ class EffectiveRank(Reported):
     history: tuple[tuple[int, float, float, float, float], ...] = field(repr=False)
 
     def believed(self, residual: float) -> float:
-        """The residual, at least ε‖H‖₂ with the ε of ``dtype``: products are no finer. It is what is printed as ±."""
-        return max(residual, torch.finfo(getattr(torch, self.dtype)).eps * self.norm)
+        """The residual, at least ε‖H‖₂ with the ε of ``dtype``: products are no finer. It is what is printed as ±.
+
+        With products in fewer bits, what they are off by more.
+        """
+        finest = torch.finfo(getattr(torch, self.dtype)).eps * self.norm
+        return max(residual, finest) + self.norm - self.norm_interval[0]
 
     def __str__(self) -> str:
         """κ with its interval to two digits of its half-width (to six of κ at most), and what it cost.
@@ -136,6 +144,11 @@ class EffectiveRank(Reported):
         ):
             within = self.believed(residual)
             ends.append(Reading(name, value, value - within, value + within, f"an eigenvalue is within {within:.2g}"))
+        if self.gradient_shares:
+            rows = zip(self.gradient_shares, self.ritz_values, self.ritz_residuals, strict=True)
+            along = [share for share, value, residual in rows if residual <= OUTER * abs(value)]
+            words = f"share of ‖∇f‖² along {plural(len(along), 'outer eigenvector')} (residual at most {OUTER:g} of λ)"
+            ends.append(Reading("∇f", math.fsum(along), words=words))
         readings = (
             *kappas,
             Reading(trace, self.trace.value, *self.trace_interval, error),

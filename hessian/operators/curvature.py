@@ -88,6 +88,10 @@ class _CurvatureOperator(Operator):
         """See ``Operator``."""
         return self.objective.layout
 
+    def gradient(self) -> Tensor:
+        """See ``Operator``."""
+        return self.objective.gradient(self.x)
+
     @property
     def _decay(self) -> float:
         """λ of λI."""

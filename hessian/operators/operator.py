@@ -117,6 +117,10 @@ class Operator(ABC):
         """The names and shapes of the parameters that the d elements are; None where they are none."""
         return None
 
+    def gradient(self) -> Tensor | None:
+        """∇f, (d,), where H is a matrix of a function f at a point; None where it is none."""
+        return None
+
     @property
     def T(self) -> Operator:
         """Hᵀ, which is H."""
@@ -273,6 +277,10 @@ class Around(Operator):
         """See ``Operator``."""
         return self.inner.fingerprint()
 
+    def gradient(self) -> Tensor | None:
+        """See ``Operator``."""
+        return self.inner.gradient() if self.d == self.inner.d else None
+
     @property
     def remarks(self) -> tuple[str, ...]:
         """See ``Operator``."""
@@ -385,13 +393,18 @@ class BlockOperator(Around):
 class Counted(Around):
     """An operator that counts its products and refuses those that are not finite."""
 
-    def __init__(self, operator: Operator, products: int = 0, quadratic_forms: int = 0) -> None:
-        """Count products of ``operator`` from ``products`` on; InputError if its dimension or dtype is none."""
+    def __init__(self, operator: Operator, *, noisy: bool = False) -> None:
+        """Count products of ``operator``; InputError if its dimension or dtype is none.
+
+        With ``noisy``, whoever counts has room for what products add to H, and else they must add nothing.
+        """
         require(operator.d >= 1, "operator", "have a dimension of at least 1", operator.d)
         require(operator.dtype in (torch.float32, torch.float64), "operator", "be float32 or float64", operator.dtype)
+        fine = noisy or operator.noise.size == 0
+        require(fine, "compute", "be float32 where intervals have no room for the noise of products", operator.name)
         super().__init__(operator)
-        self.products = products  # the number of products so far, quadratic forms included
-        self.quadratic_forms = quadratic_forms  # the number of those that gave only vᵀHv
+        self.products = 0  # the number of products so far, quadratic forms included
+        self.quadratic_forms = 0  # the number of those that gave only vᵀHv
 
     def matvec(self, v: Tensor) -> Tensor:
         """H v, see ``Operator``; InputError that names the product if it is not finite."""

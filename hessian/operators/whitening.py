@@ -47,6 +47,11 @@ class WhitenedOperator(Around):
         size = self.inner.noise.size * float(self.s.max()) ** 2
         return Noise(math.sqrt(self.d) * size, size)
 
+    def gradient(self) -> Tensor | None:
+        """See ``Operator``: of F."""
+        slope = self.inner.gradient()
+        return None if slope is None else self.s * slope
+
     def fingerprint(self) -> str:
         """See ``Operator``."""
         return digest(self.inner.fingerprint(), self.s)

@@ -457,3 +457,25 @@ def test_how_well_the_norm_is_known_costs_it_nothing() -> None:
 def test_it_prints_whether_its_interval_is_reached() -> None:
     found = hessian.trace(rotated(list(VALUES)), products=8)
     assert str(found).endswith("(8 products, not within ± 5 % of it)") == (not found.reached)
+
+
+# The gradient's overlap -----------------------------------------------------------------------------------------------
+
+
+def test_shares_of_the_gradient_are_those_along_the_true_eigenvectors() -> None:
+    module, batch = mlp(nn.Tanh), data()
+    f = hessian.MeanLoss(module, cross_entropy, batch)
+    g, scale = f.gradient(f.x), torch.linspace(0.5, 2.0, f.d).double()
+    for operator, slope in (
+        (hessian.HessianOperator(f), g),
+        (2.0 * hessian.GaussNewtonOperator(f) + 0.5, g),
+        (hessian.curvature(module, cross_entropy, batch, whiten=scale), scale * g),
+    ):
+        _, vectors = torch.linalg.eigh(operator @ torch.eye(f.d).double())
+        found = effective_rank(operator, products=f.d, seed=0, overlap=True)
+        true = ((vectors.T @ slope) / slope.norm()).square()
+        torch.testing.assert_close(torch.tensor(found.gradient_shares).double()[-3:], true[-3:], rtol=1e-6, atol=1e-9)
+        assert sum(found.gradient_shares) == pytest.approx(1)
+        assert found.readings[-1].name == "∇f"
+    with pytest.raises(InputError, match="overlap must be False with a matrix that is no model's, got dense"):
+        effective_rank(rotated([1.0, 2.0, 3.0]), seed=0, overlap=True)

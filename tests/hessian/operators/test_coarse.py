@@ -1,11 +1,15 @@
 """Products in bfloat16: what they are off by is measured, and intervals have room for it."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import hessian
+from decomfl_lab.errors import InputError
 from hessian.operators.coarse import CoarseOperator
 from hessian.operators.mean_loss import MeanLoss
 from hessian.operators.operator import BlockOperator, Noise
@@ -75,3 +79,9 @@ def test_where_the_noise_is_too_much_for_the_half_width_no_more_products_are_spe
 )
 def test_what_cannot_be_computed_so_is_refused(options: dict[str, str]) -> None:
     coarse("mlp", **options)
+
+
+@pytest.mark.parametrize("asks", [hessian.spectral_density, hessian.diagonal])
+def test_what_has_no_room_for_the_noise_refuses_it(asks: Callable[..., Any]) -> None:
+    with pytest.raises(InputError, match="compute must be float32 where intervals have no room for the noise"):
+        asks(coarse("mlp"), seed=0, products=20)
