@@ -4,6 +4,7 @@ import math
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.utils.checkpoint import checkpoint
 
 from decomfl_lab import InputError, noise
 from decomfl_lab.layout import Layout
@@ -37,6 +39,7 @@ from hessian.spectrum.diagonal import diagonal
 from hessian.spectrum.eigenvalues import top_eigenvalues
 from hessian.spectrum.lanczos import lanczos
 from hessian.trained_models import trained_here
+from tests import nets
 from tests.cases import sampled
 from tests.hessian import problems
 from tests.hessian.spectra import rotated
@@ -177,6 +180,36 @@ def test_x_is_the_modules_own_vector_where_it_has_one() -> None:
     assert effective_rank(HessianOperator(copied), products=9).interval == bound.interval
     hurried = effective_rank(HessianOperator(f), within=1e-6)
     assert (hurried.steps, hurried.probes, "time that was allowed" in hurried.reason) == (2, 3, True)
+
+
+class Recomputing(nn.Module):
+    """Layers whose activations are forgotten and computed again, if that is on."""
+
+    def __init__(self, again: bool) -> None:
+        super().__init__()
+        self.again, self.layers = again, nn.ModuleList(nn.Linear(8, 8) for _ in range(12))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = (
+                checkpoint(lambda x, layer=layer: layer(x).tanh().sin(), x, use_reentrant=False)
+                if self.again
+                else (layer(x).tanh().sin())
+            )
+        return x
+
+
+def test_a_model_that_recomputes_its_activations_does_so_in_a_product() -> None:
+    data, v = (torch.randn(5000, 8), torch.arange(5000) % 8), torch.randn(12 * 72)
+    seen = []
+    for again in (False, True):
+        module = nets.seeded(partial(Recomputing, again))
+        operator = GaussNewtonOperator(MeanLoss(module, cross_entropy, data, chunk=5000, trust=True))
+        with Live(least=4 * 5000 * 8) as live:
+            seen.append((operator.matvec(v), live.most))
+    (product, most), (same, less) = seen
+    assert torch.equal(product, same)
+    assert less < 0.7 * most
 
 
 def deep(part: type[nn.Module], *, trust: bool) -> HessianOperator:
