@@ -22,11 +22,7 @@ from decomfl_lab.plugins import OWN
 def examples(name: str, data: Any, *, whole: bool = False, draw: int = 0) -> Batch:
     """(inputs, targets) of all examples that a client, or a test, was given as (see ``datasets.batches``).
 
-    Args:
-        name: What the data are called in an error.
-        data: They are read once, in their order; a loader that shuffles has the same one each time.
-        whole: Whether the loss is one of (model, batch), which takes batches of any form.
-        draw: The number of the draw of data that are drawn anew each time that they are read.
+    They are read once, in their order; a loader that shuffles has the same one each time.
 
     Raises:
         InputError: If they are something else, empty, not finite, or not as many inputs as targets.
@@ -50,14 +46,10 @@ def examples(name: str, data: Any, *, whole: bool = False, draw: int = 0) -> Bat
 def own_dataset(
     clients: Sequence[Any], test: Any = None, *, whole: bool = False, redraw: int = 1, only: str = ""
 ) -> Dataset:
-    """The data set of clients who bring their own examples.
+    """The data set of clients who bring their own examples, of the same shapes, as ``examples`` takes them.
 
-    Args:
-        clients: One for each client, of the same shapes; see ``examples``.
-        test: Held-out examples likewise; None for none.
-        whole: See ``examples``.
-        redraw: How many draws of the clients' examples are taken, each of as many; of ``test`` it is one.
-        only: What the one client there is is called in an error.
+    Their examples are drawn ``redraw`` times, as many each time, and the held-out ones of ``test`` once. An error calls
+    clients by their numbers, or the one client there is by the name ``only``.
 
     Raises:
         InputError: If there are no clients, or examples do not fit together.

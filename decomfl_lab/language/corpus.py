@@ -148,12 +148,7 @@ class Verdicts:
     """The lines of a corpus's film reviews, for a model to tell their sentiment."""
 
     def __init__(self, corpus: Corpus, tokenizer: Any, model: Any) -> None:
-        """Encode them.
-
-        Args:
-            corpus: Has the reviews.
-            tokenizer: A ``tokenizers.Tokenizer``, the model's.
-            model: A causal LM of transformers, used as it is at the time.
+        """Encode them by the model's ``tokenizers.Tokenizer``; the model is a causal LM, used as it is at the time.
 
         Raises:
             InputError: If the corpus has no film reviews.

@@ -86,10 +86,7 @@ def by_length(ids: Tensor, pad: int) -> Tensor:
 def task_dataset(config: Any) -> Dataset:
     """The examples of a run's task as token numbers of the model's tokenizer.
 
-    Prompts are cut to their last ``max_length`` tokens (of the configuration or, where that is 0, of the task).
-
-    Args:
-        config: The configuration of a run on a task; its options are explained there.
+    Prompts are cut to their last ``max_length`` tokens (of the run's configuration or, where that is 0, of the task).
 
     Returns:
         Inputs (N, T) int64, padded on the left; labels (N,), of CB read as two ways neutral as entailment;

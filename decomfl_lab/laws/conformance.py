@@ -83,11 +83,7 @@ _ROUNDS = 8
 def write_conformance(folder: Path) -> None:
     """Write all vectors and logs, and a README that says what they are.
 
-    Args:
-        folder: A folder that does not exist yet, or is empty.
-
-    Raises:
-        InputError: If it is there with something in it, or cannot be written.
+    InputError if the folder is there with something in it, or cannot be written.
     """
     try:
         folder.mkdir(exist_ok=True)

@@ -45,12 +45,8 @@ def continuous(
 ) -> Iterator[str]:
     """Where f jumps near x, with a μ at which it does not matter; else where torch's slopes are not f's.
 
-    Args:
-        value: f on the lines z_0, z_1, ...
-        mu: The smoothing radius μ.
-        eps: The relative rounding of values.
-        step: The c at which slopes are compared with differences.
-        slopes: ∇fᵀz_p by torch; of nothing where there is no gradient.
+    The values of f on lines are rounded by ``eps`` of their size. The slopes ∇fᵀz_p, none where there is no gradient,
+    are compared with differences at c = ``step``.
     """
     value = _known(value)
     jump = _jump(value, mu, eps)

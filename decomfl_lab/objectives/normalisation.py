@@ -51,11 +51,7 @@ def refuse_evaluation_(module: nn.Module, way: str) -> None:
     """Have every BatchNorm without statistics compute in training mode, by its batch, and raise an error in eval mode.
 
     torch's own would take those of the batch in eval mode too, without a word. Statistics that change in each forward
-    pass are those of another x, and are dropped.
-
-    Args:
-        module: The module.
-        way: What gives it statistics, in words.
+    pass are those of another x, and are dropped. The error says in which ``way`` there would be some.
     """
     for part in _parts(module):
         if drifting(part):

@@ -384,17 +384,9 @@ def moved(
 ) -> Iterator[None]:
     """``virtual`` of parameters whose module is not known: they are x in this order.
 
-    Compiled code is not seen as such. It is found where no torch function is given the parameter (``strict``).
-
-    Args:
-        named: The parameters, each once, and what errors call them; float32, float64, bfloat16 or float16.
-        seed: See ``virtual``, as for the others.
-        p: Direction, 0-based.
-        mu: μ, of either sign.
-        distribution: Distribution of z.
-        strict: Require that every parameter was used.
-        wide: Form 16-bit parameters as float32 tensors.
-        in_blocks: Form small tensors with their neighbours, up to ``rebuild.BLOCK`` elements together, which is faster.
+    Compiled code is not seen as such. It is found where no torch function is given the parameter (``strict``). Each
+    parameter is given once, with what errors call it. With ``in_blocks`` small ones are formed with their neighbours,
+    up to ``rebuild.BLOCK`` elements together, which is faster.
 
     Raises:
         InputError: As ``virtual`` does, inside and at the exit.
