@@ -75,8 +75,15 @@ def batches_of(name: str, data: Any, *, whole: bool = False, draw: int = 0) -> t
     require(not (draw and isinstance(data, Iterator)), "redraw", rule, _kind(data))
     try:
         with _seeded(data, draw):
-            if _has_examples(data):
-                return [_of_examples(name, data, whole)], False
+            if _has_examples(data):  # they become one batch
+                examples = []
+                for n in range(len(data)):
+                    example = data[n]
+                    _require_no_graph(name, example)
+                    numbers = mapped(torch.as_tensor, torch_tree(example, f"example {n} of {name}"), (int, float))
+                    examples.append(mapped(lambda tensor: tensor[None], numbers))
+                require(bool(examples), name, "have at least one example", 0)
+                return [_batch(name, joined(examples), whole)], False
             bare = isinstance(data, (*LEAVES, str, Mapping))
             require(isinstance(data, Iterable) and not bare, name, _RULE, _kind(data))
             found = _read(name, data, whole)
@@ -302,19 +309,7 @@ def _beginning(data: Any, draw: int) -> str | None:
     return None
 
 
-# --- examples ---------------------------------------------------------------------------------------------------------
-
-
-def _of_examples(name: str, data: Any, whole: bool) -> Batch:
-    """All examples of a Dataset as one batch."""
-    found = []
-    for n in range(len(data)):
-        example = data[n]
-        _require_no_graph(name, example)
-        numbers = mapped(torch.as_tensor, torch_tree(example, f"example {n} of {name}"), (int, float))
-        found.append(mapped(lambda tensor: tensor[None], numbers))
-    require(bool(found), name, "have at least one example", 0)
-    return _batch(name, joined(found), whole)
+# --- words ------------------------------------------------------------------------------------------------------------
 
 
 def _refusal(name: str, data: Any, error: BaseException) -> InputError:

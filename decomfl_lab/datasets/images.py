@@ -127,13 +127,6 @@ class Dataset:
         return replace(self, **{name: mapped(change, getattr(self, name)) for name in names})
 
 
-def _parse_idx(content: bytes) -> NDArray[np.uint8]:
-    """The array of unsigned bytes in a gzipped IDX file: 0, 0, 8, the rank, the big-endian sizes, the bytes."""
-    raw = gzip.decompress(content)
-    rank = raw[3]
-    return np.frombuffer(raw, np.uint8, offset=4 + 4 * rank).reshape(np.frombuffer(raw, ">u4", rank, 4))
-
-
 def cache_folder(name: str) -> Path:
     """The per-user cache of a data set."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -279,7 +272,11 @@ def _parsed(contents: Mapping[str, bytes]) -> list[NDArray[Any]]:
             images, test_images = (arrays[key].transpose(0, 3, 1, 2) for key in ("x_train", "x_test"))
             return [images, arrays["y_train"], test_images, arrays["y_test"]]
     if not file.endswith(".tar.gz"):
-        images, labels, test_images, test_labels = map(_parse_idx, contents.values())
+        arrays = []
+        for raw in map(gzip.decompress, contents.values()):  # 0, 0, 8, the rank, the big-endian sizes, unsigned bytes
+            rank = raw[3]
+            arrays.append(np.frombuffer(raw, np.uint8, offset=4 + 4 * rank).reshape(np.frombuffer(raw, ">u4", rank, 4)))
+        images, labels, test_images, test_labels = arrays
         return [images[:, None], labels, test_images[:, None], test_labels]
     # The binary archive has five training batches and a test batch.
     names = [*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"]

@@ -5,8 +5,7 @@ the case says anyway may be left out. Behind the edge the laws and the lab's del
 """
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass, replace
 from functools import partial
 from typing import Any, cast
@@ -50,11 +49,10 @@ def _fit(edge: Any, make: Callable[..., Any], case: Case, *of: Any, **named: Any
     return made if isinstance(made, Replica | Client | Server) else edge(made, case)
 
 
-@contextmanager
-def _refusing() -> Iterator[None]:
-    """A ``ValueError`` of somebody else's is a refusal as ``InputError`` is."""
+def _asked(method: Callable[..., Any], *of: Any) -> Any:
+    """What a method of somebody else's gives; a ``ValueError`` is a refusal as ``InputError`` is."""
     try:
-        yield
+        return method(*of)
     except InputError:
         raise
     except ValueError as error:
@@ -79,8 +77,7 @@ class _Replica(_Outside):
     """See ``contract.AnyReplica``."""
 
     def catch_up(self, records: Iterable[RoundRecord]) -> None:
-        with _refusing():
-            self.of.catch_up(records)
+        _asked(self.of.catch_up, records)
 
     def snapshot(self) -> Snapshot:
         found = self.of.snapshot()
@@ -115,8 +112,7 @@ class _Client(_Outside):
         return Held(found.client, found.round)
 
     def handle(self, plan: Plan) -> Reply:
-        with _refusing():
-            reply = self.of.handle(plan)
+        reply = _asked(self.of.handle, plan)
         return reply if isinstance(reply, Reply) else Reply(reply.client, reply.round, reply.scalars)
 
 
@@ -145,14 +141,11 @@ class _Server(_Outside):
     def plan_round(
         self, participants: Sequence[int] | None = None, reports: Iterable[Held] | None = None
     ) -> Mapping[int, Plan]:
-        with _refusing():
-            plans = self.of.plan_round(participants, reports)
+        plans = _asked(self.of.plan_round, participants, reports)
         return {i: self._plan(plan) for i, plan in plans.items()}
 
     def aggregate(self, replies: Iterable[Reply]) -> RoundRecord:
-        with _refusing():
-            record = self.of.aggregate(replies)
-        return self._record(record)
+        return self._record(_asked(self.of.aggregate, replies))
 
     def dense_model(self) -> Snapshot:
         return cast("Snapshot", self.of.dense_model() if hasattr(self.of, "dense_model") else self.replica.snapshot())
@@ -162,8 +155,7 @@ class _Server(_Outside):
             self.of.note_dense_pull(client)
 
     def note_examples(self, client: int, n: int) -> None:
-        with _refusing():
-            self.of.note_examples(client, n)
+        _asked(self.of.note_examples, client, n)
 
     def _plan(self, plan: Any) -> Plan:
         if isinstance(plan, Plan):

@@ -175,10 +175,6 @@ class Comparison(ABC):
             InputError: If torch's derivatives are not f's.
         """
 
-    def _fall_back(self, why: str) -> None:
-        """From here on differences are those of float32."""
-        self.wide, self.narrow, self.rungs = self.objective, why, NARROW
-
     def _by_differences(self, compared: Callable[[], Found]) -> Found:
         """What a comparison gives; made once more, in float32, if float64 fails in it."""
         try:
@@ -189,7 +185,8 @@ class Comparison(ABC):
             if self.narrow:
                 raise
             told = f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
-            self._fall_back(f"module or loss take no float64 ({told})")
+            # From here on differences are those of float32.
+            self.wide, self.narrow, self.rungs = self.objective, f"module or loss take no float64 ({told})", NARROW
             return compared()
 
 
@@ -208,7 +205,7 @@ class HessianComparison(Comparison):
         """See ``Comparison``. The product is made last, when the points of the difference are gone."""
         assert product is not None
         if not self.narrow and 6 * 8 * self.x.numel() > room(self.x.device):
-            self._fall_back("there is no room for it in float64")
+            self.wide, self.narrow, self.rungs = self.objective, "there is no room for it in float64", NARROW
         if self.trouble or 6 * self.x.element_size() * self.x.numel() > room(self.x.device):
             self.trouble = "there is no room for it"
             return product()
@@ -249,7 +246,11 @@ class HessianComparison(Comparison):
             rounded += rounding
         missed, unclear = sum(self.off.values()), ""
         if not self.trouble and missed > AGREES * self.size:
-            if self.narrow and self._scatter() > missed / 2:
+            scatter = 0.0  # how far the differences of two steps are from each other, by rounding or by kinks
+            for piece in self.objective.pieces if self.narrow else ():
+                one, other = (self._difference(piece, *rung) for rung in NARROW)
+                scatter += piece.share * float(add_(one, other, -1.0).norm())
+            if self.narrow and scatter > missed / 2:
                 # Rounding, or kinks; the values below still tell a wrong gradient.
                 unclear = UNCLEAR.format(f"{self.narrow}, and those in float32 are too far from each other")
             elif not self.narrow and self.objective.kinked and _narrows(self.wide, self.x.double()):
@@ -300,14 +301,6 @@ class HessianComparison(Comparison):
         for sign in (1.0, -1.0):
             self._add_end_(difference, piece, sign * c, wide, sign / (2 * c))
         return difference
-
-    def _scatter(self) -> float:
-        """How far the differences of two steps are from each other, by rounding or by kinks."""
-        total = 0.0
-        for piece in self.objective.pieces:
-            coarse, fine = (self._difference(piece, *rung) for rung in NARROW)
-            total += piece.share * float(add_(coarse, fine, -1.0).norm())
-        return total
 
     def _has_slope(self) -> bool:
         """Whether ∇fᵀv is what differences of values say, to the rounding that is there."""
