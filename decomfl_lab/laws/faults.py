@@ -97,7 +97,7 @@ def narrow(faults: Mapping[str, Planted]) -> dict[str, Planted]:
 
 Wrong = Callable[..., Any]
 """What is called instead of a method: with the right one, the part, and the arguments. Or a class with several."""
-Row = tuple[Any, ...]
+Row = tuple[str, type, str, Wrong, *tuple[Any, ...]]
 """The law that is to catch a fault, a class of the lab's, a method of it, what is wrong, and its first arguments."""
 
 

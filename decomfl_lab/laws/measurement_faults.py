@@ -148,11 +148,11 @@ plant({
     )),
     # Measures where it was when it first took part, for ever.
     "measured-at-x-0": (_MEASURED, Client, "_line", lambda right, client, *at: replace(
-        right(*at), replica=vars(client).setdefault("first", client.replica.clone())
+        right(*at), replica=client.__dict__.setdefault("first", client.replica.clone())
     )),
     # Measures every local step at the x that the round began with.
     "measured-at-the-rounds-start": (_MEASURED, Client, "_line", lambda right, client, seed, plan: replace(
-        right(seed, plan), replica=vars(client).setdefault(f"start {plan.round}", client.replica.clone())
+        right(seed, plan), replica=client.__dict__.setdefault(f"start {plan.round}", client.replica.clone())
     )),
     "measured-after-the-step": (_MEASURED, Client, "_line", after_the_step),
     "measured-at-the-reverts-remains": (_MEASURED, Client, "_line", at_remains),
