@@ -52,19 +52,10 @@ def batches_of(name: str, data: Any, *, whole: bool = False, draw: int = 0) -> t
         Dataset                         all its examples, as one batch
 
     Arrays may be tables of pandas, or whatever has ``to_numpy``, and targets a list of numbers. What is drawn while
-    they are read, as an order or noise, is the same each time, and all generators are left as they were.
-
-    Args:
-        name: What the data are called in an error.
-        data: See above.
-        whole: Whether a batch may have any form, as a loss of (model, batch) takes it; a tuple is then one batch.
-        draw: The number of the draw, from which generators are seeded while the data are read.
-
-    Returns:
-        The batches, and whether they were cut by the user.
-
-    Raises:
-        InputError: If they are something else, empty, or without an end.
+    they are read, as an order or noise, is the same each time, seeded by the number of the draw, and all generators are
+    left as they were. A batch that is taken ``whole``, by a loss of (model, batch), may have any form; a tuple is then
+    one batch. Beside the batches is whether they were cut by the user. InputError if they are something else, empty, or
+    without an end.
     """
     if isinstance(data, Gathered):
         return [(data.inputs, data.targets)], False

@@ -254,11 +254,7 @@ def is_pretrained(model: str) -> bool:
 
 
 def load_pretrained(folder: str) -> nn.Module:
-    """The model in a folder of transformers, of the class that its config.json names, in float32 and eval mode.
-
-    Raises:
-        InputError: If transformers cannot load it, or is not installed.
-    """
+    """The model in a folder of transformers, of the class that its config.json names, in float32 and eval mode."""
     hub = llm_library("transformers", f"model {folder}")
     with _loading(folder), _quiet(hub):
         options: dict[str, Any] = {"local_files_only": True} | _NO_CODE

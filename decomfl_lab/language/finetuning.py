@@ -39,19 +39,10 @@ class Tokens(Protocol):
 
 
 def encode(prompts: Sequence[str], tokenizer: Tokens, *, max_length: int, truncate: bool = True) -> Tensor:
-    """The prompts' token numbers.
+    """The token numbers of N prompts, (N, T) int64, T the length of the longest one.
 
-    Args:
-        prompts: The N prompts, at least one.
-        tokenizer: The model's tokenizer.
-        max_length: The most tokens that a prompt may have, at least 1.
-        truncate: Keep the last ``max_length`` tokens of a longer prompt (so the first, special ones go) or refuse it.
-
-    Returns:
-        ids, (N, T) int64, T the length of the longest prompt.
-
-    Raises:
-        InputError: If a prompt is empty or too long (with its index and length), or has the padding token in it.
+    Of longer prompts than ``max_length`` so many tokens are kept, the last ones (so the first, special ones go), or
+    they are refused. InputError, with its index, if a prompt is empty, too long, or has the padding token in it.
     """
     rows = []
     for n, prompt in enumerate(prompts):
@@ -67,11 +58,7 @@ def encode(prompts: Sequence[str], tokenizer: Tokens, *, max_length: int, trunca
 
 
 def verbalizer_ids(task: Task, tokenizer: Tokens) -> tuple[int, ...]:
-    """The token that stands for each class: the last one of its verbalizer.
-
-    Raises:
-        InputError: If two classes have the same.
-    """
+    """The token that stands for each class: the last one of its verbalizer; InputError if two have the same."""
     ids = tuple(tokenizer.encode(word)[-1] for word in task.verbalizers)
     rule = f"end with different tokens for {', '.join(map(repr, task.verbalizers))}"
     require(len(set(ids)) == len(ids), f"verbalizers of task {task.name}", rule, ids)

@@ -102,8 +102,7 @@ class TaskData:
 def load_task(name: str, *, folder: str | Path | None = None) -> TaskData:
     """The examples of the task ``name``, of a folder in the hub's layout, or of ``$DECOMFL_DATA/<task>`` for None.
 
-    Raises:
-        InputError: If the name is unknown, a file is missing, altered or damaged, or a row lacks a column.
+    InputError if the name is unknown, a file is missing, altered or damaged, or a row lacks a column.
     """
     task, note = TASKS[require_choice("task", name, TASKS)], ""
     if folder is not None:

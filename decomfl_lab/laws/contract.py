@@ -492,10 +492,7 @@ class AcrossDevices(Implementation):
         self.backend = None if device.type == "cuda" else other
         self.name = f"decomfl_lab, CPU and {self.backend or device.type}"
 
-    @property
-    def offered(self) -> frozenset[str]:
-        """Every law is about these devices."""
-        return frozenset(PARTS)
+    offered = frozenset(PARTS)  # every law is about these devices
 
     def client(self, case: Case, i: int, objective: Objective | None = None) -> AnyClient:
         """See ``Implementation.client``."""

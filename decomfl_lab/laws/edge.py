@@ -20,16 +20,13 @@ from decomfl_lab.laws.contract import Case, Implementation
 from decomfl_lab.laws.register import LawBrokenError
 from decomfl_lab.noise import Distribution, Op, reference
 from decomfl_lab.noise.program import DISTRIBUTIONS, Code
+from decomfl_lab.noise.reference import F32, Floats
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.messages import Held, Plan, Reply
 from decomfl_lab.protocol.server import Server, Tracking
 from decomfl_lab.records.record import History, RoundRecord
 from decomfl_lab.records.seeds import StepSeed, draw_seeds
 from decomfl_lab.replicas.replica import Replica, Snapshot
-
-_F32 = NDArray[np.float32]
-_F64 = NDArray[np.float64]
-_Floats = _F32 | _F64
 
 
 def fitted(implementation: Implementation) -> Implementation:
@@ -194,15 +191,15 @@ _EDGES: dict[str, Any] = {
 class ByInstruction:
     """A backend that hands every instruction to the reference, but for what is overridden."""
 
-    def directions(self, *at: Any) -> _F32:
+    def directions(self, *at: Any) -> F32:
         """See ``noise.Backend``."""
         return reference.directions(*at)
 
-    def tile_square_sums(self, *at: int) -> _F64:
+    def tile_square_sums(self, *at: int) -> NDArray[np.float64]:
         """See ``noise.Backend``."""
         return reference.tile_square_sums(*at)
 
-    def run(self, code: Code, memory: Sequence[_Floats], first: int, scales: _F32, *, store: bool = True) -> int:
+    def run(self, code: Code, memory: Sequence[Floats], first: int, scales: F32, *, store: bool = True) -> int:
         """See ``noise.Backend``."""
         registers = [vector if store else vector.copy() for vector in memory]
         registers.append(np.zeros_like(registers[0]))  # the scratch lives on from one instruction to the next
@@ -213,7 +210,7 @@ class ByInstruction:
             broken += self.instruction(single, registers, first, scales)
         return broken
 
-    def instruction(self, code: Code, registers: Sequence[_Floats], first: int, scales: _F32) -> int:
+    def instruction(self, code: Code, registers: Sequence[Floats], first: int, scales: F32) -> int:
         """Run a program of one instruction; how many limits were broken."""
         op, to, _, p, begin, end, kind = (int(entry) for entry in code.table[0])
         if op != Op.NOISE:
@@ -225,7 +222,7 @@ class ByInstruction:
             self.add(r, code.coefficients[n], z)
         return 0
 
-    def add(self, r: _Floats, c: np.float32, z: _F32) -> None:
+    def add(self, r: Floats, c: np.float32, z: F32) -> None:
         """R ← r + c z."""
         number: Any = r.dtype.type
         r += number(c) * z.astype(r.dtype)
@@ -234,11 +231,11 @@ class ByInstruction:
 class _Slices(ByInstruction):
     """Of a function that makes slices of directions."""
 
-    def __init__(self, make: Callable[..., _F32]) -> None:
+    def __init__(self, make: Callable[..., F32]) -> None:
         self.make = make
 
-    def directions(self, key: int, direction: int, first: int, count: int, of: Distribution, scale: float) -> _F32:  # noqa: ARG002
+    def directions(self, key: int, direction: int, first: int, count: int, of: Distribution, scale: float) -> F32:  # noqa: ARG002
         return self.make(key, direction, first, count, of)
 
-    def tile_square_sums(self, *at: int) -> _F64:
+    def tile_square_sums(self, *at: int) -> NDArray[np.float64]:
         raise NotImplementedError("square sums of tiles are not offered")

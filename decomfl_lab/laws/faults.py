@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from decomfl_lab import noise
 from decomfl_lab.devices import on_host
@@ -21,6 +20,7 @@ from decomfl_lab.laws.contract import Case, Implementation
 from decomfl_lab.laws.edge import ByInstruction, fitted
 from decomfl_lab.noise import Distribution, Op, Program, reference
 from decomfl_lab.noise.program import Code
+from decomfl_lab.noise.reference import F32, Floats
 from decomfl_lab.noise.spec import TILE
 from decomfl_lab.objectives.objective import Objective, Perturbable
 from decomfl_lab.protocol.aggregation import Aggregation, ClippedMean, Krum, Majority, Mean, TrimmedMean, Weights
@@ -35,10 +35,6 @@ from decomfl_lab.replicas.pool_sums import PooledReplica
 from decomfl_lab.replicas.rebuild import rebuild_
 from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica
 from decomfl_lab.replicas.rules import GridSgd, Step, UpdateRule
-
-_F32 = NDArray[np.float32]
-_F64 = NDArray[np.float64]
-_Floats = _F32 | _F64
 
 
 class Planted(Implementation):
@@ -419,14 +415,14 @@ def same_rounding_bits(right: Any, _: ByInstruction, code: Code, *of: Any) -> An
 class _DoubleWithinAProgram(ByInstruction):
     """Rounds to float32 at the end of a program, not after every instruction."""
 
-    def run(self, code: Code, memory: Sequence[_Floats], first: int, scales: _F32, *, store: bool = True) -> int:
+    def run(self, code: Code, memory: Sequence[Floats], first: int, scales: F32, *, store: bool = True) -> int:
         wide = [vector.astype(np.float64) for vector in memory]
         broken = super().run(code, wide, first, scales)
         if store:
             self.assign(memory, wide)
         return broken
 
-    def instruction(self, code: Code, registers: Sequence[_Floats], first: int, scales: _F32) -> int:
+    def instruction(self, code: Code, registers: Sequence[Floats], first: int, scales: F32) -> int:
         if code.table[0, 0] not in (Op.NARROW, Op.NARROW_RANDOMLY):
             return super().instruction(code, registers, first, scales)
         single = [np.empty(r.size, np.float32) for r in registers]
@@ -435,19 +431,18 @@ class _DoubleWithinAProgram(ByInstruction):
         self.assign(registers, single)
         return broken
 
-    def assign(self, to: Sequence[_Floats], of: Sequence[_Floats]) -> None:
+    def assign(self, to: Sequence[Floats], of: Sequence[Floats]) -> None:
         with np.errstate(all="ignore"):
             for own, other in zip(to, of, strict=True):
                 own[:] = other
 
 
-def in_order(_: Any, __: ByInstruction, key: int, direction: int, first_tile: int, tiles: int, d: int) -> _F64:
+def in_order(_: Any, __: ByInstruction, key: int, direction: int, first_tile: int, tiles: int, d: int) -> Any:
     """The squares of a tile are added one after another, not by halves."""
     z = reference.directions(key, direction, first_tile * TILE, tiles * TILE, Distribution.GAUSSIAN, 1.0)
     squares = z.astype(np.float64) ** 2
     squares[max(d - first_tile * TILE, 0) :] = 0.0
-    sums: _F64 = np.add.accumulate(squares.reshape(tiles, TILE), axis=1)[:, -1]
-    return sums
+    return np.add.accumulate(squares.reshape(tiles, TILE), axis=1)[:, -1]
 
 
 # All of them -----------------------------------------------------------------------------------------------------

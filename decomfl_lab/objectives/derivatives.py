@@ -169,10 +169,9 @@ class Comparison(ABC):
 
     @abstractmethod
     def verdict(self, again: Callable[[int], Tensor]) -> str:
-        """Empty if all agrees, else why nothing can be said; ``again`` makes the product of a piece anew.
+        """Empty if all agrees, else why nothing can be said; InputError if torch's derivatives are not f's.
 
-        Raises:
-            InputError: If torch's derivatives are not f's.
+        ``again`` makes the product of a piece anew.
         """
 
     def _by_differences(self, compared: Callable[[], Found]) -> Found:

@@ -35,10 +35,7 @@ class Descent:
         """Take ``steps`` steps in the module, yielding after each the loss of its batch, before the step.
 
         The module is trained in place, in its present mode and on its device, to which batches are moved. Inputs and
-        targets are those of all examples, trees of tensors (n, ...).
-
-        Raises:
-            DivergedError: If a loss is not finite.
+        targets are those of all examples, trees of tensors (n, ...). DivergedError if a loss is not finite.
         """
         parameters = [p for p in module.parameters() if p.requires_grad]
         if self.optimizer == "adam":

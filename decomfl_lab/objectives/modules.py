@@ -47,11 +47,8 @@ def prepared(module: nn.Module, *, shared: bool) -> nn.Module:
 
     DataParallel, DistributedDataParallel and torch.compile are unwrapped; embeddings with sparse gradients have dense
     ones, and those with a padding row hold it (``HeldEmbedding``). Where tensors are ``shared`` they stay the module's
-    own, so that nothing of size d is copied.
-
-    Raises:
-        InputError: If it is no module, its parameters have no values yet or share memory, it cannot be copied, or its
-            forward pass writes to its weights.
+    own, so that nothing of size d is copied. InputError if it is no module, its parameters have no values yet or share
+    memory, it cannot be copied, or its forward pass writes to its weights.
     """
     require(isinstance(module, nn.Module), "model", MODULE, module)
     module = _unwrapped(module)

@@ -72,10 +72,7 @@ def freeze_(module: nn.Module, images: Any) -> None:
         running_mean ← mean,    running_var ← n/(n - 1) variance        of what arrives at each BatchNorm
 
     where each layer's input has itself been normalised with the statistics of ``images``: all of them go through in
-    one pass.
-
-    Raises:
-        InputError: If there are fewer than two images.
+    one pass. InputError for fewer than two.
     """
     n, first = row_count(images) or 0, next(tensors(images))
     require(n >= 2, "calibration images", "be at least 2", n)

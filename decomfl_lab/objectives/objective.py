@@ -116,10 +116,7 @@ def means(
     """(1/n) Σ loss over the batch for each loss, by forward passes of at most ``chunk`` examples, without a graph.
 
     None for ``chunk`` is ``CHUNK``, or ``CHUNK_ON_GPU``. A function instead of a ``BatchLoss`` is one of (outputs,
-    targets). Outputs in 16 bits are widened to float32 before the loss.
-
-    Returns:
-        float64, shape (losses,), where the inputs are.
+    targets). Outputs in 16 bits are widened to float32 before the loss. The means are float64, where the inputs are.
     """
     n, device = row_count(inputs) or 0, next(tensors(inputs)).device
     chunk = chunk or (CHUNK_ON_GPU if device.type == "cuda" else CHUNK)
@@ -272,11 +269,7 @@ class RoundedObjective:
     """
 
     def __init__(self, narrow: ModuleObjective) -> None:
-        """The objective ``narrow`` of a module in bfloat16, frozen parameters and all.
-
-        Raises:
-            InputError: If a parameter has another dtype.
-        """
+        """The objective ``narrow`` of a module in bfloat16, frozen parameters and all; InputError for other dtypes."""
         dtypes = {p.dtype for p in narrow.module.parameters()} | {narrow.layout.dtype}
         require(dtypes == {torch.bfloat16}, "module and layout", "be in bfloat16", sorted(map(str, dtypes)))
         self.narrow = narrow

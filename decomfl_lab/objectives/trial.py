@@ -84,10 +84,8 @@ class Trial:
         """Where module and loss touch parameters that x does not replace; the losses at x and near it are noted.
 
         Those near x are computed by ``fresh``, the same function by a module that has not been called yet. Of the
-        user's own parameters that x replaces nothing may read an element.
-
-        Raises:
-            InputError: If module and loss do not take the data, write to them, or give no finite scalar.
+        user's own parameters that x replaces nothing may read an element. InputError if module and loss do not take the
+        data, write to them, or give no finite scalar.
         """
         for piece in self.f.pieces:
             yield from narrowed(piece.name, piece.batch, self.f.dtype)
