@@ -136,8 +136,7 @@ def cache_folder(name: str) -> Path:
 def download(folder: Path, files: Mapping[str, str], addresses: Sequence[str]) -> Path:
     """Fetch ``files`` (name: sha256) into ``folder``; files that are there and right are kept.
 
-    Raises:
-        InputError: If no address gave a file with the right sha256; nothing half-written stays.
+    InputError if no address gave a file with the right sha256; nothing half-written stays.
     """
     import pooch  # here, since it takes long to load and data are rarely fetched
 
@@ -308,10 +307,7 @@ def next_bytes(text: bytes, length: int = LENGTH) -> tuple[Tensor, Tensor, bytes
 
         inputs[n, t] = v(text[n·length + t]),    targets[n, t] = v(text[n·length + t + 1])
 
-    with v the place of a byte in the vocabulary.
-
-    Returns:
-        inputs and targets, each (N, length) int64, and the vocabulary: the bytes that occur, in order.
+    with v the place of a byte in the vocabulary, which is given third: the bytes that occur, in order.
     """
     vocabulary, places = np.unique(np.frombuffer(text, dtype=np.uint8), return_inverse=True)
     tokens = torch.from_numpy(places.astype(np.int64))
@@ -353,8 +349,7 @@ DATA_SETS: dict[str, Callable[[], Dataset]] = {
 def load_dataset(name: str) -> Dataset:
     """The data set ``name``, read and checked once a process (see the module's words on where from).
 
-    Raises:
-        InputError: If the name is unknown, or a file is missing, altered or damaged.
+    InputError if the name is unknown, or a file is missing, altered or damaged.
     """
     known = ", ".join(DATA_SETS)
     require(name in DATA_SETS, "data", f"be one of {known}, module:function, FILE.py:function", name)

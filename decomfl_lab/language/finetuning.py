@@ -75,12 +75,9 @@ def task_dataset(config: Any) -> Dataset:
 
     Prompts are cut to their last ``max_length`` tokens (of the run's configuration or, where that is 0, of the task).
 
-    Returns:
-        Inputs (N, T) int64, padded on the left; labels (N,), of CB read as two ways neutral as entailment;
-        content_free (1, T'), the task's prompt with "N/A" in every column.
-
-    Raises:
-        InputError: If the model or the data are not available here, or a prompt does not fit the model's context.
+    Inputs are (N, T) int64, padded on the left; labels (N,), of CB read as two ways neutral as entailment; content_free
+    is (1, T'), the task's prompt with "N/A" in every column. InputError if the model or the data are not available
+    here, or a prompt does not fit the model's context.
     """
     task, model = TASKS[config.task], _model(config)
     data = load_task(config.task, folder=config.task_data or None)
@@ -119,10 +116,7 @@ def task_module(config: Any, dataset: Dataset | None = None) -> nn.Module:
     """The language model as a classifier of the run's task: ids (N, T) to logits (N, classes).
 
     What is not to be trained is frozen (``tune``). The model is taken from ``dataset.models``, once, or loaded.
-
-    Raises:
-        InputError: If the model is not available here or has nothing to tune so, or its tokenizer gives two classes
-            the same token.
+    InputError if it is not available here or has nothing to tune so, or its tokenizer gives two classes the same token.
     """
     model = (dataset.models.pop(config.model, None) if dataset is not None else None) or _model(config)
     if config.tune == "lora":

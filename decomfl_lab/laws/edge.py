@@ -138,8 +138,13 @@ class _Server(_Outside):
     def plan_round(
         self, participants: Sequence[int] | None = None, reports: Iterable[Held] | None = None
     ) -> Mapping[int, Plan]:
-        plans = _asked(self.of.plan_round, participants, reports)
-        return {i: self._plan(plan) for i, plan in plans.items()}
+        plans = dict(_asked(self.of.plan_round, participants, reports))
+        for i, plan in plans.items():
+            if not isinstance(plan, Plan):
+                seeds = self._sent(plan.seeds, plan.round, plan.P)
+                records = tuple(self._record(record) for record in plan.records)
+                plans[i] = Plan(plan.round, plan.eta, plan.P, self._distribution(plan), seeds, records)
+        return plans
 
     def aggregate(self, replies: Iterable[Reply]) -> RoundRecord:
         return self._record(_asked(self.of.aggregate, replies))
@@ -153,13 +158,6 @@ class _Server(_Outside):
 
     def note_examples(self, client: int, n: int) -> None:
         _asked(self.of.note_examples, client, n)
-
-    def _plan(self, plan: Any) -> Plan:
-        if isinstance(plan, Plan):
-            return plan
-        seeds = self._sent(plan.seeds, plan.round, plan.P)
-        records = tuple(self._record(record) for record in plan.records)
-        return Plan(plan.round, plan.eta, plan.P, self._distribution(plan), seeds, records)
 
     def _record(self, record: Any) -> RoundRecord:
         if isinstance(record, RoundRecord):

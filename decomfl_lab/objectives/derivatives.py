@@ -61,10 +61,8 @@ def is_slope(slope: float, size: float, difference: Callable[[float], float]) ->
 def is_gradient(x: Tensor, gradient: Tensor, z: Tensor, value: Callable[[Tensor], float]) -> tuple[bool, float, float]:
     """Whether ∇fᵀv is a difference of values along v = ∇f/‖∇f‖ + z/2, for a random z of length 1.
 
-    Points and v have the dtype of x (d,).
-
-    Returns:
-        Whether it is, ∇fᵀv, and [f(x + cv) − f(x − cv)]/(2c) at the coarsest step that was tried.
+    With it are ∇fᵀv, and [f(x + cv) − f(x − cv)]/(2c) at the coarsest step that was tried. Points and v have the dtype
+    of x (d,).
     """
     size = float(gradient.norm())
     v = 0.5 * z + gradient / size if size else z

@@ -188,14 +188,12 @@ class _Virtual(Calls):
         else:
             args = tuple(self._swap(arg, formed, calls) for arg in args)
             kwargs = {key: self._swap(value, formed, calls) for key, value in kwargs.items()}
-        if not formed:
-            result = func(*args, **kwargs)
-        else:
-            versions = {key: t._version for key, t in formed.items()}
-            result = func(*args, **kwargs)
-            for key, t in formed.items():
-                if t._version != versions[key]:
-                    _refuse_write(_function_name(func), self.parts[key].name)
+        versions = {key: t._version for key, t in formed.items()}
+        result = func(*args, **kwargs)
+        for key, t in formed.items():
+            if t._version != versions[key]:
+                _refuse_write(_function_name(func), self.parts[key].name)
+        if formed:
             # Remember what of the formed tensors outlives the call, views above all: no one may write to it.
             names = {memory_of(t): self.parts[key].name for key, t in formed.items() if t.numel()}
             for t in (*formed.values(), *tensors(result)):
