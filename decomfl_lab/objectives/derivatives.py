@@ -172,6 +172,10 @@ class Comparison(ABC):
         ``again`` makes the product of a piece anew.
         """
 
+    def _fall_back(self, why: str) -> None:
+        """From here on differences are those of float32."""
+        self.wide, self.narrow, self.rungs = self.objective, why, NARROW
+
     def _by_differences(self, compared: Callable[[], Found]) -> Found:
         """What a comparison gives; made once more, in float32, if float64 fails in it."""
         try:
@@ -182,8 +186,7 @@ class Comparison(ABC):
             if self.narrow:
                 raise
             told = f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
-            # From here on differences are those of float32.
-            self.wide, self.narrow, self.rungs = self.objective, f"module or loss take no float64 ({told})", NARROW
+            self._fall_back(f"module or loss take no float64 ({told})")
             return compared()
 
 
@@ -202,7 +205,7 @@ class HessianComparison(Comparison):
         """See ``Comparison``. The product is made last, when the points of the difference are gone."""
         assert product is not None
         if not self.narrow and 6 * 8 * self.x.numel() > room(self.x.device):
-            self.wide, self.narrow, self.rungs = self.objective, "there is no room for it in float64", NARROW
+            self._fall_back("there is no room for it in float64")
         if self.trouble or 6 * self.x.element_size() * self.x.numel() > room(self.x.device):
             self.trouble = "there is no room for it"
             return product()
