@@ -50,15 +50,9 @@ _MOST_NUMBERS = 1 << 26
 
 
 def read_as(kind: type[T], values: Any, what: str) -> T:
-    """The values as this type, with text that can be written down again.
+    """Plain values, as JSON has them, as this type, with text that can be written down again.
 
-    Args:
-        kind: A type of this module.
-        values: Plain values, as JSON has them.
-        what: What they are, as an error calls it: "header of the log a/run.dcl".
-
-    Raises:
-        InputError: If they are not such; it names the first that is not.
+    InputError, which says ``what`` they are ("header of the log a/run.dcl"), and names the first that is not such.
     """
     # InputError where a text has half of a character, as JSON can write it: no file and no terminal takes that.
     left = [values]

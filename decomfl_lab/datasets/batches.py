@@ -52,19 +52,10 @@ def batches_of(name: str, data: Any, *, whole: bool = False, draw: int = 0) -> t
         Dataset                         all its examples, as one batch
 
     Arrays may be tables of pandas, or whatever has ``to_numpy``, and targets a list of numbers. What is drawn while
-    they are read, as an order or noise, is the same each time, and all generators are left as they were.
-
-    Args:
-        name: What the data are called in an error.
-        data: See above.
-        whole: Whether a batch may have any form, as a loss of (model, batch) takes it; a tuple is then one batch.
-        draw: The number of the draw, from which generators are seeded while the data are read.
-
-    Returns:
-        The batches, and whether they were cut by the user.
-
-    Raises:
-        InputError: If they are something else, empty, or without an end.
+    they are read, as an order or noise, is the same each time, seeded by the number of the draw, and all generators are
+    left as they were. A batch that is taken ``whole``, by a loss of (model, batch), may have any form; a tuple is then
+    one batch. Beside the batches is whether they were cut by the user. InputError if they are something else, empty, or
+    without an end.
     """
     if isinstance(data, Gathered):
         return [(data.inputs, data.targets)], False
@@ -75,8 +66,15 @@ def batches_of(name: str, data: Any, *, whole: bool = False, draw: int = 0) -> t
     require(not (draw and isinstance(data, Iterator)), "redraw", rule, _kind(data))
     try:
         with _seeded(data, draw):
-            if _has_examples(data):
-                return [_of_examples(name, data, whole)], False
+            if _has_examples(data):  # they become one batch
+                examples = []
+                for n in range(len(data)):
+                    example = data[n]
+                    _require_no_graph(name, example)
+                    numbers = mapped(torch.as_tensor, torch_tree(example, f"example {n} of {name}"), (int, float))
+                    examples.append(mapped(lambda tensor: tensor[None], numbers))
+                require(bool(examples), name, "have at least one example", 0)
+                return [_batch(name, joined(examples), whole)], False
             bare = isinstance(data, (*LEAVES, str, Mapping))
             require(isinstance(data, Iterable) and not bare, name, _RULE, _kind(data))
             found = _read(name, data, whole)
@@ -302,19 +300,7 @@ def _beginning(data: Any, draw: int) -> str | None:
     return None
 
 
-# --- examples ---------------------------------------------------------------------------------------------------------
-
-
-def _of_examples(name: str, data: Any, whole: bool) -> Batch:
-    """All examples of a Dataset as one batch."""
-    found = []
-    for n in range(len(data)):
-        example = data[n]
-        _require_no_graph(name, example)
-        numbers = mapped(torch.as_tensor, torch_tree(example, f"example {n} of {name}"), (int, float))
-        found.append(mapped(lambda tensor: tensor[None], numbers))
-    require(bool(found), name, "have at least one example", 0)
-    return _batch(name, joined(found), whole)
+# --- words ------------------------------------------------------------------------------------------------------------
 
 
 def _refusal(name: str, data: Any, error: BaseException) -> InputError:

@@ -127,13 +127,6 @@ class Dataset:
         return replace(self, **{name: mapped(change, getattr(self, name)) for name in names})
 
 
-def _parse_idx(content: bytes) -> NDArray[np.uint8]:
-    """The array of unsigned bytes in a gzipped IDX file: 0, 0, 8, the rank, the big-endian sizes, the bytes."""
-    raw = gzip.decompress(content)
-    rank = raw[3]
-    return np.frombuffer(raw, np.uint8, offset=4 + 4 * rank).reshape(np.frombuffer(raw, ">u4", rank, 4))
-
-
 def cache_folder(name: str) -> Path:
     """The per-user cache of a data set."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -143,8 +136,7 @@ def cache_folder(name: str) -> Path:
 def download(folder: Path, files: Mapping[str, str], addresses: Sequence[str]) -> Path:
     """Fetch ``files`` (name: sha256) into ``folder``; files that are there and right are kept.
 
-    Raises:
-        InputError: If no address gave a file with the right sha256; nothing half-written stays.
+    InputError if no address gave a file with the right sha256; nothing half-written stays.
     """
     import pooch  # here, since it takes long to load and data are rarely fetched
 
@@ -279,7 +271,11 @@ def _parsed(contents: Mapping[str, bytes]) -> list[NDArray[Any]]:
             images, test_images = (arrays[key].transpose(0, 3, 1, 2) for key in ("x_train", "x_test"))
             return [images, arrays["y_train"], test_images, arrays["y_test"]]
     if not file.endswith(".tar.gz"):
-        images, labels, test_images, test_labels = map(_parse_idx, contents.values())
+        arrays = []
+        for raw in map(gzip.decompress, contents.values()):  # 0, 0, 8, the rank, the big-endian sizes, unsigned bytes
+            rank = raw[3]
+            arrays.append(np.frombuffer(raw, np.uint8, offset=4 + 4 * rank).reshape(np.frombuffer(raw, ">u4", rank, 4)))
+        images, labels, test_images, test_labels = arrays
         return [images[:, None], labels, test_images[:, None], test_labels]
     # The binary archive has five training batches and a test batch.
     names = [*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"]
@@ -311,10 +307,7 @@ def next_bytes(text: bytes, length: int = LENGTH) -> tuple[Tensor, Tensor, bytes
 
         inputs[n, t] = v(text[n·length + t]),    targets[n, t] = v(text[n·length + t + 1])
 
-    with v the place of a byte in the vocabulary.
-
-    Returns:
-        inputs and targets, each (N, length) int64, and the vocabulary: the bytes that occur, in order.
+    with v the place of a byte in the vocabulary, which is given third: the bytes that occur, in order.
     """
     vocabulary, places = np.unique(np.frombuffer(text, dtype=np.uint8), return_inverse=True)
     tokens = torch.from_numpy(places.astype(np.int64))
@@ -356,8 +349,7 @@ DATA_SETS: dict[str, Callable[[], Dataset]] = {
 def load_dataset(name: str) -> Dataset:
     """The data set ``name``, read and checked once a process (see the module's words on where from).
 
-    Raises:
-        InputError: If the name is unknown, or a file is missing, altered or damaged.
+    InputError if the name is unknown, or a file is missing, altered or damaged.
     """
     known = ", ".join(DATA_SETS)
     require(name in DATA_SETS, "data", f"be one of {known}, module:function, FILE.py:function", name)

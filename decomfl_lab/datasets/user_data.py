@@ -22,14 +22,8 @@ from decomfl_lab.plugins import OWN
 def examples(name: str, data: Any, *, whole: bool = False, draw: int = 0) -> Batch:
     """(inputs, targets) of all examples that a client, or a test, was given as (see ``datasets.batches``).
 
-    Args:
-        name: What the data are called in an error.
-        data: They are read once, in their order; a loader that shuffles has the same one each time.
-        whole: Whether the loss is one of (model, batch), which takes batches of any form.
-        draw: The number of the draw of data that are drawn anew each time that they are read.
-
-    Raises:
-        InputError: If they are something else, empty, not finite, or not as many inputs as targets.
+    They are read once, in their order; a loader that shuffles has the same one each time. InputError if they are
+    something else, empty, not finite, or not as many inputs as targets.
     """
     batch = one_batch(name, data, whole=whole, draw=draw)
     for what, tree in (("inputs", batch[0]), ("targets", batch[1])):
@@ -50,17 +44,11 @@ def examples(name: str, data: Any, *, whole: bool = False, draw: int = 0) -> Bat
 def own_dataset(
     clients: Sequence[Any], test: Any = None, *, whole: bool = False, redraw: int = 1, only: str = ""
 ) -> Dataset:
-    """The data set of clients who bring their own examples.
+    """The data set of clients who bring their own examples, of the same shapes, as ``examples`` takes them.
 
-    Args:
-        clients: One for each client, of the same shapes; see ``examples``.
-        test: Held-out examples likewise; None for none.
-        whole: See ``examples``.
-        redraw: How many draws of the clients' examples are taken, each of as many; of ``test`` it is one.
-        only: What the one client there is is called in an error.
-
-    Raises:
-        InputError: If there are no clients, or examples do not fit together.
+    Their examples are drawn ``redraw`` times, as many each time, and the held-out ones of ``test`` once. An error calls
+    clients by their numbers, or the one client there is by the name ``only``. InputError if there are no clients, or
+    examples do not fit together.
     """
     listed = isinstance(clients, Sequence) and not isinstance(clients, str) and len(clients) > 0
     require(listed, "clients", "be a list with the examples of one client at least", clients)
@@ -145,10 +133,8 @@ def data_of(found: Any, *, whole: bool = False, redraw: int = 1) -> Dataset:
         examples                    all examples together, which a run's split deals to its clients
         (one of these, test)        beside held-out examples
 
-    Each of client, examples and test is what ``examples`` takes; a ``Dataset`` is taken as it is.
-
-    Raises:
-        InputError: If it is something else, or examples do not fit together.
+    Each of client, examples and test is what ``examples`` takes; a ``Dataset`` is taken as it is. InputError if it is
+    something else, or examples do not fit together.
     """
     if isinstance(found, Dataset):
         return found

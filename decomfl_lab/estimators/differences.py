@@ -5,7 +5,7 @@ whoever evaluates them is free in order, grouping and threads (``decomfl_lab.eng
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -142,23 +142,17 @@ def fetched(estimates: Sequence[ScalarEstimate]) -> list[ScalarEstimate]:
         return list(estimates)
     import torch
 
-    P, curved = len(estimates[0].g), estimates[0].curvature is not None
-    signs = estimates[0].signed is not None
-    dtype = np.int8 if estimates[0].g.dtype is torch.int8 else np.float32
-    # One row an estimate, so that one copy brings all: P scalars, the loss, then perhaps P signed scalars, and perhaps
-    # P second differences. All are float64, which holds float32 and int8 exactly.
-    rows = []
-    for at in estimates:
-        more = [*([at.signed.double()] if signs else []), *([at.curvature] if curved else [])]
-        rows.append(torch.cat([at.g.double(), at.loss.reshape(1), *more]))
+    # One row an estimate, so that one copy brings all that it has, as float64, which holds float32 and int8 exactly.
+    first = estimates[0]
+    there = [own.name for own in fields(first) if getattr(first, own.name) is not None]
+    rows = [torch.cat([getattr(at, name).double().reshape(-1) for name in there]) for at in estimates]
+    ends = np.cumsum([getattr(first, name).numel() for name in there])
+    kinds = {"g": np.int8 if first.g.dtype is torch.int8 else np.float32, "signed": np.float32}
     found = []
-    # The rows are taken apart in the same order.
     for row in torch.stack(rows).cpu().numpy():
-        g, loss, rest = row[:P].astype(dtype), float(row[P]), row[P + 1 :]
-        signed = None
-        if signs:
-            signed, rest = rest[:P].astype(np.float32), rest[P:]
-        found.append(ScalarEstimate(g, loss, rest if curved else None, signed))
+        parts = zip(there, np.split(row, ends[:-1]), strict=True)
+        own = {name: part.astype(kinds.get(name, np.float64)) for name, part in parts}
+        found.append(ScalarEstimate(**own | {"loss": float(own["loss"][0])}))
     return found
 
 

@@ -55,16 +55,10 @@ def lora_(
 
         d = Σ r (in + out),    A uniform in ±1/√in (as in the peft library), B = 0
 
-    Args:
-        module: Changed in place; its outputs are as before until it is trained.
-        rank: r, at least 1, as options of a run say.
-        alpha: α > 0; the paper has 8, the authors' code 16.
-        targets: Last parts of the layers' names; the default are those of OPT and Llama.
-        seed: Seed that A is drawn from; each layer has a stream of its own.
-        draws: The lab's stream, or "libraries" for numpy, by which earlier versions drew.
-
-    Raises:
-        InputError: If the rank exceeds a layer's width, or a target names no linear layer.
+    Outputs of the module, which is changed in place, are as before until it is trained. The paper has α = 8, the
+    authors' code 16. Targets are the last parts of layers' names, by default of those of OPT and Llama. Each layer's A
+    has a stream of its own, of the lab's or, for ``draws`` = "libraries", by which earlier versions drew, of numpy's.
+    InputError if the rank exceeds a layer's width, or a target names no linear layer.
 
     Source: [DeComFL, appendix, settings of LoRA].
     """
@@ -104,10 +98,7 @@ def merge_(module: nn.Module) -> None:
 
 
 def norms_(module: nn.Module) -> None:
-    """Freeze ``module`` but for the parameters of its normalisations (classes that are called ...Norm).
-
-    Raises:
-        InputError: If it has none.
+    """Freeze ``module`` but for the parameters of its normalisations (classes called ...Norm), InputError for none.
 
     Source: Zhao, Tu, Wei, Mei and Xie, "Tuning LayerNorm in Attention: Towards Efficient Multi-Modal LLM Finetuning",
     ICLR 2024.

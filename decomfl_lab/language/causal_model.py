@@ -89,9 +89,8 @@ class Verbalized(nn.Module):
     def __init__(self, module: nn.Module, verbalizers: tuple[int, ...], pad: int) -> None:
         """A view of ``module``, which is put into eval mode and keeps its parameters.
 
-        Raises:
-            InputError: If a verbalizer is no token of the vocabulary, or the model's own logits of a prompt of one
-                token are not these (it scales them, say).
+        InputError if a verbalizer is no token of the vocabulary, or the model's own logits of a prompt of one token are
+        not these (it scales them, say).
         """
         super().__init__()
         self.module = module.eval()  # the causal LM
@@ -113,10 +112,9 @@ class Verbalized(nn.Module):
         require(same, f"model {type(self.module).__name__}", rule, (own.tolist(), whole.tolist()))
 
     @property
-    def _base(self) -> nn.Module:
+    def _base(self) -> Any:
         """The model without its head, whose first output is the last hidden state (N, T, width)."""
-        base: nn.Module = self.module.base_model  # type: ignore[assignment]
-        return base
+        return self.module.base_model
 
     @property
     def _head(self) -> Any:
@@ -173,9 +171,8 @@ class Verbalized(nn.Module):
 def load_causal(source: str) -> CausalLM:
     """The causal language model that ``source`` names; see the module's documentation for what that can be.
 
-    Raises:
-        InputError: If the extra llm is missing, there is no such model, its files are damaged, the hub cannot be
-            reached, or the tokenizer has no padding.
+    InputError if the extra llm is missing, there is no such model, its files are damaged, the hub cannot be reached, or
+    the tokenizer has no padding.
     """
     path = Path(source)
     gguf = path if path.is_file() and path.suffix in (".gguf", ".whl") else None
@@ -256,8 +253,7 @@ def is_pretrained(model: str) -> bool:
 def load_pretrained(folder: str) -> nn.Module:
     """The model in a folder of transformers, of the class that its config.json names, in float32 and eval mode.
 
-    Raises:
-        InputError: If transformers cannot load it, or is not installed.
+    InputError if transformers cannot load it, or is not installed.
     """
     hub = llm_library("transformers", f"model {folder}")
     with _loading(folder), _quiet(hub):

@@ -63,11 +63,7 @@ class Corpus:
 
 
 def load_corpus() -> Corpus:
-    """The text that is available here (see the module's words).
-
-    Raises:
-        InputError: If a file of ``$DECOMFL_DATA/corpus`` is missing or altered.
-    """
+    """The text that is available here; InputError if a file of ``$DECOMFL_DATA/corpus`` is missing or altered."""
     users = os.environ.get("DECOMFL_DATA")
     if users:
         folder = Path(users) / "corpus"
@@ -106,11 +102,7 @@ def _split(items: Sequence[T]) -> tuple[tuple[T, ...], tuple[T, ...]]:
 def train_vocabulary(corpus: Corpus, size: int) -> Any:
     """A byte-level BPE of ``size`` tokens, merges by frequency in the training part; the same text, the same tokens.
 
-    Returns:
-        A ``tokenizers.Tokenizer``, ids 0 to 3 the ``SPECIAL`` tokens.
-
-    Raises:
-        InputError: If the text has too few pairs to merge, or the extra llm is missing.
+    It is a ``tokenizers.Tokenizer``, ids 0 to 3 the ``SPECIAL`` tokens; InputError if the text has too few pairs.
 
     Source: Radford et al., "Language models are unsupervised multitask learners", 2019, section 2.2.
     """
@@ -148,16 +140,7 @@ class Verdicts:
     """The lines of a corpus's film reviews, for a model to tell their sentiment."""
 
     def __init__(self, corpus: Corpus, tokenizer: Any, model: Any) -> None:
-        """Encode them.
-
-        Args:
-            corpus: Has the reviews.
-            tokenizer: A ``tokenizers.Tokenizer``, the model's.
-            model: A causal LM of transformers, used as it is at the time.
-
-        Raises:
-            InputError: If the corpus has no film reviews.
-        """
+        """Encode them by a ``tokenizers.Tokenizer`` for its causal LM as it is then; InputError for no film reviews."""
         require(len(corpus.held_out_reviews) > 0, "verdicts", "be 0 for a text without film reviews", corpus.source)
         self._tokens: Any = SimpleNamespace(
             pad=tokenizer.token_to_id(SPECIAL[1]), encode=lambda text: tokenizer.encode(text).ids

@@ -9,14 +9,9 @@ from decomfl_lab.errors import InputError
 
 
 def llm_library(name: str, wanted_by: str) -> ModuleType:
-    """The module ``name``, one of those that the extra ``llm`` installs.
+    """The module ``name``, one of those that the extra ``llm`` installs; InputError if it is not installed.
 
-    Args:
-        name: The name that ``import`` takes.
-        wanted_by: What needs it, for the error: "model facebook/opt-125m".
-
-    Raises:
-        InputError: If it is not installed.
+    What it is ``wanted_by`` is for the error: "model facebook/opt-125m".
     """
     if name == "transformers":
         pass_over("torchvision")

@@ -39,19 +39,10 @@ class Tokens(Protocol):
 
 
 def encode(prompts: Sequence[str], tokenizer: Tokens, *, max_length: int, truncate: bool = True) -> Tensor:
-    """The prompts' token numbers.
+    """The token numbers of N prompts, (N, T) int64, T the length of the longest one.
 
-    Args:
-        prompts: The N prompts, at least one.
-        tokenizer: The model's tokenizer.
-        max_length: The most tokens that a prompt may have, at least 1.
-        truncate: Keep the last ``max_length`` tokens of a longer prompt (so the first, special ones go) or refuse it.
-
-    Returns:
-        ids, (N, T) int64, T the length of the longest prompt.
-
-    Raises:
-        InputError: If a prompt is empty or too long (with its index and length), or has the padding token in it.
+    Of longer prompts than ``max_length`` so many tokens are kept, the last ones (so the first, special ones go), or
+    they are refused. InputError, with its index, if a prompt is empty, too long, or has the padding token in it.
     """
     rows = []
     for n, prompt in enumerate(prompts):
@@ -67,11 +58,7 @@ def encode(prompts: Sequence[str], tokenizer: Tokens, *, max_length: int, trunca
 
 
 def verbalizer_ids(task: Task, tokenizer: Tokens) -> tuple[int, ...]:
-    """The token that stands for each class: the last one of its verbalizer.
-
-    Raises:
-        InputError: If two classes have the same.
-    """
+    """The token that stands for each class: the last one of its verbalizer; InputError if two have the same."""
     ids = tuple(tokenizer.encode(word)[-1] for word in task.verbalizers)
     rule = f"end with different tokens for {', '.join(map(repr, task.verbalizers))}"
     require(len(set(ids)) == len(ids), f"verbalizers of task {task.name}", rule, ids)
@@ -86,17 +73,11 @@ def by_length(ids: Tensor, pad: int) -> Tensor:
 def task_dataset(config: Any) -> Dataset:
     """The examples of a run's task as token numbers of the model's tokenizer.
 
-    Prompts are cut to their last ``max_length`` tokens (of the configuration or, where that is 0, of the task).
+    Prompts are cut to their last ``max_length`` tokens (of the run's configuration or, where that is 0, of the task).
 
-    Args:
-        config: The configuration of a run on a task; its options are explained there.
-
-    Returns:
-        Inputs (N, T) int64, padded on the left; labels (N,), of CB read as two ways neutral as entailment;
-        content_free (1, T'), the task's prompt with "N/A" in every column.
-
-    Raises:
-        InputError: If the model or the data are not available here, or a prompt does not fit the model's context.
+    Inputs are (N, T) int64, padded on the left; labels (N,), of CB read as two ways neutral as entailment; content_free
+    is (1, T'), the task's prompt with "N/A" in every column. InputError if the model or the data are not available
+    here, or a prompt does not fit the model's context.
     """
     task, model = TASKS[config.task], _model(config)
     data = load_task(config.task, folder=config.task_data or None)
@@ -135,10 +116,7 @@ def task_module(config: Any, dataset: Dataset | None = None) -> nn.Module:
     """The language model as a classifier of the run's task: ids (N, T) to logits (N, classes).
 
     What is not to be trained is frozen (``tune``). The model is taken from ``dataset.models``, once, or loaded.
-
-    Raises:
-        InputError: If the model is not available here or has nothing to tune so, or its tokenizer gives two classes
-            the same token.
+    InputError if it is not available here or has nothing to tune so, or its tokenizer gives two classes the same token.
     """
     model = (dataset.models.pop(config.model, None) if dataset is not None else None) or _model(config)
     if config.tune == "lora":

@@ -32,11 +32,7 @@ SIZES: dict[str, Size] = {name: Size(*shape) for name, shape in table_beside(__n
 
 
 def build_opt(size: Size, tokenizer: Any, *, seed: int) -> nn.Module:
-    """The ``OPTForCausalLM`` of this size for a ``tokenizers.Tokenizer``, without dropout, initialised from ``seed``.
-
-    Raises:
-        InputError: If the extra llm is missing.
-    """
+    """The ``OPTForCausalLM`` of this size for a ``tokenizers.Tokenizer``, without dropout, initialised from a seed."""
     library = llm_library("transformers", "an OPT model")
     _, pad, text, _ = (tokenizer.token_to_id(token) for token in SPECIAL)
     config = library.OPTConfig(

@@ -100,14 +100,9 @@ class TaskData:
 
 
 def load_task(name: str, *, folder: str | Path | None = None) -> TaskData:
-    """The examples of the task ``name``.
+    """The examples of the task ``name``, of a folder in the hub's layout, or of ``$DECOMFL_DATA/<task>`` for None.
 
-    Args:
-        name: A key of ``TASKS``.
-        folder: Holds the files in the hub's layout; None for ``$DECOMFL_DATA/<task>`` (see the module's words).
-
-    Raises:
-        InputError: If the name is unknown, a file is missing, altered or damaged, or a row lacks a column.
+    InputError if the name is unknown, a file is missing, altered or damaged, or a row lacks a column.
     """
     task, note = TASKS[require_choice("task", name, TASKS)], ""
     if folder is not None:

@@ -108,12 +108,8 @@ class _Steps:
 def explore(scope: Scope, implementation: Implementation | None = None) -> Explored:
     """Search the scope, up to the first history in which something is wrong.
 
-    Args:
-        scope: What is searched.
-        implementation: Whose clients and servers; the lab's by default.
-
-    Raises:
-        NotImplementedError: If the implementation has nothing to search there.
+    Clients and servers are the implementation's, by default the lab's; NotImplementedError if it has nothing to search
+    there.
     """
     if implementation is None and not scope.session:
         implementation = Implementation()

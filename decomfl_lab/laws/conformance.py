@@ -83,11 +83,7 @@ _ROUNDS = 8
 def write_conformance(folder: Path) -> None:
     """Write all vectors and logs, and a README that says what they are.
 
-    Args:
-        folder: A folder that does not exist yet, or is empty.
-
-    Raises:
-        InputError: If it is there with something in it, or cannot be written.
+    InputError if the folder is there with something in it, or cannot be written.
     """
     try:
         folder.mkdir(exist_ok=True)
@@ -209,11 +205,7 @@ def _log(name: str, small: _Small) -> tuple[bytes, dict[str, Any]]:
                 "seeding": record.seeding.value,
                 "streams": [[f"{stream:016x} {q}" for stream, q in own] for own in streams],
                 "scalars": hex_words(record.scalars.astype(np.float32)),
-                "sampled": entry.sampled,
-                "answered": entry.answered,
-                "held": entry.held,
-                "examples": entry.examples,
-                "digest": entry.digest,
+                **{name: getattr(entry, name) for name in ("sampled", "answered", "held", "examples", "digest")},
                 "chain": log.chain.hex(),
             })  # fmt: skip
         content = Path(log.name).read_bytes()

@@ -418,22 +418,9 @@ class Implementation:
             replica = self.replica(case) if self.own else self._replica(case)
         elif case.rule.pool:
             replica = make_replica(case.initial().to("meta"), case.rule)
-        made: AnyServer = self._kind(Server)(
-            M=case.M,
-            m=1,
-            K=case.K,
-            P=case.P,
-            eta=case.eta,
-            seed=case.seed,
-            distribution=case.distribution,
-            replica=replica,
-            seeding=case.seeding,
-            tracking=case.tracking,
-            keep=case.keep,
-            aggregation=case.aggregation,
-            pool=case.pool,
-        )
-        return made
+        options = ("M", "K", "P", "eta", "seed", "distribution", "seeding", "tracking", "keep", "aggregation", "pool")
+        said = {name: getattr(case, name) for name in options}
+        return cast("AnyServer", self._kind(Server)(m=1, replica=replica, **said))
 
     def weighing_server(self, case: Case) -> AnyWeighingServer:
         """A server at round 0 whose records are Σ_i n_i g_i / Σ_i n_i; the case's scalars are no signs.
@@ -505,10 +492,7 @@ class AcrossDevices(Implementation):
         self.backend = None if device.type == "cuda" else other
         self.name = f"decomfl_lab, CPU and {self.backend or device.type}"
 
-    @property
-    def offered(self) -> frozenset[str]:
-        """Every law is about these devices."""
-        return frozenset(PARTS)
+    offered = frozenset(PARTS)  # every law is about these devices
 
     def client(self, case: Case, i: int, objective: Objective | None = None) -> AnyClient:
         """See ``Implementation.client``."""

@@ -49,13 +49,7 @@ class BitCheck:
 
 
 def checks(device: torch.device, *, sizes: Sequence[int] = SIZES, rounds: int = 3) -> Iterator[BitCheck]:
-    """Every check, as soon as it is known.
-
-    Args:
-        device: The device whose bits are compared.
-        sizes: Numbers of elements of the vectors of noise.
-        rounds: Number of rounds of the runs that are replayed.
-    """
+    """Every check, as soon as it is known: of noise vectors of these sizes, and of runs of so many rounds."""
     other = noise.cpu_backend() if device.type == "cuda" else "numpy"
     for kind in Distribution:
         cases = [_noise(device, other, kind, n, first) for n, first in product(sizes, OFFSETS)]

@@ -5,8 +5,7 @@ the case says anyway may be left out. Behind the edge the laws and the lab's del
 """
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import is_dataclass, replace
 from functools import partial
 from typing import Any, cast
@@ -21,16 +20,13 @@ from decomfl_lab.laws.contract import Case, Implementation
 from decomfl_lab.laws.register import LawBrokenError
 from decomfl_lab.noise import Distribution, Op, reference
 from decomfl_lab.noise.program import DISTRIBUTIONS, Code
+from decomfl_lab.noise.reference import F32, Floats
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.messages import Held, Plan, Reply
 from decomfl_lab.protocol.server import Server, Tracking
 from decomfl_lab.records.record import History, RoundRecord
 from decomfl_lab.records.seeds import StepSeed, draw_seeds
 from decomfl_lab.replicas.replica import Replica, Snapshot
-
-_F32 = NDArray[np.float32]
-_F64 = NDArray[np.float64]
-_Floats = _F32 | _F64
 
 
 def fitted(implementation: Implementation) -> Implementation:
@@ -50,11 +46,10 @@ def _fit(edge: Any, make: Callable[..., Any], case: Case, *of: Any, **named: Any
     return made if isinstance(made, Replica | Client | Server) else edge(made, case)
 
 
-@contextmanager
-def _refusing() -> Iterator[None]:
-    """A ``ValueError`` of somebody else's is a refusal as ``InputError`` is."""
+def _asked(method: Callable[..., Any], *of: Any) -> Any:
+    """What a method of somebody else's gives; a ``ValueError`` is a refusal as ``InputError`` is."""
     try:
-        yield
+        return method(*of)
     except InputError:
         raise
     except ValueError as error:
@@ -79,8 +74,7 @@ class _Replica(_Outside):
     """See ``contract.AnyReplica``."""
 
     def catch_up(self, records: Iterable[RoundRecord]) -> None:
-        with _refusing():
-            self.of.catch_up(records)
+        _asked(self.of.catch_up, records)
 
     def snapshot(self) -> Snapshot:
         found = self.of.snapshot()
@@ -115,8 +109,7 @@ class _Client(_Outside):
         return Held(found.client, found.round)
 
     def handle(self, plan: Plan) -> Reply:
-        with _refusing():
-            reply = self.of.handle(plan)
+        reply = _asked(self.of.handle, plan)
         return reply if isinstance(reply, Reply) else Reply(reply.client, reply.round, reply.scalars)
 
 
@@ -145,14 +138,16 @@ class _Server(_Outside):
     def plan_round(
         self, participants: Sequence[int] | None = None, reports: Iterable[Held] | None = None
     ) -> Mapping[int, Plan]:
-        with _refusing():
-            plans = self.of.plan_round(participants, reports)
-        return {i: self._plan(plan) for i, plan in plans.items()}
+        plans = dict(_asked(self.of.plan_round, participants, reports))
+        for i, plan in plans.items():
+            if not isinstance(plan, Plan):
+                seeds = self._sent(plan.seeds, plan.round, plan.P)
+                records = tuple(self._record(record) for record in plan.records)
+                plans[i] = Plan(plan.round, plan.eta, plan.P, self._distribution(plan), seeds, records)
+        return plans
 
     def aggregate(self, replies: Iterable[Reply]) -> RoundRecord:
-        with _refusing():
-            record = self.of.aggregate(replies)
-        return self._record(record)
+        return self._record(_asked(self.of.aggregate, replies))
 
     def dense_model(self) -> Snapshot:
         return cast("Snapshot", self.of.dense_model() if hasattr(self.of, "dense_model") else self.replica.snapshot())
@@ -162,15 +157,7 @@ class _Server(_Outside):
             self.of.note_dense_pull(client)
 
     def note_examples(self, client: int, n: int) -> None:
-        with _refusing():
-            self.of.note_examples(client, n)
-
-    def _plan(self, plan: Any) -> Plan:
-        if isinstance(plan, Plan):
-            return plan
-        seeds = self._sent(plan.seeds, plan.round, plan.P)
-        records = tuple(self._record(record) for record in plan.records)
-        return Plan(plan.round, plan.eta, plan.P, self._distribution(plan), seeds, records)
+        _asked(self.of.note_examples, client, n)
 
     def _record(self, record: Any) -> RoundRecord:
         if isinstance(record, RoundRecord):
@@ -202,15 +189,15 @@ _EDGES: dict[str, Any] = {
 class ByInstruction:
     """A backend that hands every instruction to the reference, but for what is overridden."""
 
-    def directions(self, *at: Any) -> _F32:
+    def directions(self, *at: Any) -> F32:
         """See ``noise.Backend``."""
         return reference.directions(*at)
 
-    def tile_square_sums(self, *at: int) -> _F64:
+    def tile_square_sums(self, *at: int) -> NDArray[np.float64]:
         """See ``noise.Backend``."""
         return reference.tile_square_sums(*at)
 
-    def run(self, code: Code, memory: Sequence[_Floats], first: int, scales: _F32, *, store: bool = True) -> int:
+    def run(self, code: Code, memory: Sequence[Floats], first: int, scales: F32, *, store: bool = True) -> int:
         """See ``noise.Backend``."""
         registers = [vector if store else vector.copy() for vector in memory]
         registers.append(np.zeros_like(registers[0]))  # the scratch lives on from one instruction to the next
@@ -221,7 +208,7 @@ class ByInstruction:
             broken += self.instruction(single, registers, first, scales)
         return broken
 
-    def instruction(self, code: Code, registers: Sequence[_Floats], first: int, scales: _F32) -> int:
+    def instruction(self, code: Code, registers: Sequence[Floats], first: int, scales: F32) -> int:
         """Run a program of one instruction; how many limits were broken."""
         op, to, _, p, begin, end, kind = (int(entry) for entry in code.table[0])
         if op != Op.NOISE:
@@ -233,7 +220,7 @@ class ByInstruction:
             self.add(r, code.coefficients[n], z)
         return 0
 
-    def add(self, r: _Floats, c: np.float32, z: _F32) -> None:
+    def add(self, r: Floats, c: np.float32, z: F32) -> None:
         """R ← r + c z."""
         number: Any = r.dtype.type
         r += number(c) * z.astype(r.dtype)
@@ -242,11 +229,11 @@ class ByInstruction:
 class _Slices(ByInstruction):
     """Of a function that makes slices of directions."""
 
-    def __init__(self, make: Callable[..., _F32]) -> None:
+    def __init__(self, make: Callable[..., F32]) -> None:
         self.make = make
 
-    def directions(self, key: int, direction: int, first: int, count: int, of: Distribution, scale: float) -> _F32:  # noqa: ARG002
+    def directions(self, key: int, direction: int, first: int, count: int, of: Distribution, scale: float) -> F32:  # noqa: ARG002
         return self.make(key, direction, first, count, of)
 
-    def tile_square_sums(self, *at: int) -> _F64:
+    def tile_square_sums(self, *at: int) -> NDArray[np.float64]:
         raise NotImplementedError("square sums of tiles are not offered")

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from decomfl_lab import noise
 from decomfl_lab.devices import on_host
@@ -21,6 +20,7 @@ from decomfl_lab.laws.contract import Case, Implementation
 from decomfl_lab.laws.edge import ByInstruction, fitted
 from decomfl_lab.noise import Distribution, Op, Program, reference
 from decomfl_lab.noise.program import Code
+from decomfl_lab.noise.reference import F32, Floats
 from decomfl_lab.noise.spec import TILE
 from decomfl_lab.objectives.objective import Objective, Perturbable
 from decomfl_lab.protocol.aggregation import Aggregation, ClippedMean, Krum, Majority, Mean, TrimmedMean, Weights
@@ -35,10 +35,6 @@ from decomfl_lab.replicas.pool_sums import PooledReplica
 from decomfl_lab.replicas.rebuild import rebuild_
 from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica
 from decomfl_lab.replicas.rules import GridSgd, Step, UpdateRule
-
-_F32 = NDArray[np.float32]
-_F64 = NDArray[np.float64]
-_Floats = _F32 | _F64
 
 
 class Planted(Implementation):
@@ -97,13 +93,14 @@ def narrow(faults: Mapping[str, Planted]) -> dict[str, Planted]:
 
 Wrong = Callable[..., Any]
 """What is called instead of a method: with the right one, the part, and the arguments. Or a class with several."""
-Row = tuple[str, type, str, Wrong]
-"""A fault: the law that is meant to catch it, a class of the lab's, a method of that class, and what is wrong."""
+Row = tuple[str, type, str, Wrong, *tuple[Any, ...]]
+"""The law that is to catch a fault, a class of the lab's, a method of it, what is wrong, and its first arguments."""
 
 
 def plant(rows: Mapping[str, Row]) -> None:
     """Enter faults, each by its name."""
-    for name, (caught_by, of, method, wrong) in rows.items():
+    for name, (caught_by, of, method, called, *before) in rows.items():
+        wrong = partial(called, *before) if before else called
         kind: Any = wrong if isinstance(wrong, type) else type(name, (of,), {method: instead(of, method, wrong)})
         if of is Planted:
             kind(name, caught_by)
@@ -142,20 +139,16 @@ def then(act: Callable[[Any, Any], object]) -> Wrong:
 # Clients ---------------------------------------------------------------------------------------------------------
 
 
-def _undone(undo: Callable[[Replica, Snapshot, Sequence[Step]], object], only: type = UpdateRule) -> Wrong:
-    """What is done instead of the revert, of what was before the local steps, and of these, where the rule is such."""
-
-    def handle(right: Any, client: Client, plan: Plan) -> Any:
-        if not isinstance(client.replica.rule, only):
-            return right(plan)
-        client.replica.catch_up(plan.records)
-        client._taken.clear()
-        before = client.replica.snapshot()
-        reply = Reply(client.id, plan.round, *client.local_update(plan))
-        undo(client.replica, before, client._taken[::-1])
-        return reply
-
-    return handle
+def undone(only: type, undo: Callable[..., object], right: Any, client: Client, plan: Plan) -> Any:
+    """What undoes local steps instead of the revert, of what was before these, and of these, where the rule is such."""
+    if not isinstance(client.replica.rule, only):
+        return right(plan)
+    client.replica.catch_up(plan.records)
+    client._taken.clear()
+    before = client.replica.snapshot()
+    reply = Reply(client.id, plan.round, *client.local_update(plan))
+    undo(client.replica, before, client._taken[::-1])
+    return reply
 
 
 def by_arithmetic(replica: Replica, before: Snapshot, taken: Sequence[Step]) -> None:
@@ -179,14 +172,10 @@ def all_but_the_first(replica: Replica, _: Snapshot, taken: Sequence[Step]) -> N
         replica.step_back_(step)
 
 
-def sent(change: Callable[[ScalarArray, Plan], Any]) -> Wrong:
+def sent(change: Callable[[ScalarArray, Plan], Any], right: Any, _: Any, plan: Plan) -> Reply:
     """The reply with its scalars changed, which its local steps were taken by as they are."""
-
-    def handle(right: Any, _: Any, plan: Plan) -> Reply:
-        reply: Reply = right(plan)
-        return replace(reply, scalars=change(reply.scalars, plan).astype(reply.scalars.dtype))
-
-    return handle
+    reply: Reply = right(plan)
+    return replace(reply, scalars=change(reply.scalars, plan).astype(reply.scalars.dtype))
 
 
 def own_scalars(right: Any, client: Client, plan: Plan) -> Reply:
@@ -276,36 +265,26 @@ def without_state(right: Any, _: Server) -> Snapshot:
     return replace(found, state={slot: torch.zeros_like(v) for slot, v in found.state.items()})
 
 
-def planned(wrong: Callable[[Server, Plan], Plan]) -> Wrong:
+def planned(wrong: Callable[[Server, Plan], Plan], right: Any, server: Server, *asked: Any) -> dict[int, Plan]:
     """The plans of a round, of which each is another."""
-
-    def plan_round(right: Any, server: Server, *asked: Any) -> dict[int, Plan]:
-        server._planned = {i: wrong(server, plan) for i, plan in right(*asked).items()}
-        return dict(server._planned)
-
-    return plan_round
+    server._planned = {i: wrong(server, plan) for i, plan in right(*asked).items()}
+    return dict(server._planned)
 
 
-def taken(other: Callable[[ScalarArray, Server, Sequence[Reply]], Any], *dtypes: type) -> Wrong:
+def taken(
+    types: Sequence[type], other: Callable[..., Any], right: Any, server: Server, replies: Iterable[Reply]
+) -> Any:
     """Other scalars are taken for those of each reply, which are of these types."""
-
-    def aggregate(right: Any, server: Server, replies: Iterable[Reply]) -> Any:
-        arrived = list(replies)
-        if arrived and arrived[0].scalars.dtype in dtypes:
-            return right([replace(reply, scalars=other(reply.scalars, server, arrived)) for reply in arrived])
-        return right(arrived)
-
-    return aggregate
+    arrived = list(replies)
+    if arrived and arrived[0].scalars.dtype in types:
+        return right([replace(reply, scalars=other(reply.scalars, server, arrived)) for reply in arrived])
+    return right(arrived)
 
 
-def _reweighed(wrong: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Wrong:
+def reweighed(wrong: Callable[[Any], Any], right: Any, _: Weights, clients: Iterable[int]) -> tuple[int, ...] | None:
     """What is made of right weights, where clients are weighed."""
-
-    def of(right: Any, _: Weights, clients: Iterable[int]) -> tuple[int, ...] | None:
-        weights = right(clients)
-        return None if weights is None else wrong(weights)
-
-    return of
+    weights = right(clients)
+    return None if weights is None else wrong(weights)
 
 
 def said_again(right: Any, weights: Weights, client: int, n: int) -> None:
@@ -314,16 +293,14 @@ def said_again(right: Any, weights: Weights, client: int, n: int) -> None:
     right(client, n)
 
 
-def _uncounted(kind: type, way: str, forget: Callable[[Traffic, Any], Traffic]) -> Wrong:
+def uncounted(
+    kind: type, forget: Callable[..., Traffic], right: Any, ledger: Ledger, i: int, message: Any, *, upwards: bool
+) -> Any:
     """Counts less than there is of messages of a kind."""
-
-    def sent(right: Any, ledger: Ledger, client: int, message: Any, *, upwards: bool) -> Any:
-        counts = getattr(ledger, way)
-        if isinstance(message, kind):
-            counts[client] = forget(counts[client], message)
-        return right(client, message, upwards=upwards)
-
-    return sent
+    counts = ledger.up if upwards else ledger.down
+    if isinstance(message, kind):
+        counts[i] = forget(counts[i], message)
+    return right(i, message, upwards=upwards)
 
 
 def earlier_sums(right: Any, ledger: Ledger, client: int, message: Any, *, upwards: bool) -> Any:
@@ -438,14 +415,14 @@ def same_rounding_bits(right: Any, _: ByInstruction, code: Code, *of: Any) -> An
 class _DoubleWithinAProgram(ByInstruction):
     """Rounds to float32 at the end of a program, not after every instruction."""
 
-    def run(self, code: Code, memory: Sequence[_Floats], first: int, scales: _F32, *, store: bool = True) -> int:
+    def run(self, code: Code, memory: Sequence[Floats], first: int, scales: F32, *, store: bool = True) -> int:
         wide = [vector.astype(np.float64) for vector in memory]
         broken = super().run(code, wide, first, scales)
         if store:
             self.assign(memory, wide)
         return broken
 
-    def instruction(self, code: Code, registers: Sequence[_Floats], first: int, scales: _F32) -> int:
+    def instruction(self, code: Code, registers: Sequence[Floats], first: int, scales: F32) -> int:
         if code.table[0, 0] not in (Op.NARROW, Op.NARROW_RANDOMLY):
             return super().instruction(code, registers, first, scales)
         single = [np.empty(r.size, np.float32) for r in registers]
@@ -454,19 +431,18 @@ class _DoubleWithinAProgram(ByInstruction):
         self.assign(registers, single)
         return broken
 
-    def assign(self, to: Sequence[_Floats], of: Sequence[_Floats]) -> None:
+    def assign(self, to: Sequence[Floats], of: Sequence[Floats]) -> None:
         with np.errstate(all="ignore"):
             for own, other in zip(to, of, strict=True):
                 own[:] = other
 
 
-def in_order(_: Any, __: ByInstruction, key: int, direction: int, first_tile: int, tiles: int, d: int) -> _F64:
+def in_order(_: Any, __: ByInstruction, key: int, direction: int, first_tile: int, tiles: int, d: int) -> Any:
     """The squares of a tile are added one after another, not by halves."""
     z = reference.directions(key, direction, first_tile * TILE, tiles * TILE, Distribution.GAUSSIAN, 1.0)
     squares = z.astype(np.float64) ** 2
     squares[max(d - first_tile * TILE, 0) :] = 0.0
-    sums: _F64 = np.add.accumulate(squares.reshape(tiles, TILE), axis=1)[:, -1]
-    return sums
+    return np.add.accumulate(squares.reshape(tiles, TILE), axis=1)[:, -1]
 
 
 # All of them -----------------------------------------------------------------------------------------------------
@@ -490,12 +466,14 @@ _CLIPPED = "clipped-means-keep-the-norm"
 
 plant({
     # Leaves the local steps in its replica.
-    "revert-forgotten": (_REVERT, Client, "handle", _undone(lambda *_: None)),
+    "revert-forgotten": (_REVERT, Client, "handle", undone, UpdateRule, lambda *_: None),
     # Brings back x alone.
-    "momentum-not-reverted": (_REVERT, Client, "handle", _undone(lambda replica, before, _: replica.x.copy_(before.x))),
-    "revert-by-arithmetic": (_REVERT, Client, "handle", _undone(by_arithmetic)),
-    "maximum-not-reverted": (_REVERT, Client, "handle", _undone(all_but_the_maximum)),
-    "grid-undone-in-part": (_REVERT, Client, "handle", _undone(all_but_the_first, only=GridSgd)),
+    "momentum-not-reverted": (_REVERT, Client, "handle", undone, UpdateRule, (
+        lambda replica, before, _: replica.x.copy_(before.x)
+    )),
+    "revert-by-arithmetic": (_REVERT, Client, "handle", undone, UpdateRule, by_arithmetic),
+    "maximum-not-reverted": (_REVERT, Client, "handle", undone, UpdateRule, all_but_the_maximum),
+    "grid-undone-in-part": (_REVERT, Client, "handle", undone, GridSgd, all_but_the_first),
     "state-of-own-scalars": (_REVERT, Client, "handle", own_scalars),
     # Replays what it missed with the learning rate of the plan.
     "learning-rate-of-the-present": (_REBUILT, Client, "handle", lambda right, _, plan: right(
@@ -503,8 +481,8 @@ plant({
     )),
     "lacking-records-not-missed": (_REBUILT, Client, "_catch_up", lacking),
     # Adds the scalars in float32 in the order in which they arrive.
-    "client-order-changed": ("reply-order-does-not-matter", Server, "aggregate", taken(
-        lambda _, __, arrived: sum(reply.scalars for reply in arrived) / np.float32(len(arrived)), np.float32
+    "client-order-changed": ("reply-order-does-not-matter", Server, "aggregate", taken, (np.float32,), (
+        lambda _, __, arrived: sum(reply.scalars for reply in arrived) / np.float32(len(arrived))
     )),
     "round-skipped": (_REBUILT, Replica, "catch_up", without_the_second),
     # Replays a lag with the learning rate of its last round.
@@ -539,20 +517,20 @@ plant({
         lambda server, _: server.history.prune(server.round)
     )),
     # Plans a round with the learning rate of the one before.
-    "rate-of-the-round-before": (_RECURSION, Server, "plan_round", planned(
+    "rate-of-the-round-before": (_RECURSION, Server, "plan_round", planned, (
         lambda server, plan: replace(plan, eta=server.eta(max(server.round - 1, 0)))
     )),
     # Halves every scalar where it keeps no model.
-    "model-decides": ("the-server-needs-no-model", Server, "aggregate", taken(
-        lambda g, server, _: np.float32(0.5) * g if server.replica is None else g, np.float32
+    "model-decides": ("the-server-needs-no-model", Server, "aggregate", taken, (np.float32,), (
+        lambda g, server, _: np.float32(0.5) * g if server.replica is None else g
     )),
     # Step seeds derive from the run's seed alone where they are not sent.
-    "round-forgotten-in-seeds": ("fewer-seeds-give-the-same-models", Server, "plan_round", planned(
+    "round-forgotten-in-seeds": ("fewer-seeds-give-the-same-models", Server, "plan_round", planned, (
         lambda server, plan: replace(plan, seeds=DerivedSeeds(server.run_seed, plan.K, plan.seeding))
         if isinstance(plan.seeds, DerivedSeeds) else plan
     )),
     # The directions of a step have seeds of their own, all the same.
-    "one-seed-for-all-directions": ("each-direction-can-have-its-seed", Server, "plan_round", planned(
+    "one-seed-for-all-directions": ("each-direction-can-have-its-seed", Server, "plan_round", planned, (
         lambda _, plan: replace(
             plan, seeds=tuple(seed[:1] * plan.P for seed in plan.seeds if isinstance(seed, tuple)) or plan.seeds
         )
@@ -570,20 +548,19 @@ plant({
         None if reply.client in server._planned else right(reply)
     )),
     # Adds up what is sent instead of signs: who says 100 has a hundred votes.
-    "votes-have-weights": (_REFUSED, Server, "aggregate", taken(
-        lambda _, __, arrived: np.int8(2) * (np.sum([reply.scalars for reply in arrived], axis=0) >= 0) - np.int8(1),
-        np.int8,
+    "votes-have-weights": (_REFUSED, Server, "aggregate", taken, (np.int8,), (
+        lambda _, __, arrived: np.int8(2) * (np.sum([reply.scalars for reply in arrived], axis=0) >= 0) - np.int8(1)
     )),
     # Gives every client the same weight, whatever it has said.
-    "weights-ignored": (_WEIGHED, Weights, "of", _reweighed(lambda weights: (1,) * len(weights))),
+    "weights-ignored": (_WEIGHED, Weights, "of", reweighed, lambda weights: (1,) * len(weights)),
     # Gives each client the weight of the one that stands after it among those that answered.
-    "weights-of-the-next-client": (_WEIGHED, Weights, "of", _reweighed(lambda weights: (*weights[1:], *weights[:1]))),
+    "weights-of-the-next-client": (_WEIGHED, Weights, "of", reweighed, lambda weights: (*weights[1:], *weights[:1])),
     # Takes a client that has not said how many examples it has for one that has one.
     "silent-clients-count-once": (_WEIGHED, Weights, "of", lambda _, weights, clients: (
         tuple(weights.examples.get(client, 1) for client in clients) if weights.wanted else None
     )),
     # Weighs clients by the square roots of their examples.
-    "weights-are-roots": ("a-client-counts-as-its-examples", Weights, "of", _reweighed(
+    "weights-are-roots": ("a-client-counts-as-its-examples", Weights, "of", reweighed, (
         lambda weights: tuple(map(math.isqrt, weights))
     )),
     "numbers-may-change": (_WEIGHED, Weights, "note", said_again),
@@ -592,21 +569,20 @@ plant({
         None if weights.examples.setdefault(client, n) == n else right(client, n)
     )),
     # Divides the weighed sum by how many clients answered.
-    "divided-by-the-number-of-clients": (_WEIGHED, Server, "aggregate", taken(
-        lambda g, server, arrived: np.float32(np.mean(server.weights.of(own.client for own in arrived) or (1,))) * g,
-        np.float32,
+    "divided-by-the-number-of-clients": (_WEIGHED, Server, "aggregate", taken, (np.float32,), (
+        lambda g, server, arrived: np.float32(np.mean(server.weights.of(own.client for own in arrived) or (1,))) * g
     )),
     # Counts no element of a model that is sent.
-    "pull-not-counted": ("pulling-or-replaying-is-a-matter-of-cost", Ledger, "sent", _uncounted(
-        Dense, "down", lambda counts, model: replace(counts, scalars=counts.scalars - model.x.size)
+    "pull-not-counted": ("pulling-or-replaying-is-a-matter-of-cost", Ledger, "sent", uncounted, Dense, (
+        lambda counts, model: replace(counts, scalars=counts.scalars - model.x.size)
     )),
     # Counts no scalar of a reply.
-    "uplink-not-counted": (_LEDGER, Ledger, "sent", _uncounted(
-        Reply, "up", lambda counts, reply: replace(counts, scalars=counts.scalars - reply.scalars.size)
+    "uplink-not-counted": (_LEDGER, Ledger, "sent", uncounted, Reply, (
+        lambda counts, reply: replace(counts, scalars=counts.scalars - reply.scalars.size)
     )),
     # Counts a reply without its header.
-    "header-not-counted": (_LEDGER, Ledger, "sent", _uncounted(
-        Reply, "up", lambda counts, _: replace(counts, bytes=counts.bytes - HEADER_BYTES)
+    "header-not-counted": (_LEDGER, Ledger, "sent", uncounted, Reply, (
+        lambda counts, _: replace(counts, bytes=counts.bytes - HEADER_BYTES)
     )),
     "sums-of-an-earlier-round": (_REBUILT, Ledger, "sent", earlier_sums),
     "seed-of-the-clock": (_REPEATS, Planted, "server", then(lambda _, server: setattr(server, "seed", next(_CLOCK)))),
@@ -772,8 +748,8 @@ AROUND = {
     "what-was-missed-is-skipped": AroundFault("client", _REBUILT, "handle", skipped),
     "a-plan-that-lacks-records-is-answered": AroundFault("client", _REBUILT, "handle", answered),
     "scalars-depend-on-chance": AroundFault(
-        "client", "runs-repeat-from-one-seed", "handle", sent(
-            lambda g, _: g * np.random.default_rng().uniform(0.5, 1.5)
+        "client", "runs-repeat-from-one-seed", "handle", partial(
+            sent, lambda g, _: g * np.random.default_rng().uniform(0.5, 1.5)
         )
     ),
     "a-gap-is-skipped-over": AroundFault("replica", "a-gap-is-refused", "catch_up", skipped_over),
@@ -783,8 +759,8 @@ AROUND = {
     "another-model-is-handed-out": AroundFault(
         "server", "dense-pull-equals-replay", "dense_model", lambda right, _: _nudged(right())
     ),
-    "the-first-reply-is-taken": AroundFault("server", "reply-order-does-not-matter", "aggregate", taken(
-        lambda _, __, arrived: arrived[0].scalars, np.float32, np.int8
+    "the-first-reply-is-taken": AroundFault("server", "reply-order-does-not-matter", "aggregate", partial(
+        taken, (np.float32, np.int8), lambda _, __, arrived: arrived[0].scalars
     )),
     "records-are-forgotten-too-early": AroundFault("server", "pruning-keeps-what-is-needed", "aggregate", forgotten),
     "a-bad-reply-is-left-out-in-silence": AroundFault("server", "bad-replies-are-refused", "aggregate", left_out),

@@ -547,14 +547,10 @@ class Deliveries(World):
 
 
 def parts_of(implementation: Implementation | None = None, *, sessions: bool | None = None) -> Parts:
-    """What histories of an implementation share.
+    """What histories of an implementation share, for None of the lab's with the clients of ``Stand``.
 
-    Args:
-        implementation: Whose servers and clients; the lab's with the clients of ``Stand`` for None.
-        sessions: Whether histories are of sessions; None for those that can be.
-
-    Raises:
-        NotImplementedError: If sessions are asked for, and servers or clients are not the lab's.
+    They are of sessions or, where that is false, of deliveries alone; for None of sessions wherever they can be.
+    NotImplementedError if sessions are asked for, and servers or clients are not the lab's.
     """
     implementation = Stand() if implementation is None else fitted(implementation)
     made = implementation.server(case_of(SIMPLEST)), implementation.client(case_of(SIMPLEST), 0)

@@ -52,6 +52,8 @@ IDENTITY_LAWS: dict[str, str] = {
 Who = tuple[tuple[str, int], ...]
 Rows = Sequence[tuple[Who, Any]]
 Noise = Callable[..., Any]
+Check = Callable[[], None] | str
+"""What a law does, or why it is skipped."""
 
 
 class _BrokenError(AssertionError):
@@ -234,25 +236,23 @@ def verify_identity(
     asked = _Asked(noise, own, shared or {}, bits)
     if not (off is None or callable(off)):
         raise ValueError(f"off must be a function, got {off!r}")
-    checks = {
-        **_of_rows(cache(asked.rows), asked.own),
-        "order-does-not-matter": lambda: _drawn(asked, cases, seed),
-        "randomness-of-others-stays": lambda: _require_untouched(asked),
-        "off-draws-anew": lambda: _require_distinct(
-            _Asked(off, {**asked.own, **asked.shared}, {}, bits).rows(), lambda who: who, None
-        ),
-    }
-    skipped = {"shared-agree": "no coordinate is shared"} if not asked.shared else {}
-    if off is None:
-        skipped["off-draws-anew"] = "no function without the sharing is given (off)"
     names = list(laws) or list(IDENTITY_LAWS)
     if unknown := [name for name in names if name not in IDENTITY_LAWS]:
         raise ValueError(f"laws must be among {', '.join(IDENTITY_LAWS)}, got {unknown[0]!r}")
+    checks: dict[str, Check] = {
+        **_of_rows(cache(asked.rows), asked.own, asked.shared),
+        "order-does-not-matter": lambda: _drawn(asked, cases, seed),
+        "randomness-of-others-stays": lambda: _require_untouched(asked),
+        "off-draws-anew": "no function without the sharing is given (off)",
+    }
+    if off is not None:
+        apart = _Asked(off, {**asked.own, **asked.shared}, {}, bits)
+        checks["off-draws-anew"] = lambda: _require_distinct(apart.rows(), lambda who: who, None)
     count = len(asked.everybody())
-    return Outcomes(_outcome(name, checks[name], count, skipped.get(name, "")) for name in names)
+    return Outcomes(_outcome(name, checks[name], count) for name in names)
 
 
-def _of_rows(rows: Callable[[], Rows], own: Collection[str]) -> dict[str, Callable[[], None]]:
+def _of_rows(rows: Callable[[], Rows], own: Collection[str], shared: Collection[str]) -> dict[str, Check]:
     """The laws that rows of who has what can be put to, whoever wrote them."""
 
     def owner(who: Who) -> Who:
@@ -262,7 +262,7 @@ def _of_rows(rows: Callable[[], Rows], own: Collection[str]) -> dict[str, Callab
         "repeatable": lambda: _require_shared(rows(), lambda who: who),
         "each-coordinate-changes-it": lambda: _require_distinct(rows(), owner, 1),
         "identities-differ": lambda: _require_distinct(rows(), owner, None),
-        "shared-agree": lambda: _require_shared(rows(), owner),
+        "shared-agree": (lambda: _require_shared(rows(), owner)) if shared else "no coordinate is shared",
     }
 
 
@@ -274,9 +274,9 @@ def _require_untouched(asked: _Asked) -> None:
             raise _BrokenError(f"asking for {_told(who)} moves a random generator that others use, too")
 
 
-def _outcome(law: str, check: Callable[[], None], count: int, skipped: str = "") -> Outcome:
-    if skipped:
-        return Outcome(law, IDENTITY_LAWS[law], "skipped", 0, skipped)
+def _outcome(law: str, check: Check, count: int) -> Outcome:
+    if isinstance(check, str):
+        return Outcome(law, IDENTITY_LAWS[law], "skipped", 0, check)
     began, status, told = time.perf_counter(), "holds", ""
     try:
         check()
@@ -324,12 +324,11 @@ def read_identities(path: Path | str, shared: Sequence[str] = (), laws: Iterable
             raise ValueError(f"coordinates must be among {', '.join(there)}, got {name!r}")
     if not there:
         raise ValueError(f"lines of {path} must have coordinates beside their noise, got none")
-    checks = _of_rows(lambda: rows, set(there) - set(shared))
+    checks = _of_rows(lambda: rows, set(there) - set(shared), shared)
     for law in laws:
         if law not in checks:
             raise ValueError(f"laws of lines must be among {', '.join(checks)}, got {law!r}")
-    skipped = {} if shared else {"shared-agree": "no coordinate is shared"}
-    return Outcomes(_outcome(law, checks[law], len(rows), skipped.get(law, "")) for law in laws or checks)
+    return Outcomes(_outcome(law, checks[law], len(rows)) for law in laws or checks)
 
 
 def identity_suite(

@@ -38,11 +38,7 @@ def target_template() -> str:
 
 
 def write_kits(folder: Path) -> list[Path]:
-    """Write both kits, and a file of tests to fill in, into a folder; the files.
-
-    Raises:
-        InputError: If one of them is there.
-    """
+    """Write both kits, and a file of tests to fill in, into a folder; the files. InputError if one of them is there."""
     _, others, outcomes = _parts("outcomes.py")
     made = f"# Written by `decomfl verify --write` of decomfl_lab {version('decomfl-lab')}, under the MIT License."
     texts = {}

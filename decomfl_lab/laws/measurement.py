@@ -189,14 +189,11 @@ class MeasurementWatch(RoundWatch):
     def __init__(
         self, case: Case, *, key: int | None = None, drifting: bool = False, said: Estimator | None = None
     ) -> None:
-        """A watch over clients whose losses are ``Wavy(case.d, i)``.
+        """A watch over clients whose losses are ``Wavy(case.d, i)``, and who may share a private key.
 
-        Args:
-            case: The case that is played.
-            key: The clients' private key.
-            drifting: Whether clients are asked for their x at the beginning of a round, as those that synchronise
-                without revert are, whose x is that of the records only up to rounding.
-            said: What makes scalars of losses, as the clients' implementation says; None for the case's estimator.
+        Those that are ``drifting`` are asked for their x at the beginning of a round: of clients that synchronise
+        without revert it is that of the records only up to rounding. Scalars are made of losses by what is ``said`` to
+        make them, or by the case's estimator.
         """
         self.case, self.drifting = case, drifting
         self.said = None if said is ESTIMATORS[case.estimator] else said

@@ -148,7 +148,7 @@ plant({
     )),
     # Measures where it was when it first took part, for ever.
     "measured-at-x-0": (_MEASURED, Client, "_line", lambda right, client, *at: replace(
-        right(*at), replica=vars(client).setdefault("first", client.replica.clone())
+        right(*at), replica=client.__dict__.setdefault("first", client.replica.clone())
     )),
     # Measures every local step at the x that the round began with.
     "measured-at-the-rounds-start": (_MEASURED, Client, "_line", lambda right, client, seed, plan: replace(
@@ -174,21 +174,21 @@ plant({
         Wavy(client.replica.d, 0), client.steps_taken
     )),
     # Sends −g.
-    "sign-turned": (_MEASURED, Client, "handle", sent(lambda g, _: -g)),
+    "sign-turned": (_MEASURED, Client, "handle", sent, lambda g, _: -g),
     # Sends −g of every local step but the first.
-    "sign-turned-from-the-second-step-on": (_MEASURED, Client, "handle", sent(
+    "sign-turned-from-the-second-step-on": (_MEASURED, Client, "handle", sent, (
         lambda g, _: np.concatenate([g[:1], -g[1:]])
     )),
     # Sends zeros, or signs that are all 1, for every local step but the first.
-    "nothing-from-the-second-step-on": (_MEASURED, Client, "handle", sent(
+    "nothing-from-the-second-step-on": (_MEASURED, Client, "handle", sent, (
         lambda g, _: np.concatenate([g[:1], np.full_like(g[1:], g.dtype == np.int8)])
     )),
     # Divides by P what the update divides by P.
-    "divided-by-P-twice": (_MEASURED, Client, "handle", sent(
+    "divided-by-P-twice": (_MEASURED, Client, "handle", sent, (
         lambda g, plan: g if g.dtype == np.int8 else g / plan.P
     )),
     # Sends a local step's scalars in another order than that of their directions.
-    "directions-in-reverse": (_MEASURED, Client, "handle", sent(lambda g, _: g[:, ::-1])),
+    "directions-in-reverse": (_MEASURED, Client, "handle", sent, lambda g, _: g[:, ::-1]),
     "scalars-of-an-earlier-round": (_MEASURED, Client, "handle", earlier),
     "divided-by-half": (_MEASURED, Planted, "client", by_half),
     # Measures at x + 2μz, and divides by 2μ too: the slope of a straight loss is right.
@@ -208,17 +208,16 @@ plant({
         lambda _, client: setattr(client, "__class__", _OnOneBatch)
     )),
     # Divides by the number of clients that were asked, not of those that answered.
-    "divided-by-all-that-were-sampled": (_RECORDS, Server, "aggregate", taken(
-        lambda g, server, arrived: np.float32(len({own.client for own in arrived}) / max(len(server.planned), 1)) * g,
-        np.float32,
+    "divided-by-all-that-were-sampled": (_RECORDS, Server, "aggregate", taken, (np.float32,), (
+        lambda g, server, arrived: np.float32(len({own.client for own in arrived}) / max(len(server.planned), 1)) * g
     )),
     # Takes the scalars of the client with the smallest number for the mean.
-    "first-reply-for-all": (_RECORDS, Server, "aggregate", taken(
-        lambda _, __, arrived: min(arrived, key=lambda reply: reply.client).scalars, np.float32, np.int8
+    "first-reply-for-all": (_RECORDS, Server, "aggregate", taken, (np.float32, np.int8), (
+        lambda _, __, arrived: min(arrived, key=lambda reply: reply.client).scalars
     )),
     # Plans every round with the seeds of round 0.
-    "seeds-of-the-first-round": (_RECORDS, Server, "plan_round", planned(lambda server, plan: replace(
+    "seeds-of-the-first-round": (_RECORDS, Server, "plan_round", planned, lambda server, plan: replace(
         plan, seeds=draw_seeds(server.seeding, server.run_seed, 0, server.K, server.P(server.round), server.pool)
-    ))),
+    )),
     "one-clients-seeds-are-anothers": (_RECORDS, Server, "plan_round", of_another_run),
 })  # fmt: skip

@@ -152,12 +152,9 @@ def generators() -> dict[str, Any]:
 
 
 def suite(laws: Iterable[str], check: Callable[[str], Outcome], xfail: Mapping[str, str]) -> Any:
-    """Tests for pytest, one a law, each of which is what ``check`` finds of it.
+    """Tests for pytest, one a law, each of which is what ``check`` finds of the law of that name.
 
-    Args:
-        laws: Names of the laws.
-        check: Tries the law of this name.
-        xfail: Laws that are known not to hold yet, each with the reason; one that holds then fails its test.
+    Laws of ``xfail`` are known not to hold yet, each with the reason; one that holds then fails its test.
     """
     import pytest
 

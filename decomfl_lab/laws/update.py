@@ -70,14 +70,10 @@ def _lora() -> nn.Module:
     return module
 
 
-def _mlp() -> nn.Module:
-    return nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 4))
-
-
-def _frozen() -> nn.Module:
-    module = _mlp()
-    module[0].requires_grad_(False)  # type: ignore[index]
-    return module
+def _mlp(trained: bool = True) -> nn.Module:
+    """Three layers, of which the first may be frozen."""
+    first = nn.Linear(16, 16).requires_grad_(trained)
+    return nn.Sequential(first, nn.Tanh(), nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 4))
 
 
 def _views() -> nn.Module:
@@ -92,7 +88,7 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
     "linear": lambda: nn.Linear(6, 4),
     "mlp": _mlp,
     "tied weights": _tied,
-    "frozen layer": _frozen,
+    "frozen layer": lambda: _mlp(trained=False),
     "BatchNorm": lambda: nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 4)),
     "views": _views,
     "LoRA": _lora,

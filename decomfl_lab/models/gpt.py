@@ -25,16 +25,8 @@ def gpt(in_shape: tuple[int, ...], tokens: int, *, width: int, depth: int, heads
     0..t alone. The tokens' axis comes second, where ``torch.nn.functional.cross_entropy`` and ``argmax(1)`` look for
     classes, so that every loss of images is one of text too.
 
-    Args:
-        in_shape: (T,), the length of a sequence.
-        tokens: Size of the vocabulary.
-        width: Width of the residual stream; a multiple of ``heads``.
-        depth: Number of blocks.
-        heads: Number of attention heads of each block.
-        tied: Whether the head is the embedding, transposed.
-
-    Raises:
-        InputError: If the inputs are no sequences.
+    Sequences have the shape ``in_shape`` = (T,), InputError for others. The width of the residual stream is a multiple
+    of the ``heads`` of each of the ``depth`` blocks. A ``tied`` head is the embedding, transposed.
     """
     require(len(in_shape) == 1 and in_shape[0] >= 1, "inputs for a gpt", "be sequences of shape (T,)", in_shape)
     return _Gpt(in_shape[0], tokens, width, depth, heads, tied)

@@ -34,11 +34,7 @@ def begin_(module: nn.Module, **starts: Start) -> None:
 
 
 def starts_of(module: nn.Module) -> tuple[Start, ...]:
-    """How each trainable parameter begins, in the order of x.
-
-    Raises:
-        InputError: If a parameter is of a layer that says nothing, and whose default is not known here.
-    """
+    """How each trainable parameter begins, in the order of x; InputError if its layer says nothing that is known."""
     found: list[Start] = []
     for path in [path for path, p in module.named_parameters() if p.requires_grad]:
         prefix, _, name = path.rpartition(".")

@@ -80,16 +80,11 @@ MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
 
 
 def build_model(name: str, *, seed: int, in_shape: Shape, classes: int, draws: str = STREAM) -> nn.Module:
-    """The model ``name`` with the initialisation of its field, drawn from ``seed`` alone.
+    """The model ``name`` of ``MODELS`` with the initialisation of its field, drawn from ``seed`` alone.
 
-    Args:
-        name: A key of ``MODELS``.
-        seed: 0..2**64-1; torch's CPU generator is given its 32 bits by numpy's SeedSequence.
-        in_shape: Shape of one image, (C, H, W), or of a sequence, (T,).
-        classes: Number of outputs.
-        draws: "stream" for the lab's own stream (``models.initialisers``), with the same bits on any machine;
-            "libraries" for torch's initialisers, by which earlier versions drew, and whose bits depend on the
-            processor.
+    Its inputs are images of shape (C, H, W), or sequences (T,). It is drawn from the lab's own stream
+    (``models.initialisers``), with the same bits on any machine, or, for ``draws`` = "libraries", by torch's
+    initialisers, by which earlier versions drew, and whose bits depend on the processor.
 
     Raises:
         InputError: If the name is unknown, the images do not fit the model, or there are no classes.

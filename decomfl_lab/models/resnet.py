@@ -40,15 +40,8 @@ def resnet(
         ResNet-8      75,290        74,827          75,002        74,539
         ResNet-20     269,722       268,393         269,434       268,105
 
-    Args:
-        in_shape: (C, H, W) of an image, H and W at least 4: e.g. (3, 32, 32) or (1, 28, 28).
-        classes: Number of outputs.
-        blocks: n ≥ 1: 1 is ResNet-8, 3 is ResNet-20.
-        batch_norm: Whether BatchNorm keeps it trainable, or Fixup.
-        widths: Channels of the three stages, each twice those before; the sizes above are of the default.
-
-    Raises:
-        InputError: If the images are too small or no images.
+    InputError if images are not of shape (C, H, W), H and W at least 4. Of the three stages each has twice the channels
+    of the one before.
 
     Source: module; Zhang, Dauphin and Ma, "Fixup initialization: residual learning without normalization",
     ICLR 2019, section 3.

@@ -52,11 +52,7 @@ class BatchLoss:
 
     @classmethod
     def of(cls, loss: "LossFunction | BatchLoss | None") -> "BatchLoss":
-        """The loss that a user gave.
-
-        Raises:
-            InputError: If it cannot be called, or has parameters of its own, which would be no part of x.
-        """
+        """The loss that a user gave; InputError if it cannot be called, or has parameters, which would be none of x."""
         if isinstance(loss, BatchLoss):
             return loss
         if loss is None:

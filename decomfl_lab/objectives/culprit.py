@@ -95,11 +95,7 @@ class _Call:
 def culprit(module: nn.Module, loss: BatchLoss, batches: Iterable[Batch], orders: Sequence[Order]) -> str:
     """The smallest part whose derivative is wrong, in words that go on a sentence; empty where none can be told.
 
-    Args:
-        module: A module at x, which is copied.
-        loss: Its loss.
-        batches: Data.
-        orders: The derivatives, of which the first that is wrong is told.
+    The module is at x, and is copied. Of the orders the first that is wrong is told.
     """
     with suppress(Exception), torch.inference_mode(False), torch.enable_grad(), torch.random.fork_rng():
         d, device = sum(p.numel() for p in module.parameters()), next(module.parameters()).device

@@ -47,12 +47,9 @@ _ROUNDED = 8
 
 
 def is_slope(slope: float, size: float, difference: Callable[[float], float]) -> bool:
-    """Whether a derivative along a direction is the difference quotient of values, at one of the steps ``SLOPES``.
+    """Whether a derivative ∇fᵀz is (f(x + cz) − f(x − cz))/(2c), at one of the relative steps ``SLOPES``.
 
-    Args:
-        slope: ∇fᵀz by autograd.
-        size: What it is typically for such a z, as ‖∇f‖ for a normal one.
-        difference: (f(x + cz) − f(x − cz))/(2c), by the relative step.
+    Its ``size`` is what it is typically for such a z, as ‖∇f‖ for a normal one.
     """
     for step in SLOPES:
         found = difference(step)
@@ -62,16 +59,10 @@ def is_slope(slope: float, size: float, difference: Callable[[float], float]) ->
 
 
 def is_gradient(x: Tensor, gradient: Tensor, z: Tensor, value: Callable[[Tensor], float]) -> tuple[bool, float, float]:
-    """Whether ∇fᵀv is a difference of values along v = ∇f/‖∇f‖ + z/2.
+    """Whether ∇fᵀv is a difference of values along v = ∇f/‖∇f‖ + z/2, for a random z of length 1.
 
-    Args:
-        x: The point, (d,); v and the points of the differences have its dtype.
-        gradient: ∇f(x) by autograd, (d,).
-        z: A random vector, of length 1.
-        value: f.
-
-    Returns:
-        Whether it is, ∇fᵀv, and [f(x + cv) − f(x − cv)]/(2c) at the coarsest step that was tried.
+    With it are ∇fᵀv, and [f(x + cv) − f(x − cv)]/(2c) at the coarsest step that was tried. Points and v have the dtype
+    of x (d,).
     """
     size = float(gradient.norm())
     v = 0.5 * z + gradient / size if size else z
@@ -91,14 +82,8 @@ def sloped(f: Function, x: Tensor, method: str, *, varies: bool, mend: Callable[
     """Where ∇fᵀv of a piece is no difference of values along v = ∇f/‖∇f‖ + z/(2‖z‖), z random.
 
     Both are computed in float64 where module and loss take it; a kink moves a difference of values by as much as the
-    step. A loss that ``varies`` from x to a point near it must have a slope somewhere.
-
-    Args:
-        f: The function.
-        x: The point, (d,).
-        method: What needs gradients, for the findings.
-        varies: Whether values change from x to a point near it.
-        mend: It makes the end of a finding: what would need no gradient, if that was tried.
+    step. A loss that ``varies`` from x to a point near it must have a slope somewhere. Findings say what ``method``
+    needs gradients, and end with what ``mend`` gives: what would need none, if that was tried.
     """
     z = torch.randn(x.numel(), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     z = (z / z.norm()).to(x.device)
@@ -182,13 +167,9 @@ class Comparison(ABC):
 
     @abstractmethod
     def verdict(self, again: Callable[[int], Tensor]) -> str:
-        """Empty if all agrees, else why nothing can be said.
+        """Empty if all agrees, else why nothing can be said; InputError if torch's derivatives are not f's.
 
-        Args:
-            again: It makes the product of a piece anew.
-
-        Raises:
-            InputError: If torch's derivatives are not f's.
+        ``again`` makes the product of a piece anew.
         """
 
     def _fall_back(self, why: str) -> None:
@@ -265,7 +246,11 @@ class HessianComparison(Comparison):
             rounded += rounding
         missed, unclear = sum(self.off.values()), ""
         if not self.trouble and missed > AGREES * self.size:
-            if self.narrow and self._scatter() > missed / 2:
+            scatter = 0.0  # how far the differences of two steps are from each other, by rounding or by kinks
+            for piece in self.objective.pieces if self.narrow else ():
+                one, other = (self._difference(piece, *rung) for rung in NARROW)
+                scatter += piece.share * float(add_(one, other, -1.0).norm())
+            if self.narrow and scatter > missed / 2:
                 # Rounding, or kinks; the values below still tell a wrong gradient.
                 unclear = UNCLEAR.format(f"{self.narrow}, and those in float32 are too far from each other")
             elif not self.narrow and self.objective.kinked and _narrows(self.wide, self.x.double()):
@@ -316,14 +301,6 @@ class HessianComparison(Comparison):
         for sign in (1.0, -1.0):
             self._add_end_(difference, piece, sign * c, wide, sign / (2 * c))
         return difference
-
-    def _scatter(self) -> float:
-        """How far the differences of two steps are from each other, by rounding or by kinks."""
-        total = 0.0
-        for piece in self.objective.pieces:
-            coarse, fine = (self._difference(piece, *rung) for rung in NARROW)
-            total += piece.share * float(add_(coarse, fine, -1.0).norm())
-        return total
 
     def _has_slope(self) -> bool:
         """Whether ∇fᵀv is what differences of values say, to the rounding that is there."""
@@ -391,15 +368,9 @@ class OutputComparison(Comparison):
         *,
         second: bool,
     ) -> None:
-        """A comparison.
+        """A comparison at x, with v; ``along`` gives outputs and Jv of a piece, and ``middle`` MJv of these.
 
-        Args:
-            objective: The mean loss.
-            x: The point.
-            v: The vector.
-            along: It gives outputs and Jv of a piece.
-            middle: It gives MJv of outputs and Jv.
-            second: Whether M is the loss's second derivative, and not made of its first.
+        M is the loss's ``second`` derivative, or else is made of its first.
         """
         super().__init__(objective, x, v, SMOOTH)
         self.along, self.middle, self.second = along, middle, second

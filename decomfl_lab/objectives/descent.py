@@ -34,15 +34,8 @@ class Descent:
     ) -> Iterator[float]:
         """Take ``steps`` steps in the module, yielding after each the loss of its batch, before the step.
 
-        Args:
-            module: The model, trained in place, in its present mode and on its device, to which batches are moved.
-            loss: The loss of a batch.
-            inputs: The inputs of all examples, a tree of tensors (n, ...).
-            targets: The targets of all examples likewise.
-            steps: The number of steps.
-
-        Raises:
-            DivergedError: If a loss is not finite.
+        The module is trained in place, in its present mode and on its device, to which batches are moved. Inputs and
+        targets are those of all examples, trees of tensors (n, ...). DivergedError if a loss is not finite.
         """
         parameters = [p for p in module.parameters() if p.requires_grad]
         if self.optimizer == "adam":

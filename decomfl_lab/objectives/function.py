@@ -52,9 +52,7 @@ class Piece:
     def cut(self, chunk: int, weigh: Callable[[Batch], float] | None = None) -> "Iterator[Piece]":
         """The same in pieces of at most ``chunk`` examples, in their order, with shares by their weights.
 
-        Args:
-            chunk: The most examples of a piece.
-            weigh: The weight of a batch; None for the number of its examples. What has none is left out.
+        The weight of a batch is what ``weigh`` says, by default the number of its examples. What has none is left out.
         """
         if chunk >= self.examples:
             yield self

@@ -40,19 +40,23 @@ Line = Callable[[int, float], float]
 """f(x + c z_p) by p and c."""
 
 
-def continuous(
-    value: Line, mu: float, eps: float, *, step: float, slopes: Callable[[], Sequence[float]]
-) -> Iterator[str]:
+def continuous(at: Line, mu: float, eps: float, *, step: float, slopes: Callable[[], Sequence[float]]) -> Iterator[str]:
     """Where f jumps near x, with a μ at which it does not matter; else where torch's slopes are not f's.
 
-    Args:
-        value: f on the lines z_0, z_1, ...
-        mu: The smoothing radius μ.
-        eps: The relative rounding of values.
-        step: The c at which slopes are compared with differences.
-        slopes: ∇fᵀz_p by torch; of nothing where there is no gradient.
+    The values of f on lines are rounded by ``eps`` of their size. The slopes ∇fᵀz_p, none where there is no gradient,
+    are compared with differences at c = ``step``.
     """
-    value = _known(value)
+
+    @cache
+    def known(p: int, c: float) -> float:  # NaN where it fails: a run says that itself
+        try:
+            return at(p, c)
+        except Exception:
+            return math.nan
+
+    def value(p: int, c: float) -> float:  # computed once at each point; x is on every line
+        return known(p if c else 0, c)
+
     jump = _jump(value, mu, eps)
     # It is rough where differences at μ and 2μ are not alike, and by more than rounding: of many small jumps none
     # stands out. Most functions are even on few lines. Where a loss is no number nothing is said.
@@ -88,19 +92,6 @@ def continuous(
                 f"{found[p]:.3g}: differences follow the values, whatever a detach, a hook or a backward of your own "
                 "makes of gradients"
             )
-
-
-def _known(value: Line) -> Line:
-    """The same, computed once at each point; x is on every line. NaN where it fails: a run says that itself."""
-
-    @cache
-    def known(p: int, c: float) -> float:
-        try:
-            return value(p, c)
-        except Exception:
-            return math.nan
-
-    return lambda p, c: known(p if c else 0, c)
 
 
 class _Piece(NamedTuple):

@@ -46,16 +46,9 @@ def prepared(module: nn.Module, *, shared: bool) -> nn.Module:
     """A copy of a user's module to compute with; the module itself is never changed.
 
     DataParallel, DistributedDataParallel and torch.compile are unwrapped; embeddings with sparse gradients have dense
-    ones, and those with a padding row hold it (``HeldEmbedding``).
-
-    Args:
-        module: The module.
-        shared: Whether parameters, buffers and other tensors stay the module's own, so that nothing of size d is
-            copied.
-
-    Raises:
-        InputError: If it is no module, its parameters have no values yet or share memory, it cannot be copied, or its
-            forward pass writes to its weights.
+    ones, and those with a padding row hold it (``HeldEmbedding``). Where tensors are ``shared`` they stay the module's
+    own, so that nothing of size d is copied. InputError if it is no module, its parameters have no values yet or share
+    memory, it cannot be copied, or its forward pass writes to its weights.
     """
     require(isinstance(module, nn.Module), "model", MODULE, module)
     module = _unwrapped(module)
@@ -196,10 +189,7 @@ def require_apart(named: Iterable[tuple[str, Tensor]]) -> None:
     """InputError where a trainable tensor shares an element with another tensor, or with itself.
 
     As elements of x they would move apart, while in their user's code they always hold the same numbers. Tensors that
-    lie beside each other in one storage, or between each other's elements, are apart.
-
-    Args:
-        named: Tensors, each once, by their names; those that require gradients are trained.
+    lie beside each other in one storage, or between each other's elements, are apart. Each is given once.
     """
     given = [(n, name, t) for n, (name, t) in enumerate(named) if not isinstance(t, _LAZY)]
     # On which device each lies, from the address of its first byte to that behind its last.

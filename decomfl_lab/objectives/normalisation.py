@@ -51,11 +51,7 @@ def refuse_evaluation_(module: nn.Module, way: str) -> None:
     """Have every BatchNorm without statistics compute in training mode, by its batch, and raise an error in eval mode.
 
     torch's own would take those of the batch in eval mode too, without a word. Statistics that change in each forward
-    pass are those of another x, and are dropped.
-
-    Args:
-        module: The module.
-        way: What gives it statistics, in words.
+    pass are those of another x, and are dropped. The error says in which ``way`` there would be some.
     """
     for part in _parts(module):
         if drifting(part):
@@ -76,10 +72,7 @@ def freeze_(module: nn.Module, images: Any) -> None:
         running_mean ← mean,    running_var ← n/(n - 1) variance        of what arrives at each BatchNorm
 
     where each layer's input has itself been normalised with the statistics of ``images``: all of them go through in
-    one pass.
-
-    Raises:
-        InputError: If there are fewer than two images.
+    one pass. InputError for fewer than two.
     """
     n, first = row_count(images) or 0, next(tensors(images))
     require(n >= 2, "calibration images", "be at least 2", n)

@@ -116,12 +116,9 @@ def means(
     """(1/n) Σ loss over the batch for each loss, by forward passes of at most ``chunk`` examples, without a graph.
 
     None for ``chunk`` is ``CHUNK``, or ``CHUNK_ON_GPU``. A function instead of a ``BatchLoss`` is one of (outputs,
-    targets). Outputs in 16 bits are widened to float32 before the loss.
-
-    Returns:
-        float64, shape (losses,), where the inputs are.
+    targets). Outputs in 16 bits are widened to float32 before the loss. The means are float64, where the inputs are.
     """
-    n, device = _examples(inputs), next(tensors(inputs)).device
+    n, device = row_count(inputs) or 0, next(tensors(inputs)).device
     chunk = chunk or (CHUNK_ON_GPU if device.type == "cuda" else CHUNK)
     totals = torch.zeros(len(losses), dtype=torch.float64, device=device)
     needs = next((loss.needs for loss in losses if isinstance(loss, BatchLoss)), Needs())
@@ -141,10 +138,6 @@ def _each(module: nn.Module, losses: Sequence[BatchLoss], inputs: Any, targets: 
     return [
         loss.of_outputs(outputs, targets) if loss.is_of_outputs else loss(module, inputs, targets) for loss in losses
     ]
-
-
-def _examples(inputs: Any) -> int:
-    return row_count(inputs) or 0
 
 
 def require_still(module: nn.Module) -> None:
@@ -248,17 +241,16 @@ class ModuleObjective(Function):
         layout.bind(self.module, x)
         inputs, targets = self.batch(step)
         with virtual(self.module, layout, seed, p, c, distribution=distribution, wide=True):
-            loss = means(self.module, [self.measure], inputs, targets, chunk=_examples(inputs))[0]
+            loss = means(self.module, [self.measure], inputs, targets, chunk=row_count(inputs) or 0)[0]
         return loss if loss.is_cuda else float(loss)
 
     def value_and_gradient(self, x: Tensor, step: int) -> tuple[float, Tensor]:
         """See ``Differentiable``; by torch's autograd, a chunk at a time."""
         batch = self.batch(step)
-        n = _examples(batch[0])
         value, total = 0.0, torch.zeros_like(x)
         with enabled():
             leaves = self.leaves(x)
-            for piece in Piece(*batch, n).cut(self.chunk):
+            for piece in Piece(*batch, row_count(batch[0]) or 0).cut(self.chunk):
                 loss = self.loss_at(leaves, piece)
                 # As one vector, then scaled, then added: in this order every machine has the same bits.
                 parts = torch.autograd.grad(loss, leaves, allow_unused=True, materialize_grads=True)
@@ -277,11 +269,7 @@ class RoundedObjective:
     """
 
     def __init__(self, narrow: ModuleObjective) -> None:
-        """The objective ``narrow`` of a module in bfloat16, frozen parameters and all.
-
-        Raises:
-            InputError: If a parameter has another dtype.
-        """
+        """The objective ``narrow`` of a module in bfloat16, frozen parameters and all; InputError for other dtypes."""
         dtypes = {p.dtype for p in narrow.module.parameters()} | {narrow.layout.dtype}
         require(dtypes == {torch.bfloat16}, "module and layout", "be in bfloat16", sorted(map(str, dtypes)))
         self.narrow = narrow

@@ -188,14 +188,12 @@ class _Virtual(Calls):
         else:
             args = tuple(self._swap(arg, formed, calls) for arg in args)
             kwargs = {key: self._swap(value, formed, calls) for key, value in kwargs.items()}
-        if not formed:
-            result = func(*args, **kwargs)
-        else:
-            versions = {key: t._version for key, t in formed.items()}
-            result = func(*args, **kwargs)
-            for key, t in formed.items():
-                if t._version != versions[key]:
-                    _refuse_write(_function_name(func), self.parts[key].name)
+        versions = {key: t._version for key, t in formed.items()}
+        result = func(*args, **kwargs)
+        for key, t in formed.items():
+            if t._version != versions[key]:
+                _refuse_write(_function_name(func), self.parts[key].name)
+        if formed:
             # Remember what of the formed tensors outlives the call, views above all: no one may write to it.
             names = {memory_of(t): self.parts[key].name for key, t in formed.items() if t.numel()}
             for t in (*formed.values(), *tensors(result)):
@@ -325,16 +323,10 @@ def virtual(
     extensions without dispatch, other threads, ``nn.Parameter(w)``, ``torch.vmap`` over w (but vmap over data
     is right). ``strict`` finds them where the parameter is used in no other way.
 
-    Args:
-        module: Any module, in training mode too if its forward pass writes to no parameter.
-        layout: The parameters that are perturbed, and their places in x.
-        seed: The local step's 64-bit seed.
-        p: Direction, 0-based.
-        mu: μ, of either sign, rounded to float32; 0 gives f(x).
-        distribution: Distribution of z.
-        strict: Require that every parameter of the layout was used.
-        wide: Form 16-bit parameters as float32 tensors and do not round them: a step of μ is below the 16-bit grid.
-            With float32 inputs the whole forward pass is then float32's.
+    The module may be in training mode too, if its forward pass writes to no parameter. The layout says which parameters
+    are perturbed, and their places in x. μ has either sign and is rounded to float32; 0 gives f(x). With ``wide``
+    16-bit parameters are formed as float32 tensors and not rounded, as a step of μ is below the 16-bit grid. With
+    float32 inputs the whole forward pass is then float32's.
 
     Raises:
         InputError: At entry, if the layout is not the module's, a number is out of range, or a submodule is
@@ -384,20 +376,9 @@ def moved(
 ) -> Iterator[None]:
     """``virtual`` of parameters whose module is not known: they are x in this order.
 
-    Compiled code is not seen as such. It is found where no torch function is given the parameter (``strict``).
-
-    Args:
-        named: The parameters, each once, and what errors call them; float32, float64, bfloat16 or float16.
-        seed: See ``virtual``, as for the others.
-        p: Direction, 0-based.
-        mu: μ, of either sign.
-        distribution: Distribution of z.
-        strict: Require that every parameter was used.
-        wide: Form 16-bit parameters as float32 tensors.
-        in_blocks: Form small tensors with their neighbours, up to ``rebuild.BLOCK`` elements together, which is faster.
-
-    Raises:
-        InputError: As ``virtual`` does, inside and at the exit.
+    Compiled code is not seen as such. It is found where no torch function is given the parameter (``strict``). Each
+    parameter is given once, with what errors call it. With ``in_blocks`` small ones are formed with their neighbours,
+    up to ``rebuild.BLOCK`` elements together, which is faster. InputError as ``virtual``, inside and at the exit.
     """
     firsts = [0, *accumulate(w.numel() for _, w in named)]
     parts = [_Part(name, w, first) for (name, w), first in zip(named, firsts, strict=False)]

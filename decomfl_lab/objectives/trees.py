@@ -23,10 +23,9 @@ def mapped(function: Callable[[Any], Tensor], tree: Any, kind: Any = Tensor) -> 
         return function(tree)
     if isinstance(tree, Mapping):
         return {key: mapped(function, value, kind) for key, value in tree.items()}
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):  # a named one
-        return type(tree)(*(mapped(function, value, kind) for value in tree))
     if isinstance(tree, tuple | list):
-        return tuple(mapped(function, value, kind) for value in tree)
+        values = tuple(mapped(function, value, kind) for value in tree)
+        return type(tree)(*values) if hasattr(tree, "_fields") else values
     return tree
 
 
@@ -111,8 +110,7 @@ def row_count(tree: Any) -> int | None:
 def joined(trees: Sequence[Any]) -> Any:
     """Trees of the same form as one, their tensors one after the other.
 
-    Raises:
-        RuntimeError, ValueError, KeyError or TypeError: If they differ in more than their first dimension.
+    RuntimeError, ValueError, KeyError or TypeError if they differ in more than their first dimension.
     """
     first = trees[0]
     if len(trees) == 1:
@@ -121,10 +119,9 @@ def joined(trees: Sequence[Any]) -> Any:
         return torch.cat(list(trees))
     if isinstance(first, Mapping):
         return {key: joined([tree[key] for tree in trees]) for key in first}
-    if isinstance(first, tuple) and hasattr(first, "_fields"):
-        return type(first)(*(joined(parts) for parts in zip(*trees, strict=True)))
     if isinstance(first, tuple | list):
-        return tuple(joined(parts) for parts in zip(*trees, strict=True))
+        values = tuple(joined(parts) for parts in zip(*trees, strict=True))
+        return type(first)(*values) if hasattr(first, "_fields") else values
     if any(type(tree) is not type(first) or tree != first for tree in trees):
         told = ", ".join(sorted({repr(tree)[:40] for tree in trees})[:3])
         raise InputError(f"what is no tensor must be the same in all batches that are put together, got {told}")

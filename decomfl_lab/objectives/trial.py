@@ -83,12 +83,9 @@ class Trial:
     def closed(self, fresh: Function, replaced: Mapping[str, Tensor]) -> Iterator[str]:
         """Where module and loss touch parameters that x does not replace; the losses at x and near it are noted.
 
-        Args:
-            fresh: The same function by a module that has not been called yet. It computes the losses near x.
-            replaced: The user's own parameters that x replaces, so that nothing may read their elements.
-
-        Raises:
-            InputError: If module and loss do not take the data, write to them, or give no finite scalar.
+        Those near x are computed by ``fresh``, the same function by a module that has not been called yet. Of the
+        user's own parameters that x replaces nothing may read an element. InputError if module and loss do not take the
+        data, write to them, or give no finite scalar.
         """
         for piece in self.f.pieces:
             yield from narrowed(piece.name, piece.batch, self.f.dtype)
@@ -145,11 +142,8 @@ class Trial:
         Near x it was computed first by a module that had not been called before: so it shows, too, where the module
         that was called at x keeps something of x.
 
-        Args:
-            everywhere: Whether all pieces are evaluated once more: what parts would have shown, repetitions do where no
-                parts are. Else it is one, near x.
-            at_x: With ``everywhere``: whether at x, too.
-            times: With ``everywhere``: how often.
+        One piece is evaluated once more, near x, or ``everywhere`` all are, ``times`` times and, unless ``at_x`` is
+        false, at x too: what parts would have shown, repetitions do where no parts are.
         """
         if not hasattr(self, "values"):  # nobody asked whether it is closed
             self.values = self._evaluated(partial(self._loss, self.x))
@@ -180,12 +174,7 @@ class Trial:
     # --- continuous -----------------------------------------------------------------------------------------------
 
     def continuous(self, mu: float, *, sloped: bool = True) -> Iterator[str]:
-        """Where differences of the first piece's values at μ are no slopes; see ``lines.continuous``.
-
-        Args:
-            mu: μ.
-            sloped: Whether they are compared with torch's slopes, too.
-        """
+        """Where differences of the first piece's values at μ are no slopes, or not torch's (``lines.continuous``)."""
         f, x, piece = self.f, self.x, self.f.pieces[0]
 
         @lru_cache(maxsize=1)
@@ -217,11 +206,8 @@ class Trial:
         Two cuts are tried, for two evaluations of f in all: every piece into parts, of ``size`` or in a ratio in which
         few things repeat; and the parts that meet where two pieces do, which are put together. So pieces that are alike
         inside (sorted by class, or of one example) do not pass for additive where they differ from each other. Pieces
-        of other shapes cannot be put together.
-
-        Args:
-            size: The examples of a part, where pieces are larger.
-            anew: Whether the losses of the pieces are others than were noted.
+        of other shapes cannot be put together. Losses of pieces are computed ``anew`` where they are others than were
+        noted.
         """
         wide, eps = cache(self.f.wide), torch.finfo(self.f.dtype).eps  # made once, if it is needed
         before: tuple[Batch, float, float] | None = None

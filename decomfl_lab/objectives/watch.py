@@ -25,11 +25,7 @@ class Watch(Calls):
     """Inside, what module and loss touch is seen."""
 
     def __init__(self, replaced: Mapping[str, Tensor]) -> None:
-        """A watch.
-
-        Args:
-            replaced: The user's own parameters that x replaces, so that nothing may read their elements.
-        """
+        """A watch over the user's own parameters that x replaces, so that nothing may read their elements."""
         super().__init__()
         self._names = {id(p): name for name, p in replaced.items() if p.numel()}
         self._own: dict[int | None, list[tuple[range, str]]] = {}
