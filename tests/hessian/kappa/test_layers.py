@@ -13,25 +13,19 @@ from hessian import BlockOperator, ByLayer, MeanLoss, by_layer
 from hessian.kappa.picture import picture_of_layers
 from tests.hessian import problems
 from tests.hessian.spectra import rotated
+from tests.situations import zoo
 
 DATA = problems.data()
 
 
-class Nested(nn.Module):
-    """Layers at several depths, and a parameter of the model's own."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale = nn.Parameter(torch.tensor([1.3, 0.7, 1.1, 0.9]))
-        self.body = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 5), nn.Tanh())
-        self.head = nn.Linear(5, 3)
-
-    def forward(self, h: Tensor) -> Tensor:
-        logits: Tensor = self.head(self.body(h * self.scale))
-        return logits
-
-
-NET = problems.seeded(Nested)
+nested = zoo.parts(
+    lambda own, h: own.head(own.body(h * own.scale)),
+    scale=lambda: nn.Parameter(torch.tensor([1.3, 0.7, 1.1, 0.9])),
+    body=zoo.layers(zoo.linear(4, 5), nn.Tanh, zoo.linear(5, 5), nn.Tanh),
+    head=zoo.linear(5, 3),
+)
+"""Layers at several depths, and a parameter of the model's own."""
+NET = problems.seeded(nested)
 SIZES = {None: {"": 4, "body.0": 25, "body.2": 30, "head": 18}, 1: {"": 4, "body": 55, "head": 18}}
 """The parameters of the layers, by depth."""
 

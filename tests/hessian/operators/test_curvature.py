@@ -24,6 +24,7 @@ from hessian import (
 from tests.cases import refuses
 from tests.hessian import problems
 from tests.nets import Around
+from tests.situations import zoo
 
 CASES = {
     "mlp-relu": (problems.mlp(nn.ReLU), problems.data()),
@@ -140,22 +141,19 @@ def test_a_checkpoint_that_loses_a_gradient_is_told():
 # --- kernels ----------------------------------------------------------------------------------------------------------
 
 
-class Attention(nn.Module):
-    """Queries, keys and values through the fused kernel, which has no second derivative."""
+def attended(own, h):
+    q, k, v = (part.unsqueeze(1) for part in own.project(h).chunk(3, -1))
+    return own.out(scaled_dot_product_attention(q, k, v, is_causal=True).squeeze(1).mean(1))
 
-    def __init__(self):
-        super().__init__()
-        self.project, self.out = nn.Linear(4, 12), nn.Linear(4, 3)
 
-    def forward(self, h):
-        q, k, v = (part.unsqueeze(1) for part in self.project(h).chunk(3, -1))
-        return self.out(scaled_dot_product_attention(q, k, v, is_causal=True).squeeze(1).mean(1))
+attention = zoo.parts(attended, project=zoo.linear(4, 12), out=zoo.linear())
+"""Queries, keys and values through the fused kernel, which has no second derivative."""
 
 
 @pytest.mark.parametrize("training", [True, False])
 def test_fused_kernels_stand_aside(training):
     """Against central differences of the gradient and of the outputs, which need first derivatives only."""
-    module = problems.seeded(Attention).train(training)
+    module = problems.seeded(attention).train(training)
     inputs, targets = problems.data(shape=(5, 4))
     f = MeanLoss(module, cross_entropy, [(inputs, targets)], chunk=8)
     HessianOperator(MeanLoss(module, cross_entropy, [(inputs, targets)], dtype=torch.float32))  # other kernels
@@ -174,7 +172,7 @@ def test_fused_kernels_stand_aside(training):
 
 def test_global_switches_are_put_back():
     before = (torch.backends.mha.get_fastpath_enabled(), torch.backends.mkldnn.enabled)
-    f = MeanLoss(problems.seeded(Attention), cross_entropy, [problems.data(shape=(5, 4))])
+    f = MeanLoss(problems.seeded(attention), cross_entropy, [problems.data(shape=(5, 4))])
     HessianOperator(f).matvec(f.x)
     assert (torch.backends.mha.get_fastpath_enabled(), torch.backends.mkldnn.enabled) == before
     z = torch.zeros(1, 1, 2, 4, requires_grad=True)
@@ -207,10 +205,8 @@ def of(after=lambda z: z, loss=cross_entropy, net=None, **options):
 
 def of_zeros():
     """|x|^(3/2) has a second derivative that is infinite at 0."""
-    module = problems.seeded(lambda: nn.Linear(4, 3))
-    nn.init.zeros_(module.weight)
-    nn.init.zeros_(module.bias)
-    return of(loss=lambda z, t: (z.abs() ** 1.5).mean(), net=module)
+    zeros = zoo.changed(zoo.linear(), lambda module: [nn.init.zeros_(p) for p in module.parameters()])
+    return of(loss=lambda z, t: (z.abs() ** 1.5).mean(), net=problems.seeded(zeros))
 
 
 def with_batches():

@@ -13,6 +13,7 @@ from decomfl_lab.models.registry import MODELS, build_model
 from hessian import GaussNewtonOperator, HessianOperator, MeanLoss, gauss_newton_trace, trace_operator
 from hessian.operators.gauss_newton_trace import why_not_piecewise_affine
 from tests.hessian import problems
+from tests.situations import zoo
 
 INPUTS, TARGETS = problems.data(shape=(1, 6, 6))
 OWN = torch.tensor([1.0, 5.0, 0.0], dtype=torch.float64)
@@ -116,62 +117,30 @@ def test_the_diagonals_of_both_matrices_are_equal(f):
     assert (H - G).abs().max() > 1e-3  # the matrices are not
 
 
-class Twice(nn.Module):
-    """A layer that is used twice, without a tied name."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer, self.out = nn.Linear(4, 4), nn.Linear(4, 3)
-
-    def forward(self, h):
-        return self.out(relu(self.layer(relu(self.layer(h)))))
-
-
-class TiedWeights(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
-        self.b.weight = self.a.weight
-
-    def forward(self, h):
-        return self.b(relu(self.a(h)))[:, :3]
-
-
-class Gate(nn.Module):
-    """A product of two values that depend on one weight."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer, self.out = nn.Linear(4, 4), nn.Linear(4, 3)
-
-    def forward(self, h):
-        h = self.layer(h)
-        return self.out(h * relu(h))
-
-
-class Branching(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(4, 3)
-
-    def forward(self, h):
-        h = self.layer(h)
-        return h if h.sum() > 0 else 2 * h
+twice = zoo.parts(lambda own, h: own.out(relu(own.layer(relu(own.layer(h))))), layer=zoo.linear(4, 4), out=zoo.linear())
+"""A layer that is used twice, without a tied name."""
+tied = zoo.changed(
+    zoo.parts(lambda own, h: own.b(relu(own.a(h)))[:, :3], a=zoo.linear(4, 4), b=zoo.linear(4, 4)),
+    lambda module: setattr(module.b, "weight", module.a.weight),
+)
+gate = zoo.layers(zoo.linear(4, 4), zoo.step(lambda h: h * relu(h)), zoo.linear())
+"""A product of two values that depend on one weight."""
+branching = zoo.layers(zoo.linear(), zoo.step(lambda h: h if h.sum() > 0 else 2 * h))
 
 
 NOT = {
     "gelu": (objective(lambda: problems.mlp(nn.GELU)), "operation 'gelu'"),
     "tanh": (objective(lambda: problems.mlp(nn.Tanh)), "operation 'tanh'"),
     "smooth inside": (objective(lambda: Residual(torch.square), IMAGES), "operation 'pow'"),
-    "twice": (objective(Twice), "'addmm' of two values that both depend on parameter 'layer.weight'"),
-    "tied": (objective(TiedWeights), "'addmm' of two values that both depend on parameter 'a.weight'"),
-    "gate": (objective(Gate), "'mul' of two values that both depend on parameter 'layer.bias'"),
+    "twice": (objective(twice), "'addmm' of two values that both depend on parameter 'layer.weight'"),
+    "tied": (objective(tied), "'addmm' of two values that both depend on parameter 'a.weight'"),
+    "gate": (objective(gate), "'mul' of two values that both depend on parameter '0.bias'"),
     "batch statistics": (
         objective(Residual, IMAGES, normalisation="batch"),
         "operation 'native_batch_norm' with the statistics of the batch",
     ),
     "layer norm": (objective(lambda: nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3))), "operation 'native_layer_norm'"),
-    "branching": (objective(Branching), "a forward pass that cannot be traced"),
+    "branching": (objective(branching), "a forward pass that cannot be traced"),
 }
 
 
