@@ -9,10 +9,9 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import hessian
-from hessian import BlockOperator, ByLayer, MeanLoss, by_layer
+from hessian import ByLayer, MeanLoss, by_layer
 from hessian.kappa.picture import picture_of_layers
 from tests.hessian import problems
-from tests.hessian.spectra import rotated
 from tests.situations import zoo
 
 DATA = problems.data()
@@ -89,16 +88,6 @@ def test_model_loss_and_data_are_tried_once(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(hessian.HessianOperator, "_trial", counted)
     by_layer(NET, cross_entropy, DATA, products=8)
     assert calls == 1
-
-
-def test_a_block_is_the_dense_one_wherever_its_places_are() -> None:
-    H = rotated([float(i) for i in range(20)])
-    block = BlockOperator(H, [slice(1, 4), slice(10, 15)])
-    where = [1, 2, 3, *range(10, 15)]
-    v = torch.linspace(-1, 1, 8, dtype=torch.float64)
-    torch.testing.assert_close(block @ v, H.matrix[where][:, where] @ v)
-    assert block.quad(v) == pytest.approx(float(v @ H.matrix[where][:, where] @ v))
-    assert block.fingerprint() != BlockOperator(H, [slice(0, 8)]).fingerprint() != H.fingerprint()
 
 
 def test_the_table_the_json_and_the_picture_say_what_was_measured(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from hessian import effective_rank, lanczos, spectral_density
+from hessian import effective_rank, spectral_density
 from hessian.kappa.picture import picture
 from tests.hessian.spectra import rotated
 
@@ -65,17 +65,6 @@ def test_kappa_after_every_product_runs_into_its_interval(sign: float) -> None:
     low, high = ax.get_ylim()
     assert low <= min(result.interval) <= max(result.interval) <= high
     assert low * high == 0  # from κ = 0 on
-
-
-def test_lanczos_weights_are_gausss_rule_of_the_start_vector_until_it_is_restarted() -> None:
-    found = lanczos(rotated(VALUES), steps=12, seed=0)
-    weights = found.weights
-    assert weights is not None
-    assert float(weights.sum()) == pytest.approx(1.0)
-    assert float(weights @ found.ritz_values) == pytest.approx(float(found.projected[0, 0]))
-    second = float(found.projected[0, 0] ** 2 + found.projected[0, 1] ** 2)  # ‖Hv‖²
-    assert float(weights @ found.ritz_values**2) == pytest.approx(second)
-    assert lanczos(rotated(VALUES), steps=12, seed=0, max_basis=6).weights is None
 
 
 def test_a_result_draws_itself_to_a_file_in_a_new_folder(tmp_path: Path) -> None:
