@@ -4,18 +4,19 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.ways.spectra import SPECTRA
 from hessian.operators.operator import DenseOperator
 from hessian.operators.probes import probe
 from hessian.spectrum.density import PROBES, spectral_density
-from tests.hessian.spectra import Diagonal, eigenvalues, mlp_hessian, rotated
+from tests.hessian.spectra import Diagonal, rotated
 
 BULK = [20.0, 12.0, -5.0, *np.linspace(-1.0, 2.0, 197)]
 
 
 @pytest.mark.thorough
 def test_within_0_12_of_the_mean_magnitude_after_50_products() -> None:
-    true = eigenvalues().numpy()
-    found = [spectral_density(mlp_hessian(), seed=seed) for seed in range(6)]
+    operator, true = SPECTRA["transformer"]()
+    found = [spectral_density(operator, seed=seed) for seed in range(6)]
     assert {each.products for each in found} == {50}
     assert max(each.wasserstein(true) for each in found) <= 0.08 * np.abs(true).mean()
     assert spectral_density(DenseOperator(torch.zeros(5, 5))).wasserstein(np.zeros(1)) == 0.0
