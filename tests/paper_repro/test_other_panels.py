@@ -21,7 +21,7 @@ from paper_repro.workflow import recordings
 from paper_repro.workflow.part import Made
 from tests.paper_repro.recomputed import others
 from tests.paper_repro.recomputed.axes import bands_of, lines_of, named, wrong_in
-from tests.paper_repro.recomputed.common import rows
+from tests.paper_repro.recomputed.common import having, rows
 from tests.paper_repro.test_panels import made, wrong_curves
 from theory.bounds.sweeps import SMALL_D
 from theory.notation.printed import LORA_PARAMETERS, PARAMETERS, ROUNDS
@@ -378,10 +378,10 @@ def test_the_figure_of_the_edge_shows_its_rows() -> None:
     shown = {ticks[x]: y for points in labelled(shares).values() for x, y in points}
     for text, share in shown.items():
         knob, _, value = text.partition(" = ")
-        own = at_point(runs, {**base, names[knob]: float(value)})
+        own = having(runs, {**base, names[knob]: float(value)})
         assert share == pytest.approx(own.apart.mean()), text
     along = frame.join(pd.DataFrame([others.measured(row) for _, row in frame.iterrows()], index=frame.index))
-    along = at_point(along, {name: at for name, at in base.items() if name != "factor"}).sort_values("round")
+    along = having(along, {name: at for name, at in base.items() if name != "factor"}).sort_values("round")
     for title, column in WAYS.items():
         shown = along.dropna(subset=[column]).assign(
             steps=along["round"] * along.K, shown=along[column].clip(upper=20.0)
@@ -397,10 +397,6 @@ WAYS = {
     "… S: stability used up": "load",
 }
 """The column of each of the lower panels, by its title."""
-
-
-def at_point(frame: pd.DataFrame, values: dict[str, Any]) -> pd.DataFrame:
-    return frame[np.logical_and.reduce([frame[name] == value for name, value in values.items()])]
 
 
 # --- planted: each is drawn, and seen ---------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pandas as pd
 from scipy import optimize, stats
 
 from paper_repro.workflow.claims import limits
-from tests.paper_repro.recomputed.common import ALL, Found, Frames, frames_of, recomputes
+from tests.paper_repro.recomputed.common import ALL, Found, Frames, frames_of, having, recomputes
 from tests.paper_repro.recomputed.lines import FAILS, HOLDS, UNTESTED, binomial
 from theory.notation import printed
 
@@ -79,7 +79,7 @@ def edge_runs(frame: pd.DataFrame) -> pd.DataFrame:
 def usual(runs: pd.DataFrame, but: str = "") -> pd.DataFrame:
     """The runs at Figure 2's point, but for one knob: the largest batch by projection."""
     base = {"estimator": "projection", "batch": runs.batch.max(), "factor": 1.0, "P": 20, "K": 1, "beta": 0.9}
-    return runs[np.logical_and.reduce([runs[name] == value for name, value in base.items() if name != but])]
+    return having(runs, {name: value for name, value in base.items() if name != but})
 
 
 @frames_of("edge")
