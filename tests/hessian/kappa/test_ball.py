@@ -1,6 +1,5 @@
 """Assumption 4 over a ball: what is claimed of a dominating matrix, against one that is built."""
 
-import json
 import math
 from typing import Any
 
@@ -124,16 +123,12 @@ def test_every_statement_has_an_equal_share_of_the_error(dominate: bool, confide
     assert (found.kappa_sufficient or 0.0) == pytest.approx(wanted, rel=1e-6)
 
 
-def test_the_result_repeats_and_is_written_as_json_and_words():
+def test_the_result_repeats_and_its_points_are_in_its_json():
     one, two, other = (ball_probe(at, torch.ones(8).double(), 0.5, seed=seed, points=2) for seed in (3, 3, 4))
     assert [p.distance for p in one.points] == [p.distance for p in two.points] != [p.distance for p in other.points]
     assert one.recommended == two.recommended
-    written = json.loads(json.dumps(one.to_json(), allow_nan=False))
-    assert written["recommended"] == one.recommended
-    assert len(written["points"]) == 3
-    assert written["points"][1]["rank"]["kappa"] == pytest.approx(one.points[1].rank.kappa)
-    assert f"{one.recommended:.4g}" in one.summary()
-    assert "necessary" in one.summary()
+    written = one.to_json()["points"]
+    assert [point["rank"]["kappa"] for point in written] == [point.rank.kappa for point in one.points]
 
 
 def test_a_loss_that_is_concave_everywhere_leaves_kappa_free_and_says_so():

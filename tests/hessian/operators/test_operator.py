@@ -172,7 +172,11 @@ def test_an_effective_rank_tells_its_products(settings: dict[str, Any]) -> None:
     assert found.products == sum(each.calls for each in operators)
     assert found.products <= settings.get("max_products", found.products)
     assert found.quadratic_forms == sum(each.forms for each in operators)
-    assert (seen[-1].products, found.history[-1][0]) == (found.products, found.products)
+    told = [each.products for each in seen]
+    assert told == [each[0] for each in found.history]
+    assert "trace_operator" in settings or told == [*range(1, found.products + 1)]  # a step and a form at once, there
+    assert found.history[-1][1:] == (found.lambda_max, found.kappa, *found.interval)
+    assert (seen[-1].kappa, seen[-1].low, seen[-1].high) == (found.kappa, *found.interval)
 
 
 @pytest.mark.parametrize(("another", "products"), [(False, 1 + 1 + 3), (True, 1 + 1 + 1 + 3)])
