@@ -40,17 +40,11 @@ def test_the_eigenvalues_stand_where_they_are_and_the_curve_counts_all_of_them()
     assert set(heights) == {1.0}
     assert mass(ax) == pytest.approx(200, rel=0.02)
     assert lines_of(ax)["_norm"][0] == [result.norm] * 2
+    of_density = picture(result, spectral_density(rotated(VALUES))).axes[0]
+    assert mass(of_density) == pytest.approx(200, rel=0.02)
+    assert "range of the probes" in of_density.get_legend_handles_labels()[1]
     for part in (str(result), f"‖H‖₂ = {result.norm:.4g}", "dense, d = 200", "Model: made up."):
         assert part in words(figure)
-
-
-def test_the_curve_of_a_density_is_the_mean_of_its_probes_with_their_range() -> None:
-    operator = rotated(VALUES)
-    result = effective_rank(operator, seed=0)
-    density = spectral_density(operator)
-    ax = picture(result, density).axes[0]
-    assert mass(ax) == pytest.approx(200, rel=0.02)
-    assert "range of the probes" in ax.get_legend_handles_labels()[1]
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])

@@ -10,17 +10,9 @@ from torch import nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
+import hessian
 from decomfl_lab.errors import InputError
-from hessian import (
-    FisherOperator,
-    GaussNewtonOperator,
-    HessianOperator,
-    MeanLoss,
-    SmoothedOperator,
-    curvature,
-    diagonal,
-    trace,
-)
+from hessian import FisherOperator, GaussNewtonOperator, HessianOperator, MeanLoss, SmoothedOperator
 from tests.cases import refuses
 from tests.hessian import problems
 from tests.nets import Around
@@ -47,7 +39,7 @@ def test_an_operator_is_its_dense_matrix_however_it_is_asked(case, kind, setting
     """
     module, (inputs, targets) = CASES[case]
     f = MeanLoss(module, cross_entropy, [(inputs, targets)], chunk=5, **settings)
-    operator = curvature(f, operator=kind)
+    operator = hessian.curvature(f, operator=kind)
     own = 0.0 if kind == "fisher" else settings.get("weight_decay", 0.0)
     wide = MeanLoss(module, cross_entropy, [(inputs, targets)], parameters=settings.get("parameters"))
     dense = problems.DENSE[kind](wide, module, inputs, targets).detach() + own * torch.eye(f.d, dtype=torch.float64)
@@ -62,7 +54,7 @@ def test_an_operator_is_its_dense_matrix_however_it_is_asked(case, kind, setting
     found = eigsh(operator.to_scipy(), k=3, which="LA", return_eigenvectors=False)
     assert found.dtype == (np.float32 if f.dtype == torch.float32 else np.float64)
     assert sorted(found) == pytest.approx(torch.linalg.eigvalsh(dense)[-3:].tolist(), rel=1e-4)
-    of_diagonal, whole = diagonal(operator, products=f.d), trace(operator, products=1000)
+    of_diagonal, whole = hessian.diagonal(operator, products=f.d), hessian.trace(operator, products=1000)
     assert (of_diagonal.samples, of_diagonal.products, of_diagonal.error) == (0, f.d, 0.0)
     torch.testing.assert_close(of_diagonal.values, dense.diagonal().to(f.dtype))
     assert tuple(of_diagonal.named) == f.names

@@ -10,16 +10,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import hessian
-from hessian import (
-    BlockOperator,
-    DenseOperator,
-    EffectiveRankProgress,
-    MeanLoss,
-    Operator,
-    WhitenedOperator,
-    effective_rank,
-    forward_only,
-)
+from hessian import BlockOperator, DenseOperator, MeanLoss, Operator, effective_rank
 from hessian.kappa.function_values import mu_ladder
 from tests.cases import refuses
 from tests.hessian import problems
@@ -52,7 +43,7 @@ COMBINED: dict[str, tuple[Operator, Tensor]] = {
     "dense + 0.1": (0.1 + A.T, A.matrix + 0.1 * I),
     "2 × (dense + -3)": ((A - 3) / 0.5, 2 * A.matrix - 6 * I),
     "-1 × dense + 1": (1 - A, I - A.matrix),
-    "whitened dense": (WhitenedOperator(A, SCALE), SCALE[:, None] * A.matrix * SCALE),
+    "whitened dense": (hessian.WhitenedOperator(A, SCALE), SCALE[:, None] * A.matrix * SCALE),
     "dense": (BlockOperator(A, [slice(1, 4), slice(10, 15)]), A.matrix[PLACES][:, PLACES]),
 }
 
@@ -167,7 +158,7 @@ STEPS: list[dict[str, Any]] = [{"steps": 17}, {"steps": 17, "max_basis": 5}, {"s
 @pytest.mark.parametrize("settings", WAYS)
 def test_an_effective_rank_tells_its_products(settings: dict[str, Any]) -> None:
     operators, arguments = asked(settings)
-    seen: list[EffectiveRankProgress] = []
+    seen: list[hessian.EffectiveRankProgress] = []
     found = effective_rank(**arguments, seed=3, on_progress=seen.append)
     assert found.products == sum(each.calls for each in operators)
     assert found.products <= settings.get("max_products", found.products)
@@ -183,7 +174,7 @@ def test_an_effective_rank_tells_its_products(settings: dict[str, Any]) -> None:
 def test_of_a_multiple_of_the_identity_the_products_are_foretold_to_the_last(another: bool, products: int) -> None:
     """A scout, a step (and the form of its vector by another operator), and three probes without any variance."""
     operator, twin = Watched(rotated([2.0] * 50)), Watched(rotated([2.0] * 50))
-    seen: list[EffectiveRankProgress] = []
+    seen: list[hessian.EffectiveRankProgress] = []
     effective_rank(operator, trace_operator=twin if another else None, on_progress=seen.append)
     assert operator.calls + twin.calls == products
     assert {each.needed for each in seen[1:]} == {products}
@@ -201,4 +192,4 @@ def test_values_of_the_loss_are_those_that_are_told(count: int) -> None:
     x = torch.linspace(-1, 1, 5, dtype=torch.float64)
     assert mu_ladder(f, x, seed=0, probes=count).evaluations == values
     values = 0
-    assert forward_only(f, x, seed=0, probes=10 * count).evaluations == values
+    assert hessian.forward_only(f, x, seed=0, probes=10 * count).evaluations == values
