@@ -17,7 +17,7 @@ from hessian.kappa.picture import picture
 from tests.cases import calls, refuses, rows_of
 from tests.hessian import problems
 from tests.hessian.operators.test_gauss_newton_trace import mixed
-from tests.hessian.operators.test_smoothing import Quadratic
+from tests.hessian.operators.test_smoothing import quadratic
 from tests.hessian.spectra import Broken, rotated
 
 THREE = rotated([1.0, 2.0, 3.0])
@@ -36,7 +36,7 @@ def forward(**change: Any) -> object:
 
 
 def smoothed(**change: Any) -> object:
-    return hessian.SmoothedOperator(Quadratic(THREE.matrix), **{"x": torch.ones(3).double(), "mu": 1e-3, **change})
+    return hessian.SmoothedOperator(quadratic(THREE.matrix), **{"x": torch.ones(3).double(), "mu": 1e-3, **change})
 
 
 def of_three(function: Callable[..., Any]) -> Callable[..., Any]:

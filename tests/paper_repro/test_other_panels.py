@@ -34,9 +34,8 @@ AVERAGE = "mean over rounds of E‖∇f‖²"
 @cache
 def drawn(part: str) -> tuple[Made, pd.DataFrame]:
     """What is made of a part at its largest scale, and its rows."""
-    kept = recordings.largest(part)
-    assert kept is not None
-    return made(part, kept.scale, mixed=part in MIXED), rows(part, kept.scale)
+    scale = recordings.largest(part).scale  # type: ignore[union-attr]
+    return made(part, scale, mixed=part in MIXED), rows(part, scale)
 
 
 def labelled(ax: Axes) -> dict[str, np.ndarray]:
@@ -446,12 +445,11 @@ def test_what_is_drawn_otherwise_is_noticed(
     stem: str, places: list[str], planted: Callable[[Any], Any], told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     part = stem.partition("-")[0]
-    kept = recordings.largest(part)
-    assert kept is not None
+    scale = recordings.largest(part).scale  # type: ignore[union-attr]
     for place in places:
         module, _, name = place.rpartition(".")
         monkeypatch.setattr(place, planted(getattr(import_module(module), name)))
-    figure, frame = made(part, kept.scale, mixed=part in MIXED).figures[stem](), rows(part, kept.scale)
+    figure, frame = made(part, scale, mixed=part in MIXED).figures[stem](), rows(part, scale)
     readers = {"hessian": wrong_spectra, "theory": wrong_bounds}
     found = readers[part](figure, frame) if part in readers else wrong_curves(figure, part)
     assert re.search(told, "\n".join(found))

@@ -18,7 +18,7 @@ from hessian.operators.options import OPERATORS
 from hessian.trained_models import from_run, scale_of
 from tests.cases import refused, refuses, rows_of
 from tests.hessian.commands.test_kappa import run
-from tests.hessian.operators.test_smoothing import Quadratic
+from tests.hessian.operators.test_smoothing import quadratic
 from tests.hessian.problems import columns, data, mlp
 from tests.hessian.spectra import rotated
 
@@ -58,7 +58,7 @@ def test_the_gauss_newton_trace_of_a_relu_net_is_the_hessians_when_both_are_whit
 
 
 def test_values_of_the_loss_alone_see_the_whitened_trace() -> None:
-    at = hessian.WhitenedObjective(Quadratic(H.matrix), torch.ones(60, dtype=torch.float64), S)
+    at = hessian.WhitenedObjective(quadratic(H.matrix), torch.ones(60, dtype=torch.float64), S)
     values = hessian.forward_only(at, at.y, seed=0, probes=400)
     assert abs(values.trace.value - exact(H.matrix, S)[0]) < 4 * values.trace.stderr
     smoothed = hessian.SmoothedOperator(at, at.y, 1e-2)

@@ -21,6 +21,7 @@ from paper_repro.workflow.health import complaint, decided_by_health, ill_words
 from paper_repro.workflow.recordings import Rows
 from tests.cases import rows_of
 from tests.paper_repro.parts import test_parts
+from tests.paper_repro.recomputed.common import having, rows
 
 FRESH_ADAM = pd.read_csv(Path(__file__).parent / "data" / "fresh-adam.csv")
 """Every fifth evaluation of a recorded run on Fashion-MNIST whose clients began each round with a new Adam."""
@@ -110,8 +111,8 @@ def test_an_end_above_the_least_is_found_whatever_its_length(noise: float, end: 
 
 
 def test_the_norm_shows_a_fresh_adam_long_before_its_loss_rises_and_none_that_is_kept() -> None:
-    rows = recordings.load("fig3", "full").rows  # type: ignore[union-attr]
-    by_run = rows[rows.series.isin(["FedAvg", "FedCom 8 bit", "FedAvg+Top-k 10 %"])].groupby(["series", "seed"])
+    own = rows("fig3", "full")
+    by_run = own[own.series.isin(["FedAvg", "FedCom 8 bit", "FedAvg+Top-k 10 %"])].groupby(["series", "seed"])
     kept = {run: own.sort_values("round") for run, own in by_run}
     assert len(kept) == 9
     for n in range(10, 39):  # up to round 371; from some 400 on the norm grows less, until it is ten times the first
@@ -179,9 +180,7 @@ def test_a_claim_about_training_runs_says_what_it_rests_on_or_why_on_nothing(
 
 @pytest.mark.parametrize("scale", ["default", "full"])
 def test_the_training_whose_spectra_are_recorded_lowers_its_loss(scale: str) -> None:
-    kept = recordings.load("hessian", scale)
-    assert kept is not None
-    losses = kept.rows[(kept.rows["kind"] == "estimate") & (kept.rows["name"] == "loss")].set_index("step").value
+    losses = having(rows("hessian", scale), {"kind": "estimate", "name": "loss"}).set_index("step").value
     assert losses[losses.index.max()] < 0.8 * losses[losses.index.min()]
 
 
