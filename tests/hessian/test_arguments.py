@@ -39,12 +39,10 @@ def smoothed(**change: Any) -> object:
     return hessian.SmoothedOperator(quadratic(THREE.matrix), **{"x": torch.ones(3).double(), "mu": 1e-3, **change})
 
 
-def of_three(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of the operator THREE, under its own name."""
-    return wraps(function)(partial(function, THREE))
-
-
-OF_THREE = map(of_three, (effective_rank, spectral_density, hessian.top_eigenvalues, lanczos))
+# Functions of the operator THREE, each under its own name.
+OF_THREE = [
+    wraps(of)(partial(of, THREE)) for of in (effective_rank, spectral_density, hessian.top_eigenvalues, lanczos)
+]
 
 
 @refuses(

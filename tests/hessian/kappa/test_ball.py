@@ -28,16 +28,12 @@ def positive_part(matrix: Tensor) -> Tensor:
     return vectors @ torch.diag(values.clamp(min=0)) @ vectors.T
 
 
-def dominating(matrices: list[Tensor]) -> Tensor:
-    """D = (H_0)₊ + Σ (H_j − H_0)₊."""
-    return positive_part(matrices[0]) + sum(positive_part(h - matrices[0]) for h in matrices[1:])
-
-
 def test_the_recommended_kappa_is_that_of_a_matrix_that_dominates_at_all_points():
     points = [torch.zeros(10).double(), torch.full((10,), 0.4).double(), torch.linspace(-1, 1, 10).double()]
     found = along_training(at, points, seed=0, dominate=True, rtol=1e-9, max_products=80)
     matrices = [moving(x) for x in points]
-    D = dominating(matrices)
+    # D = (H_0)₊ + Σ (H_j − H_0)₊
+    D = positive_part(matrices[0]) + sum(positive_part(h - matrices[0]) for h in matrices[1:])
     assert all(torch.linalg.eigvalsh(D - h).min() > -1e-12 for h in matrices)
     top = max(float(torch.linalg.eigvalsh(h).max()) for h in matrices)
     assert found.lambda_max == pytest.approx(top)

@@ -1,7 +1,6 @@
 """Moments of second differences against closed forms, brackets against kappa, and the choice of mu."""
 
 import math
-from functools import cache
 
 import numpy as np
 import pytest
@@ -43,18 +42,12 @@ def forms(eigenvalues: torch.Tensor, n: int, distribution: Distribution, seed: i
     return np.array([float(eigenvalues @ direction**2) for direction in z])
 
 
-@cache
-def groups(distribution: Distribution) -> np.ndarray:
-    """40 times 500 samples for ``spectrum(20)``."""
-    return np.stack([forms(spectrum(20), 500, distribution, seed) for seed in range(40)])
-
-
 # Power sums ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 def test_second_and_third_cumulants_are_the_power_sums_within_their_sampling_error(distribution):
-    sampled = cumulants(groups(distribution))
+    sampled = cumulants(np.stack([forms(spectrum(20), 500, distribution, seed) for seed in range(40)]))
     found = power_sums(sampled, distribution, 20)
     for k, (estimates, truth) in enumerate(zip(found, sums_of(spectrum(20)), strict=True)):
         stderr = estimates.std(ddof=1) / math.sqrt(len(estimates))

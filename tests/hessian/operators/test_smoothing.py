@@ -12,6 +12,7 @@ from hessian import HessianOperator, MeanLoss, SmoothedOperator
 from hessian.kappa.function_values import second_differences
 from hessian.operators.probes import probe_at
 from tests.hessian import problems
+from tests.hessian.spectra import rotated
 
 
 class Known:
@@ -57,15 +58,10 @@ class Hinges:
         return self.a.T @ (weights[:, None] * self.a)
 
 
-def symmetric(d: int) -> Tensor:
-    matrix = torch.randn(d, d, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    return matrix + matrix.T
-
-
 @pytest.mark.parametrize("mu", [1e-3, 1.0, 50.0])
 @pytest.mark.parametrize("samples", [1, 4])
 def test_on_a_quadratic_it_is_the_hessian_for_every_mu(mu, samples):
-    matrix, x = symmetric(7), torch.linspace(-1, 1, 7, dtype=torch.float64)
+    matrix, x = rotated([-3.0, -1.0, -0.5, 0.2, 1.0, 2.0, 4.0]).matrix, torch.linspace(-1, 1, 7, dtype=torch.float64)
     operator = SmoothedOperator(quadratic(matrix), x, mu, samples=samples)
     assert (problems.columns(operator) - matrix).abs().max() < 1e-10
     v = torch.arange(7, dtype=torch.float64)

@@ -33,11 +33,6 @@ def exact(matrix: Tensor, s: Tensor) -> tuple[float, float]:
     return float(values.sum()), float(values.sum() / values.abs().max())
 
 
-def net() -> MeanLoss:
-    """The loss of a ReLU net of 83 parameters, float64."""
-    return MeanLoss(mlp(), torch.nn.functional.cross_entropy, data())
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_the_interval_holds_the_effective_rank_of_the_dense_whitened_matrix(seed: int) -> None:
     found = hessian.effective_rank(H, whiten=S, rtol=0.02, confidence=0.999, seed=seed)
@@ -47,7 +42,7 @@ def test_the_interval_holds_the_effective_rank_of_the_dense_whitened_matrix(seed
 
 
 def test_the_gauss_newton_trace_of_a_relu_net_is_the_hessians_when_both_are_whitened() -> None:
-    plain = hessian.HessianOperator(net())
+    plain = hessian.HessianOperator(MeanLoss(mlp(), torch.nn.functional.cross_entropy, data()))
     s = torch.linspace(0.1, 3.0, plain.d, dtype=torch.float64)
     trace, kappa = exact(columns(plain), s)
     twin = hessian.trace_operator(plain)
