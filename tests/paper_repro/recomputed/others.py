@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from scipy import optimize, stats
 
+from decomfl_lab.methods.memory import ROLES
 from paper_repro.workflow.claims import limits
 from tests.paper_repro.recomputed.common import ALL, Found, Frames, frames_of, having, recomputes
 from tests.paper_repro.recomputed.lines import FAILS, HOLDS, UNTESTED, binomial
@@ -259,22 +260,11 @@ def _(frame: pd.DataFrame) -> Frames:
 
 # --- memory and spectra -----------------------------------------------------------------------------------------------
 
-ROLES = {
-    "server": "DeComFL server without a model",
-    "server-model": "DeComFL server that keeps the model",
-    "client-lean-k1": "lean DeComFL client, K = 1: x and a layer",
-    "client-lean-grid": "lean DeComFL client, K > 1, on a grid: x and a layer",
-    "client": "DeComFL client, K > 1: x, the point and a snapshot",
-    "client-k1": "DeComFL client, K = 1: x and the point x + μz",
-    "client-momentum": "the same with momentum: state and its snapshot too",
-    "fedzo": "FedZO client: the model sent, its copy, then the point or the update",
-}
-
 
 @frames_of("memory")
 def _(frame: pd.DataFrame) -> Frames:
     own = frame[frame.d == frame.d.max()]
-    return {"": own.assign(models=own.peak_bytes / (4 * own.d), what=own.role.map(ROLES))}
+    return {"": own.assign(models=own.peak_bytes / (4 * own.d), what=[ROLES[role].what for role in own.role])}
 
 
 READINGS = ("signed", "positive", "absolute", "gauss-newton")
