@@ -1,5 +1,6 @@
 """The edge of stability: the rule with planted runs, every verdict made to come out either way, the part end to end."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -54,7 +55,7 @@ def test_the_part_is_made_of_runs(tmp_path: Path) -> None:
     stayed = frame[frame["factor"] == 1.0]
     assert (stayed["trace"] > 0).all()
     assert stayed[stayed["K"] == 1]["round"].tolist() == [0, 2, 4]
-    part = edge.make(frame, facts, options("smoke", scale=SCALES["smoke"].but(edge=TINY)))
+    part = edge.make(frame, facts, replace(options("smoke"), scale=SCALES["smoke"].but(edge=TINY)))
     verdicts = {claim.id: claim.verdict for claim in part.claims}
     assert verdicts.pop("edge.covered") == "holds"  # one run is enough for it
     assert set(verdicts.values()) == {"not tested at this scale"}
