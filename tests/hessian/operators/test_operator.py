@@ -152,6 +152,7 @@ WAYS = [
     pytest.param({"trace_operator": True, "rtol": 0.3, "whiten": torch.linspace(0.5, 2, 60)}, id="both whitened"),
 ]
 STEPS: list[dict[str, Any]] = [{"steps": 17}, {"steps": 17, "max_basis": 5}, {"steps": 90}, {"steps": 50, "tol": 1e-6}]
+"""Ways to have Lanczos vectors, each of which ``tests.restarts`` stops at every event of its disk."""
 
 
 @pytest.mark.parametrize("settings", WAYS)
