@@ -11,28 +11,13 @@ from scipy import sparse
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
-from hessian import (
-    DataParallelOperator,
-    DenseOperator,
-    KappaEvery,
-    SmoothedOperator,
-    as_operator,
-    ball_probe,
-    ball_radius,
-    by_layer,
-    diagonal,
-    effective_rank,
-    forward_only,
-    lanczos,
-    spectral_density,
-    split_sample,
-    top_eigenvalues,
-)
+import hessian
+from hessian import DenseOperator, KappaEvery, effective_rank, forward_only, lanczos, spectral_density, split_sample
 from hessian.kappa.picture import picture
 from tests.cases import calls, refuses, rows_of
 from tests.hessian import problems
 from tests.hessian.operators.test_gauss_newton_trace import mixed
-from tests.hessian.operators.test_smoothing import Quadratic
+from tests.hessian.operators.test_smoothing import quadratic
 from tests.hessian.spectra import Broken, rotated
 
 THREE = rotated([1.0, 2.0, 3.0])
@@ -40,7 +25,7 @@ WIDE = rotated(list(np.linspace(0.0, 2.0, 200)))
 
 
 def ball(**change: Any) -> object:
-    return ball_probe(lambda _: THREE, **{"x": torch.ones(3).double(), "radius": 1.0, "seed": 0, **change})
+    return hessian.ball_probe(lambda _: THREE, **{"x": torch.ones(3).double(), "radius": 1.0, "seed": 0, **change})
 
 
 def forward(**change: Any) -> object:
@@ -51,15 +36,13 @@ def forward(**change: Any) -> object:
 
 
 def smoothed(**change: Any) -> object:
-    return SmoothedOperator(Quadratic(THREE.matrix), **{"x": torch.ones(3).double(), "mu": 1e-3, **change})
+    return hessian.SmoothedOperator(quadratic(THREE.matrix), **{"x": torch.ones(3).double(), "mu": 1e-3, **change})
 
 
-def of_three(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function of the operator THREE, under its own name."""
-    return wraps(function)(partial(function, THREE))
-
-
-OF_THREE = map(of_three, (effective_rank, spectral_density, top_eigenvalues, lanczos))
+# Functions of the operator THREE, each under its own name.
+OF_THREE = [
+    wraps(of)(partial(of, THREE)) for of in (effective_rank, spectral_density, hessian.top_eigenvalues, lanczos)
+]
 
 
 @refuses(
@@ -82,30 +65,30 @@ OF_THREE = map(of_three, (effective_rank, spectral_density, top_eigenvalues, lan
     ),
     (lambda: forward_only(lambda x: math.nan, torch.ones(4), seed=0), "loss f must be finite at every point"),
     (lambda: forward_only(lambda x: math.inf, torch.ones(4), seed=0), "loss f must be finite at every point"),
-    (lambda: ball_radius(0.0, 5, 1.0), "eta must be a finite number above 0, got 0.0"),
-    (lambda: ball_radius(1e-3, 0, 1.0), "d must be an integer of at least 1, got 0"),
-    (lambda: ball_radius(1e-3, 5, math.nan), "G must be a finite number above 0, got nan"),
+    (lambda: hessian.ball_radius(0.0, 5, 1.0), "eta must be a finite number above 0, got 0.0"),
+    (lambda: hessian.ball_radius(1e-3, 0, 1.0), "d must be an integer of at least 1, got 0"),
+    (lambda: hessian.ball_radius(1e-3, 5, math.nan), "G must be a finite number above 0, got nan"),
     (
-        lambda: by_layer(rotated([1.0, 2.0])),
+        lambda: hessian.by_layer(rotated([1.0, 2.0])),
         "model must be a module, or an operator of a module's parameters, got dense",
     ),
     (
-        lambda: by_layer(problems.mlp(), cross_entropy, problems.data(), depth=0),
+        lambda: hessian.by_layer(problems.mlp(), cross_entropy, problems.data(), depth=0),
         "depth must be an integer of at least 1, got 0",
     ),
     (
-        lambda: diagonal(sparse.eye_array(9)).named,
+        lambda: hessian.diagonal(sparse.eye_array(9)).named,
         "the dia_array must be a matrix of a module's parameters to have their names",
     ),
-    (lambda: diagonal(WIDE, products=3), "products must be an integer of at least 4, got 3"),
-    (lambda: DataParallelOperator(THREE, weight=1), "torch.distributed must be initialised"),
+    (lambda: hessian.diagonal(WIDE, products=3), "products must be an integer of at least 4, got 3"),
+    (lambda: hessian.DataParallelOperator(THREE, weight=1), "torch.distributed must be initialised"),
     (lambda: mixed(lambda z, y: mse_loss(z.cumsum(0), y)), "mean of losses of single examples"),
     (
         lambda: mixed(lambda z, y: mse_loss(z, y.reshape(-1)), nn.Flatten(0)),
         r"outputs must have the 6 examples in their first dimension, got \(12,\)",
     ),
-    (lambda: as_operator(WIDE, d=200), "d and dtype must stay unset with"),
-    (lambda: as_operator(WIDE.matrix.numpy(), dtype=torch.float64), "d and dtype must stay unset with"),
+    (lambda: hessian.as_operator(WIDE, d=200), "d and dtype must stay unset with"),
+    (lambda: hessian.as_operator(WIDE.matrix.numpy(), dtype=torch.float64), "d and dtype must stay unset with"),
     (lambda: smoothed(x=torch.ones(3, 3)), "x must be a vector of float32 or float64"),
     (lambda: smoothed(x=torch.ones(3).half()), "x must be a vector of float32 or float64"),
 )

@@ -49,10 +49,7 @@ def test_a_beginning_has_the_rows_of_the_whole_run_and_is_not_called_finished(tm
     assert set(short.planned) == {8}
     numbers = ["test_accuracy", "test_loss", "train_loss", "wire_bytes"]
     pd.testing.assert_frame_equal(short[numbers], long[long["round"] <= 2][numbers], check_exact=True)
-
-
-def test_a_run_is_begun_up_to_its_second_evaluation_at_least() -> None:
-    assert job(rounds=100, eval_every=20).beginning(0.25).config.rounds == 40
+    assert job(rounds=100, eval_every=20).beginning(0.25).config.rounds == 40  # its second evaluation
     assert job(rounds=3, eval_every=2).beginning(0.25) == job(rounds=3, eval_every=2)
 
 

@@ -21,7 +21,7 @@ from paper_repro.workflow import recordings
 from paper_repro.workflow.part import Made
 from tests.paper_repro.recomputed import others
 from tests.paper_repro.recomputed.axes import bands_of, lines_of, named, wrong_in
-from tests.paper_repro.recomputed.common import rows
+from tests.paper_repro.recomputed.common import having, rows
 from tests.paper_repro.test_panels import made, wrong_curves
 from theory.bounds.sweeps import SMALL_D
 from theory.notation.printed import LORA_PARAMETERS, PARAMETERS, ROUNDS
@@ -34,9 +34,8 @@ AVERAGE = "mean over rounds of E‖∇f‖²"
 @cache
 def drawn(part: str) -> tuple[Made, pd.DataFrame]:
     """What is made of a part at its largest scale, and its rows."""
-    kept = recordings.largest(part)
-    assert kept is not None
-    return made(part, kept.scale, mixed=part in MIXED), rows(part, kept.scale)
+    scale = recordings.largest(part).scale  # type: ignore[union-attr]
+    return made(part, scale, mixed=part in MIXED), rows(part, scale)
 
 
 def labelled(ax: Axes) -> dict[str, np.ndarray]:
@@ -378,10 +377,10 @@ def test_the_figure_of_the_edge_shows_its_rows() -> None:
     shown = {ticks[x]: y for points in labelled(shares).values() for x, y in points}
     for text, share in shown.items():
         knob, _, value = text.partition(" = ")
-        own = at_point(runs, {**base, names[knob]: float(value)})
+        own = having(runs, {**base, names[knob]: float(value)})
         assert share == pytest.approx(own.apart.mean()), text
     along = frame.join(pd.DataFrame([others.measured(row) for _, row in frame.iterrows()], index=frame.index))
-    along = at_point(along, {name: at for name, at in base.items() if name != "factor"}).sort_values("round")
+    along = having(along, {name: at for name, at in base.items() if name != "factor"}).sort_values("round")
     for title, column in WAYS.items():
         shown = along.dropna(subset=[column]).assign(
             steps=along["round"] * along.K, shown=along[column].clip(upper=20.0)
@@ -397,10 +396,6 @@ WAYS = {
     "… S: stability used up": "load",
 }
 """The column of each of the lower panels, by its title."""
-
-
-def at_point(frame: pd.DataFrame, values: dict[str, Any]) -> pd.DataFrame:
-    return frame[np.logical_and.reduce([frame[name] == value for name, value in values.items()])]
 
 
 # --- planted: each is drawn, and seen ---------------------------------------------------------------------------------
@@ -450,12 +445,11 @@ def test_what_is_drawn_otherwise_is_noticed(
     stem: str, places: list[str], planted: Callable[[Any], Any], told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     part = stem.partition("-")[0]
-    kept = recordings.largest(part)
-    assert kept is not None
+    scale = recordings.largest(part).scale  # type: ignore[union-attr]
     for place in places:
         module, _, name = place.rpartition(".")
         monkeypatch.setattr(place, planted(getattr(import_module(module), name)))
-    figure, frame = made(part, kept.scale, mixed=part in MIXED).figures[stem](), rows(part, kept.scale)
+    figure, frame = made(part, scale, mixed=part in MIXED).figures[stem](), rows(part, scale)
     readers = {"hessian": wrong_spectra, "theory": wrong_bounds}
     found = readers[part](figure, frame) if part in readers else wrong_curves(figure, part)
     assert re.search(told, "\n".join(found))

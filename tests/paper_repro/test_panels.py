@@ -18,10 +18,8 @@ from paper_repro.workflow.scales import SCALES
 from tests.paper_repro.recomputed import images
 from tests.paper_repro.recomputed.axes import COLUMNS, named, wrong_in
 from tests.paper_repro.recomputed.common import kept, lines, rows
+from tests.paper_repro.workflow.test_reference import LOGS
 
-LOGS = pytest.mark.skipif(
-    not os.environ.get("DECOMFL_REFERENCE"), reason="needs the authors' curves (DECOMFL_REFERENCE)"
-)
 PANELS_2 = {"local updates K (P = 20)": "local-updates", "perturbations P (K = 4)": "perturbations"}
 
 

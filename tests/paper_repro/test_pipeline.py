@@ -21,17 +21,6 @@ from tests.cases import rows_of
 from tests.paper_repro.parts.test_parts import options
 
 
-@pytest.fixture
-def two_short_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The live runs are the first three rounds of two runs."""
-    jobs = projection.jobs
-    monkeypatch.setattr(projection, "jobs", lambda options: jobs(options)[:2])
-    monkeypatch.setattr(live_runs, "beginning", lambda work: Job.beginning(work, 0.1))
-
-
-COMMAND = ["paper", "--only", "projection", "--jobs", "1", "--out"]
-
-
 def test_the_page_names_every_device_and_version_that_ran_what_it_shows(tmp_path: Path) -> None:
     assert main(["paper", "--from-recorded", "--only", "table1", "--out", str(tmp_path)]) == 0
     _, _, last = (tmp_path / "report.html").read_text().rpartition("This page")
@@ -47,10 +36,13 @@ def test_a_report_of_something_else_is_not_replaced(tmp_path: Path, capsys: pyte
     assert (tmp_path / "report.html").read_text() == "<title>pytest</title>"
 
 
-@pytest.mark.usefixtures("two_short_runs")
 def test_the_page_is_whole_before_the_first_run_and_then_says_what_was_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    # The live runs are the first three rounds of two runs.
+    jobs = projection.jobs
+    monkeypatch.setattr(projection, "jobs", lambda options: jobs(options)[:2])
+    monkeypatch.setattr(live_runs, "beginning", lambda work: Job.beginning(work, 0.1))
     before: list[str] = []
     run_all = pipeline.run_all
 
@@ -59,7 +51,7 @@ def test_the_page_is_whole_before_the_first_run_and_then_says_what_was_checked(
         return run_all(*given, **named)
 
     monkeypatch.setattr(pipeline, "run_all", spied)
-    assert main([*COMMAND, str(tmp_path)]) == 0
+    assert main(["paper", "--only", "projection", "--jobs", "1", "--out", str(tmp_path)]) == 0
     after = (tmp_path / "report.html").read_text()
     assert before[0].count("<svg") > 5
     assert before[0].endswith("</html>")  # so that is what an interrupted command leaves

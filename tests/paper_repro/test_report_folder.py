@@ -21,7 +21,9 @@ OPTIONS = Options(scale=SCALES["smoke"], readings=("as-plotted",), count="wire")
 
 
 @pytest.fixture(autouse=True)
-def _quick_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+def _quick_pictures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for folder in ("figures", "tables"):
+        (tmp_path / folder).mkdir()
     monkeypatch.setattr(
         report_folder, "rendered", lambda figure, kind, metadata: f"a picture of {id(figure)} as {kind}".encode()
     )
@@ -42,8 +44,6 @@ def maker(calls: list[int]) -> Callable[[], Made]:
 
 
 def test_the_page_is_the_same_without_drawing_again(tmp_path: Path) -> None:
-    for folder in ("figures", "tables"):
-        (tmp_path / folder).mkdir()
     calls: list[int] = []
     first, again = (drawn(tmp_path, "part", "key", maker(calls)) for _ in range(2))
     assert len(calls) == 1
@@ -59,8 +59,6 @@ def test_the_page_is_the_same_without_drawing_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["figures/f.png", "figures/f.pdf", "tables/t.csv", "drawn/part.json"])
 @pytest.mark.parametrize("damage", ["changed", "deleted"])
 def test_what_is_damaged_or_deleted_is_drawn_again(name: str, damage: str, tmp_path: Path) -> None:
-    for folder in ("figures", "tables"):
-        (tmp_path / folder).mkdir()
     calls: list[int] = []
     drawn(tmp_path, "part", "key", maker(calls))
     whole = (tmp_path / name).read_bytes()

@@ -20,8 +20,10 @@ from decomfl_lab.errors import InputError
 from tests.cases import refused, refuses, rows_of
 
 
-def test_each_client_has_a_certificate_with_its_name_that_the_authority_signed(tmp_path):
-    make_certificates(tmp_path, 3)
+def test_each_client_has_a_certificate_of_its_name_that_the_authority_signed_and_a_key_for_its_owner_alone(tmp_path):
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in make_certificates(tmp_path, 3)}
+    assert len(modes) == 10
+    assert {mode for name, mode in modes.items() if name.endswith(".key")} == {0o600}
     for name in ("server", *map(client_name, range(3))):
         own = read_identity(tmp_path, name)
         certificate = x509.load_pem_x509_certificate(own.certificate)
@@ -67,13 +69,6 @@ def test_files_that_do_not_belong_together_are_refused_by_name(sources, tmp_path
     for file, source in sources.items():
         (tmp_path / file).write_bytes((tmp_path / source).read_bytes())
     read_identity(tmp_path, "client-0")
-
-
-def test_keys_are_for_their_owner_alone(tmp_path):
-    made = make_certificates(tmp_path, 2)
-    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in made}
-    assert len(modes) == 8
-    assert {mode for name, mode in modes.items() if name.endswith(".key")} == {0o600}
 
 
 def test_nothing_is_overwritten_and_what_is_missing_is_made_by_the_same_authority(tmp_path):

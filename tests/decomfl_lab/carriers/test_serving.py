@@ -51,15 +51,6 @@ def joining(out, address, codes, i, certificates=None, more=""):
     return thread
 
 
-def simulated(rounds, **more):
-    config = TrainConfig(
-        data="digits", model="logistic", clients=2, sampled=2, perturbations=3, batch_size=8, rounds=rounds, **more
-    )
-    run = Run(config)
-    run.train()
-    return run.federation.observer.digest()
-
-
 def said(capsys):
     return [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
 
@@ -75,7 +66,10 @@ def test_server_and_clients_print_the_digest_of_the_simulated_run(secured, tmp_p
         thread.join(30)
     assert codes == [0, 0]
     found = said(capsys)
-    assert {each["digest"] for each in found} == {simulated(3)}
+    settings = {"clients": 2, "sampled": 2, "perturbations": 3, "batch_size": 8}
+    run = Run(TrainConfig(data="digits", model="logistic", rounds=3, **settings))
+    run.train()
+    assert {each["digest"] for each in found} == {run.federation.observer.digest()}
     assert {each["round"] for each in found if "client" in each} == {3}
 
 

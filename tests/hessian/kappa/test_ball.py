@@ -1,6 +1,5 @@
 """Assumption 4 over a ball: what is claimed of a dominating matrix, against one that is built."""
 
-import json
 import math
 from typing import Any
 
@@ -29,16 +28,12 @@ def positive_part(matrix: Tensor) -> Tensor:
     return vectors @ torch.diag(values.clamp(min=0)) @ vectors.T
 
 
-def dominating(matrices: list[Tensor]) -> Tensor:
-    """D = (H_0)₊ + Σ (H_j − H_0)₊."""
-    return positive_part(matrices[0]) + sum(positive_part(h - matrices[0]) for h in matrices[1:])
-
-
 def test_the_recommended_kappa_is_that_of_a_matrix_that_dominates_at_all_points():
     points = [torch.zeros(10).double(), torch.full((10,), 0.4).double(), torch.linspace(-1, 1, 10).double()]
     found = along_training(at, points, seed=0, dominate=True, rtol=1e-9, max_products=80)
     matrices = [moving(x) for x in points]
-    D = dominating(matrices)
+    # D = (H_0)₊ + Σ (H_j − H_0)₊
+    D = positive_part(matrices[0]) + sum(positive_part(h - matrices[0]) for h in matrices[1:])
     assert all(torch.linalg.eigvalsh(D - h).min() > -1e-12 for h in matrices)
     top = max(float(torch.linalg.eigvalsh(h).max()) for h in matrices)
     assert found.lambda_max == pytest.approx(top)
@@ -124,16 +119,12 @@ def test_every_statement_has_an_equal_share_of_the_error(dominate: bool, confide
     assert (found.kappa_sufficient or 0.0) == pytest.approx(wanted, rel=1e-6)
 
 
-def test_the_result_repeats_and_is_written_as_json_and_words():
+def test_the_result_repeats_and_its_points_are_in_its_json():
     one, two, other = (ball_probe(at, torch.ones(8).double(), 0.5, seed=seed, points=2) for seed in (3, 3, 4))
     assert [p.distance for p in one.points] == [p.distance for p in two.points] != [p.distance for p in other.points]
     assert one.recommended == two.recommended
-    written = json.loads(json.dumps(one.to_json(), allow_nan=False))
-    assert written["recommended"] == one.recommended
-    assert len(written["points"]) == 3
-    assert written["points"][1]["rank"]["kappa"] == pytest.approx(one.points[1].rank.kappa)
-    assert f"{one.recommended:.4g}" in one.summary()
-    assert "necessary" in one.summary()
+    written = one.to_json()["points"]
+    assert [point["rank"]["kappa"] for point in written] == [point.rank.kappa for point in one.points]
 
 
 def test_a_loss_that_is_concave_everywhere_leaves_kappa_free_and_says_so():

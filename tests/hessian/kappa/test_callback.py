@@ -16,6 +16,8 @@ import hessian
 from decomfl_lab.errors import InputError
 from hessian.kappa.callback import KappaEvery
 from tests.decomfl_lab.language.tiny import tiny, transformers
+from tests.nets import seeded
+from tests.situations import zoo
 
 X = torch.randn(60, 6, generator=torch.Generator().manual_seed(0))
 Y = torch.arange(60) % 3
@@ -24,9 +26,8 @@ CLIENTS = [(X[i::3], Y[i::3]) for i in range(3)]
 
 def net() -> nn.Module:
     """With everything that a measurement could disturb: dropout, BatchNorm's buffers, one part in eval mode."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
-        made = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(0.3), nn.Linear(8, 3))
+    layers = zoo.layers(zoo.linear(6, 8), lambda: nn.BatchNorm1d(8), nn.Tanh, lambda: nn.Dropout(0.3), zoo.linear(8))
+    made: nn.Module = seeded(layers, 1)
     made[2].eval()
     return made
 
@@ -76,9 +77,7 @@ def test_it_is_the_kappa_of_the_model_then() -> None:
 
 def test_a_run_of_the_lab_is_watched_and_is_the_same_run(tmp_path: Path) -> None:
     def model() -> nn.Module:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(1)
-            return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+        return seeded(zoo.layers(zoo.linear(6, 8), nn.Tanh, zoo.linear(8)), 1)  # type: ignore[no-any-return]
 
     watch = KappaEvery(cross_entropy, (X, Y), every=2, products=8)
     run = lab.train(model(), cross_entropy, CLIENTS, rounds=5, eval_every=1, on_round=watch)

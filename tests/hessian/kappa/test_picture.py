@@ -6,18 +6,12 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from hessian import effective_rank, lanczos, spectral_density
+from hessian import effective_rank, spectral_density
 from hessian.kappa.picture import picture
 from tests.hessian.spectra import rotated
 
 VALUES = torch.cat([torch.tensor([40.0, 25.0, 11.0, -4.0]), torch.linspace(0.4, 1.0, 196)]).double()
-
-
-def words(figure: Figure) -> str:
-    texts = [text.get_text() for ax in figure.axes for text in ax.texts] + [text.get_text() for text in figure.texts]
-    return " ".join([*texts, figure.get_suptitle()])
 
 
 def lines_of(ax: Axes) -> dict[str, tuple[list[float], list[float]]]:
@@ -40,17 +34,13 @@ def test_the_eigenvalues_stand_where_they_are_and_the_curve_counts_all_of_them()
     assert set(heights) == {1.0}
     assert mass(ax) == pytest.approx(200, rel=0.02)
     assert lines_of(ax)["_norm"][0] == [result.norm] * 2
+    of_density = picture(result, spectral_density(rotated(VALUES))).axes[0]
+    assert mass(of_density) == pytest.approx(200, rel=0.02)
+    assert "range of the probes" in of_density.get_legend_handles_labels()[1]
+    texts = [*figure.texts, *(text for each in figure.axes for text in each.texts)]
+    words = " ".join([*(text.get_text() for text in texts), figure.get_suptitle()])
     for part in (str(result), f"‖H‖₂ = {result.norm:.4g}", "dense, d = 200", "Model: made up."):
-        assert part in words(figure)
-
-
-def test_the_curve_of_a_density_is_the_mean_of_its_probes_with_their_range() -> None:
-    operator = rotated(VALUES)
-    result = effective_rank(operator, seed=0)
-    density = spectral_density(operator)
-    ax = picture(result, density).axes[0]
-    assert mass(ax) == pytest.approx(200, rel=0.02)
-    assert "range of the probes" in ax.get_legend_handles_labels()[1]
+        assert part in words
 
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
@@ -65,17 +55,6 @@ def test_kappa_after_every_product_runs_into_its_interval(sign: float) -> None:
     low, high = ax.get_ylim()
     assert low <= min(result.interval) <= max(result.interval) <= high
     assert low * high == 0  # from κ = 0 on
-
-
-def test_lanczos_weights_are_gausss_rule_of_the_start_vector_until_it_is_restarted() -> None:
-    found = lanczos(rotated(VALUES), steps=12, seed=0)
-    weights = found.weights
-    assert weights is not None
-    assert float(weights.sum()) == pytest.approx(1.0)
-    assert float(weights @ found.ritz_values) == pytest.approx(float(found.projected[0, 0]))
-    second = float(found.projected[0, 0] ** 2 + found.projected[0, 1] ** 2)  # ‖Hv‖²
-    assert float(weights @ found.ritz_values**2) == pytest.approx(second)
-    assert lanczos(rotated(VALUES), steps=12, seed=0, max_basis=6).weights is None
 
 
 def test_a_result_draws_itself_to_a_file_in_a_new_folder(tmp_path: Path) -> None:

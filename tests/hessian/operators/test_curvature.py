@@ -10,20 +10,13 @@ from torch import nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
+import hessian
 from decomfl_lab.errors import InputError
-from hessian import (
-    FisherOperator,
-    GaussNewtonOperator,
-    HessianOperator,
-    MeanLoss,
-    SmoothedOperator,
-    curvature,
-    diagonal,
-    trace,
-)
+from hessian import FisherOperator, GaussNewtonOperator, HessianOperator, MeanLoss, SmoothedOperator
 from tests.cases import refuses
 from tests.hessian import problems
 from tests.nets import Around
+from tests.situations import zoo
 
 CASES = {
     "mlp-relu": (problems.mlp(nn.ReLU), problems.data()),
@@ -33,17 +26,23 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("settings", [{}, {"weight_decay": 0.3}, {"dtype": torch.float32}], ids=str)
+SETTINGS = [{}, {"weight_decay": 0.3, "parameters": ["0", "*.bias"]}, {"dtype": torch.float32}]
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("kind", problems.DENSE)
 def test_an_operator_is_its_dense_matrix_however_it_is_asked(case, kind, settings):
-    """By products and forms, scipy, the diagonal and the trace; a penalty adds to all but the Fisher matrix."""
+    """By products and forms, scipy, the diagonal and the trace; a penalty adds to all but the Fisher matrix.
+
+    Of some parameters it is the block of these.
+    """
     module, (inputs, targets) = CASES[case]
     f = MeanLoss(module, cross_entropy, [(inputs, targets)], chunk=5, **settings)
-    operator = curvature(f, operator=kind)
+    operator = hessian.curvature(f, operator=kind)
     own = 0.0 if kind == "fisher" else settings.get("weight_decay", 0.0)
-    wide = MeanLoss(module, cross_entropy, [(inputs, targets)])
-    dense = problems.DENSE[kind](wide, module, inputs, targets) + own * torch.eye(f.d, dtype=torch.float64)
+    wide = MeanLoss(module, cross_entropy, [(inputs, targets)], parameters=settings.get("parameters"))
+    dense = problems.DENSE[kind](wide, module, inputs, targets).detach() + own * torch.eye(f.d, dtype=torch.float64)
     assert operator.shape == dense.shape
     close = 1e-13 if f.dtype == torch.float64 else 1e-6
     assert (problems.columns(operator) - dense).abs().max() < close * max(float(dense.abs().max()), 1)
@@ -55,10 +54,10 @@ def test_an_operator_is_its_dense_matrix_however_it_is_asked(case, kind, setting
     found = eigsh(operator.to_scipy(), k=3, which="LA", return_eigenvectors=False)
     assert found.dtype == (np.float32 if f.dtype == torch.float32 else np.float64)
     assert sorted(found) == pytest.approx(torch.linalg.eigvalsh(dense)[-3:].tolist(), rel=1e-4)
-    of_diagonal, whole = diagonal(operator, products=f.d), trace(operator, products=1000)
+    of_diagonal, whole = hessian.diagonal(operator, products=f.d), hessian.trace(operator, products=1000)
     assert (of_diagonal.samples, of_diagonal.products, of_diagonal.error) == (0, f.d, 0.0)
     torch.testing.assert_close(of_diagonal.values, dense.diagonal().to(f.dtype))
-    assert of_diagonal.named.keys() == dict(module.named_parameters()).keys()
+    assert tuple(of_diagonal.named) == f.names
     assert torch.equal(torch.cat([each.flatten() for each in of_diagonal.named.values()]), of_diagonal.values)
     assert whole.value == pytest.approx(float(dense.trace()), rel=1e-5)
     assert (whole.stderr, whole.operator, whole.reached) == (0.0, kind, True)
@@ -140,22 +139,19 @@ def test_a_checkpoint_that_loses_a_gradient_is_told():
 # --- kernels ----------------------------------------------------------------------------------------------------------
 
 
-class Attention(nn.Module):
-    """Queries, keys and values through the fused kernel, which has no second derivative."""
+def attended(own, h):
+    q, k, v = (part.unsqueeze(1) for part in own.project(h).chunk(3, -1))
+    return own.out(scaled_dot_product_attention(q, k, v, is_causal=True).squeeze(1).mean(1))
 
-    def __init__(self):
-        super().__init__()
-        self.project, self.out = nn.Linear(4, 12), nn.Linear(4, 3)
 
-    def forward(self, h):
-        q, k, v = (part.unsqueeze(1) for part in self.project(h).chunk(3, -1))
-        return self.out(scaled_dot_product_attention(q, k, v, is_causal=True).squeeze(1).mean(1))
+attention = zoo.parts(attended, project=zoo.linear(4, 12), out=zoo.linear())
+"""Queries, keys and values through the fused kernel, which has no second derivative."""
 
 
 @pytest.mark.parametrize("training", [True, False])
 def test_fused_kernels_stand_aside(training):
     """Against central differences of the gradient and of the outputs, which need first derivatives only."""
-    module = problems.seeded(Attention).train(training)
+    module = problems.seeded(attention).train(training)
     inputs, targets = problems.data(shape=(5, 4))
     f = MeanLoss(module, cross_entropy, [(inputs, targets)], chunk=8)
     HessianOperator(MeanLoss(module, cross_entropy, [(inputs, targets)], dtype=torch.float32))  # other kernels
@@ -174,7 +170,7 @@ def test_fused_kernels_stand_aside(training):
 
 def test_global_switches_are_put_back():
     before = (torch.backends.mha.get_fastpath_enabled(), torch.backends.mkldnn.enabled)
-    f = MeanLoss(problems.seeded(Attention), cross_entropy, [problems.data(shape=(5, 4))])
+    f = MeanLoss(problems.seeded(attention), cross_entropy, [problems.data(shape=(5, 4))])
     HessianOperator(f).matvec(f.x)
     assert (torch.backends.mha.get_fastpath_enabled(), torch.backends.mkldnn.enabled) == before
     z = torch.zeros(1, 1, 2, 4, requires_grad=True)
@@ -207,10 +203,8 @@ def of(after=lambda z: z, loss=cross_entropy, net=None, **options):
 
 def of_zeros():
     """|x|^(3/2) has a second derivative that is infinite at 0."""
-    module = problems.seeded(lambda: nn.Linear(4, 3))
-    nn.init.zeros_(module.weight)
-    nn.init.zeros_(module.bias)
-    return of(loss=lambda z, t: (z.abs() ** 1.5).mean(), net=module)
+    zeros = zoo.changed(zoo.linear(), lambda module: [nn.init.zeros_(p) for p in module.parameters()])
+    return of(loss=lambda z, t: (z.abs() ** 1.5).mean(), net=problems.seeded(zeros))
 
 
 def with_batches():

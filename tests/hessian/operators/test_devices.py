@@ -1,9 +1,8 @@
 """Products, probes and Lanczos vectors on a device: nothing of size d elsewhere, few host reads, a bounded memory."""
 
 import math
-import subprocess
-import sys
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,33 +10,22 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.utils.checkpoint import checkpoint
 
+import hessian
 from decomfl_lab import InputError, noise
 from decomfl_lab.layout import Layout
 from decomfl_lab.noise import Distribution, derive_seed
 from decomfl_lab.objectives.descent import Descent
 from decomfl_lab.objectives.function import Slopes
+from hessian import GaussNewtonOperator, HessianOperator, MeanLoss, Operator, effective_rank, lanczos
 from hessian.kappa import forecast
-from hessian.kappa.effective_rank import effective_rank
 from hessian.kappa.estimation import BESIDE
-from hessian.kappa.function_values import forward_only
-from hessian.kappa.trace import trace
-from hessian.operators.curvature import FisherOperator, GaussNewtonOperator, HessianOperator
-from hessian.operators.gauss_newton_trace import gauss_newton_trace
-from hessian.operators.matrices import FunctionOperator
-from hessian.operators.mean_loss import MeanLoss
-from hessian.operators.operator import BlockOperator, Operator
-from hessian.operators.options import CurvatureOptions
 from hessian.operators.probes import probe_at
-from hessian.operators.smoothing import SmoothedOperator
 from hessian.spectrum import lanczos as krylov_module
-from hessian.spectrum.density import spectral_density
-from hessian.spectrum.diagonal import diagonal
-from hessian.spectrum.eigenvalues import top_eigenvalues
-from hessian.spectrum.lanczos import lanczos
 from hessian.trained_models import trained_here
 from tests import nets
 from tests.cases import sampled
@@ -48,11 +36,11 @@ from tests.hessian.watches import META, Live, another_device
 OPERATORS: dict[str, Callable[[MeanLoss], Operator]] = {
     "hessian": HessianOperator,
     "gauss-newton": GaussNewtonOperator,
-    "fisher": FisherOperator,
-    "smoothed": lambda f: SmoothedOperator(f, f.x, 1e-3, samples=2),
+    "fisher": hessian.FisherOperator,
+    "smoothed": lambda f: hessian.SmoothedOperator(f, f.x, 1e-3, samples=2),
     "sum": lambda f: HessianOperator(f) + 0.5 * GaussNewtonOperator(f),
-    "block of all": lambda f: BlockOperator(HessianOperator(f), [slice(0, 7), slice(7, f.d)]),
-    "function": lambda f: FunctionOperator(lambda v: 2 * v, f.d, device=f.device, trust=True),
+    "block of all": lambda f: hessian.BlockOperator(HessianOperator(f), [slice(0, 7), slice(7, f.d)]),
+    "function": lambda f: hessian.FunctionOperator(lambda v: 2 * v, f.d, device=f.device, trust=True),
 }
 D = 30 * 40 + 40 + 40 * 3 + 3
 
@@ -81,12 +69,12 @@ def test_an_estimate_has_nothing_of_the_models_size_but_on_its_device(
 def test_the_other_estimates_stay_on_the_device_too(monkeypatch: pytest.MonkeyPatch) -> None:
     with another_device(monkeypatch, D):
         f = objective(META)
-        forward_only(f, f.x, seed=0, probes=8)
-        assert spectral_density(HessianOperator(f), products=6).products == 6
-        assert math.isfinite(gauss_newton_trace(GaussNewtonOperator(f)))
-        assert trace(HessianOperator(f), products=8).products == 8
-        assert diagonal(HessianOperator(f), products=8).values.device == META
-        assert top_eigenvalues(HessianOperator(f), max_products=6, vectors=True).vectors[0].device == META
+        hessian.forward_only(f, f.x, seed=0, probes=8)
+        assert hessian.spectral_density(HessianOperator(f), products=6).products == 6
+        assert math.isfinite(hessian.gauss_newton_trace(GaussNewtonOperator(f)))
+        assert hessian.trace(HessianOperator(f), products=8).products == 8
+        assert hessian.diagonal(HessianOperator(f), products=8).values.device == META
+        assert hessian.top_eigenvalues(HessianOperator(f), max_products=6, vectors=True).vectors[0].device == META
         assert torch.get_default_device() == torch.device("cpu")
 
 
@@ -277,32 +265,41 @@ def test_a_small_basis_is_restarted_until_the_norm_is_known(part: str) -> None:
 def test_a_model_is_trained_and_measured_where_it_is_told_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
     with another_device(monkeypatch, 10**9):
         trained = trained_here("resnet20", "digits", steps=2, descent=Descent(), device=META)
-        (f,) = trained.mean_loss(CurvatureOptions(chunk=4), examples=8)
+        (f,) = trained.mean_loss(hessian.CurvatureOptions(chunk=4), examples=8)
     assert f.device == META
     assert all(piece.inputs.device == piece.targets.device == META for piece in f.pieces)  # sent once, not a product
 
 
-ROOT = Path(__file__).parents[3]
+# --- data-parallel ----------------------------------------------------------------------------------------------------
+
+KINDS = (HessianOperator, GaussNewtonOperator)
+
+
+def one_of_two(rank: int, folder: Path) -> None:
+    """A process that has 5 examples, or the other 7: products, forms, κ, and what is said of unlike operators."""
+    torch.set_num_threads(1)
+    limit = timedelta(seconds=60)
+    dist.init_process_group("gloo", f"file://{folder / 'rendezvous'}", rank=rank, world_size=2, timeout=limit)
+    inputs, targets = problems.data()
+    rows = slice(0, 5) if rank == 0 else slice(5, None)
+    f = MeanLoss(problems.mlp(nn.ReLU), cross_entropy, [(inputs[rows], targets[rows])])
+    v = torch.linspace(-1, 1, f.d, dtype=torch.float64)
+    both = {kind.name: hessian.DataParallelOperator(kind(f), weight=f.weight) for kind in KINDS}
+    result: dict[str, Any] = {name: (own.matvec(v), own.quad(v), own.fingerprint()) for name, own in both.items()}
+    result["kappa"] = effective_rank(both["hessian"], products=20, seed=3).kappa
+    with pytest.raises(InputError) as caught:
+        hessian.DataParallelOperator(KINDS[rank](f), weight=f.weight)
+    torch.save({**result, "refusal": str(caught.value)}, folder / f"rank{rank}.pt")
+    dist.destroy_process_group()
 
 
 @pytest.mark.thorough
 def test_two_processes_make_the_products_of_one_and_agree_to_the_bit(tmp_path):
-    workers = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.hessian.operators.distributed_worker", str(rank), "2", str(tmp_path)],
-            cwd=ROOT,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    errors = [worker.communicate(timeout=120)[1] for worker in workers]
-    assert [worker.returncode for worker in workers] == [0, 0], errors
-
+    torch.multiprocessing.spawn(one_of_two, (tmp_path,), nprocs=2)
     first, second = (torch.load(tmp_path / f"rank{rank}.pt") for rank in range(2))
     f = MeanLoss(problems.mlp(nn.ReLU), cross_entropy, [problems.data()])
     v = torch.linspace(-1, 1, f.d, dtype=torch.float64)
-    for kind in (HessianOperator, GaussNewtonOperator):
+    for kind in KINDS:
         product, form, fingerprint = first[kind.name]
         assert torch.equal(product, second[kind.name][0])
         assert (form, fingerprint) == second[kind.name][1:]

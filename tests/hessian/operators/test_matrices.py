@@ -107,9 +107,7 @@ def shifted(v: Tensor) -> Tensor:
 
 
 def with_nan(v: Tensor) -> Tensor:
-    product = H @ v
-    product[7] = float("nan")
-    return product
+    return torch.where(torch.arange(D) == 7, torch.nan, H @ v)
 
 
 @refuses(

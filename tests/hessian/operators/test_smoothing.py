@@ -1,6 +1,7 @@
 """The Hessian of the smoothed loss: exact on quadratics, automatic differentiation's on smooth nets, known at kinks."""
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -11,33 +12,25 @@ from hessian import HessianOperator, MeanLoss, SmoothedOperator
 from hessian.kappa.function_values import second_differences
 from hessian.operators.probes import probe_at
 from tests.hessian import problems
+from tests.hessian.spectra import rotated
 
 
-class Quadratic:
-    def __init__(self, matrix: Tensor) -> None:
-        self.matrix = matrix
+class Known:
+    """A function of a vector with its gradient, and what tells it from others."""
 
-    def __call__(self, x: Tensor) -> float:
-        return float(0.5 * x @ self.matrix @ x + x.sum())
-
-    def gradient(self, x: Tensor) -> Tensor:
-        return self.matrix @ x + 1
-
-    def fingerprint(self) -> str:
-        return "quadratic"
-
-
-class Quartic:
-    """f(x) = Σ x_i⁴/4, so ∇²f^μ(x) = diag E 3(x_i + μu)² = diag 3(x_i² + μ²)."""
+    def __init__(self, value: Callable[[Tensor], Tensor], gradient: Callable[[Tensor], Tensor], name: str) -> None:
+        self.value, self.gradient, self.fingerprint = value, gradient, lambda: name
 
     def __call__(self, x: Tensor) -> float:
-        return float((x**4).sum() / 4)
+        return float(self.value(x))
 
-    def gradient(self, x: Tensor) -> Tensor:
-        return x**3
 
-    def fingerprint(self) -> str:
-        return "quartic"
+def quadratic(matrix: Tensor) -> Known:
+    return Known(lambda x: 0.5 * x @ matrix @ x + x.sum(), lambda x: matrix @ x + 1, "quadratic")
+
+
+QUARTIC = Known(lambda x: (x**4).sum() / 4, lambda x: x**3, "quartic")
+"""∇²f^μ(x) = diag E 3(x_i + μu)² = diag 3(x_i² + μ²)."""
 
 
 class Hinges:
@@ -65,20 +58,15 @@ class Hinges:
         return self.a.T @ (weights[:, None] * self.a)
 
 
-def symmetric(d: int) -> Tensor:
-    matrix = torch.randn(d, d, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    return matrix + matrix.T
-
-
 @pytest.mark.parametrize("mu", [1e-3, 1.0, 50.0])
 @pytest.mark.parametrize("samples", [1, 4])
 def test_on_a_quadratic_it_is_the_hessian_for_every_mu(mu, samples):
-    matrix, x = symmetric(7), torch.linspace(-1, 1, 7, dtype=torch.float64)
-    operator = SmoothedOperator(Quadratic(matrix), x, mu, samples=samples)
+    matrix, x = rotated([-3.0, -1.0, -0.5, 0.2, 1.0, 2.0, 4.0]).matrix, torch.linspace(-1, 1, 7, dtype=torch.float64)
+    operator = SmoothedOperator(quadratic(matrix), x, mu, samples=samples)
     assert (problems.columns(operator) - matrix).abs().max() < 1e-10
     v = torch.arange(7, dtype=torch.float64)
     assert operator.quad(v) == pytest.approx(float(v @ matrix @ v), rel=1e-7)
-    assert SmoothedOperator(Quadratic(matrix), x, mu, forward_quad=False).quad(v) == pytest.approx(
+    assert SmoothedOperator(quadratic(matrix), x, mu, forward_quad=False).quad(v) == pytest.approx(
         float(v @ matrix @ v)
     )
     assert not operator.matvec(torch.zeros(7).double()).any()
@@ -88,7 +76,7 @@ def test_on_a_quadratic_it_is_the_hessian_for_every_mu(mu, samples):
 @pytest.mark.parametrize("mu", [0.1, 2.0])
 def test_along_the_axes_of_a_quartic_the_windows_have_the_variance_of_the_normal_one(mu: float) -> None:
     x = torch.linspace(-1, 1, 3, dtype=torch.float64)
-    operator, truth = SmoothedOperator(Quartic(), x, mu), 3 * (x**2 + mu**2)
+    operator, truth = SmoothedOperator(QUARTIC, x, mu), 3 * (x**2 + mu**2)
     assert (problems.columns(operator) - torch.diag(truth)).abs().max() < 1e-12
     forms = [operator.quad(e) for e in torch.eye(3, dtype=torch.float64)]
     assert forms == pytest.approx(truth.tolist(), rel=1e-10)

@@ -27,6 +27,13 @@ def sphere(values: Tensor, count: int, generator: torch.Generator) -> SphereForm
     return forms
 
 
+def misses(values: Tensor, count: int, seed: int, times: int = 800) -> tuple[float, float]:
+    """The shares of intervals of 95 %, by so many forms, that are below the trace, and above it."""
+    generator = torch.Generator().manual_seed(seed)
+    ends = np.array([sphere(values, count, generator).interval(0.95) for _ in range(times)])
+    return float((ends[:, 1] < float(values.sum())).mean()), float((ends[:, 0] > float(values.sum())).mean())
+
+
 @pytest.mark.parametrize("name", SPECTRA)
 def test_forms_squares_and_pairs_have_the_stated_expectations(name: str) -> None:
     values, generator = torch.tensor(SPECTRA[name]).double(), torch.Generator().manual_seed(0)
@@ -46,30 +53,21 @@ def test_forms_squares_and_pairs_have_the_stated_expectations(name: str) -> None
 
 @pytest.mark.parametrize("count", [3, 6, 16])
 def test_the_interval_holds_where_many_directions_share_the_trace(count: int) -> None:
-    generator, values = torch.Generator().manual_seed(1), torch.linspace(0.0, 2.0, 12).double().repeat(6)
-    ends = np.array([sphere(values, count, generator).interval(0.95) for _ in range(800)])
-    low, high = (ends[:, 1] < float(values.sum())).mean(), (ends[:, 0] > float(values.sum())).mean()
+    low, high = misses(torch.linspace(0.0, 2.0, 12).double().repeat(6), count, seed=1)
     assert 0.935 <= 1 - low - high <= 0.965
     assert abs(low - high) < 0.03
 
 
 def test_a_wrong_variance_or_a_wrong_sign_of_the_skewness_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check of the interval, checked: half the variance loses coverage, the sign sends the misses to one side."""
-    right = SphereForms.moments
-    values = torch.tensor([1.0] * 8 + [0.0] * 72).double()
-
-    def misses() -> tuple[float, float]:
-        generator = torch.Generator().manual_seed(2)
-        ends = np.array([sphere(values, 6, generator).interval(0.95) for _ in range(800)])
-        return (ends[:, 1] < 8).mean(), (ends[:, 0] > 8).mean()
-
-    low, high = misses()
+    right, those = SphereForms.moments, (torch.tensor([1.0] * 8 + [0.0] * 72).double(), 6, 2)
+    low, high = misses(*those)
     assert low + high < 0.065
     assert abs(low - high) < 0.03
     monkeypatch.setattr(SphereForms, "moments", lambda self: (right(self)[0] / 2, *right(self)[1:]))
-    assert sum(misses()) > 0.1
+    assert sum(misses(*those)) > 0.1
     monkeypatch.setattr(SphereForms, "moments", lambda self: (right(self)[0], -right(self)[1], right(self)[2]))
-    low, high = misses()
+    low, high = misses(*those)
     assert low - high > 0.03
 
 
@@ -130,10 +128,7 @@ FEW = {
 @pytest.mark.parametrize("count", [3, 5])
 @pytest.mark.parametrize("name", FEW)
 def test_three_probes_do_where_few_eigenvalues_have_the_trace(name: str, count: int) -> None:
-    generator, values = torch.Generator().manual_seed(6), torch.tensor(FEW[name]).double()
-    ends = np.array([sphere(values, count, generator).interval(0.95) for _ in range(1000)])
-    held = ((ends[:, 0] <= float(values.sum())) & (float(values.sum()) <= ends[:, 1])).mean()
-    assert 0.93 <= held <= 0.98
+    assert 0.93 <= 1 - sum(misses(torch.tensor(FEW[name]).double(), count, seed=6, times=1000)) <= 0.98
 
 
 def test_one_eigenvalue_is_told_from_many_by_two_products() -> None:

@@ -6,13 +6,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.ways.spectra import SPECTRA
 from hessian.operators.operator import Counted, DenseOperator
 from hessian.operators.probes import probe_at
 from hessian.spectrum import lanczos as lanczos_module
 from hessian.spectrum.lanczos import Krylov, Lanczos, _complement, lanczos
 from tests.cases import rows_of
-from tests.hessian.spectra import eigenvalues, mlp_hessian, rotated
+from tests.hessian.spectra import Watched, rotated
 
+ENDED = rows_of(__file__)["ended"]
 OUTLIERS = [10.0, 7.0, -6.0, 4.0, *np.linspace(-1, 1, 60)]
 
 
@@ -33,16 +35,23 @@ def recurrence_error(operator: DenseOperator, found: Lanczos) -> float:
     st.integers(1, 14),
     st.integers(0, 2**64 - 1),
     st.sampled_from([torch.float32, torch.float64]),
+    st.sampled_from([None, 4]),
 )
 def test_recurrence_orthogonality_and_residuals_hold_for_every_spectrum(
-    values: list[float], steps: int, seed: int, dtype: torch.dtype
+    values: list[float], steps: int, seed: int, dtype: torch.dtype, most: int | None
 ) -> None:
-    operator = rotated(values, dtype=dtype)
-    found = lanczos(operator, steps=steps, seed=seed)
+    operator = Watched(rotated(values, dtype=dtype))
+    found = lanczos(operator, steps=steps, seed=seed, max_basis=most)
     eps = torch.finfo(dtype).eps
     true = torch.linalg.eigvalsh(operator.matrix.double())
     scale = float(true.abs().max())
-    assert found.products == len(found.vectors) == min(steps, len(values))
+    assert found.products == operator.calls
+    if most is None:
+        assert found.products == len(found.vectors) == min(steps, len(values))
+        assert found.weights is not None  # Gauss's rule: the first moments are those of the start vector
+        first, square = found.projected[0, 0], found.projected[0].square().sum()
+        moments = [float(found.weights @ found.ritz_values**k) for k in range(3)]
+        assert moments == pytest.approx([1.0, float(first), float(square)], rel=1e-4, abs=1e-4 * scale**2)
     assert recurrence_error(operator, found) < 200 * eps
     distances = (found.ritz_values[:, None] - true[None, :]).abs().min(dim=1).values
     assert bool((distances <= found.ritz_residuals + 100 * eps * scale).all())
@@ -85,10 +94,10 @@ def test_bits_do_not_depend_on_where_a_product_begins(monkeypatch: pytest.Monkey
 
 
 def test_outer_eigenvalues_converge_and_are_certified() -> None:
-    operator = rotated(OUTLIERS)
+    operator = Watched(rotated(OUTLIERS))
     found = lanczos(operator, steps=40, seed=1, tol=1e-6)
     assert found.converged
-    assert found.products < 40
+    assert found.products == operator.calls < 40
     assert float(found.ritz_values[found.top]) == pytest.approx(10.0, rel=1e-10)  # quadratic in the residual
     assert not lanczos(operator, steps=2, seed=1, tol=1e-6).converged
     u = found.ritz_vectors([found.top])[0]
@@ -98,20 +107,18 @@ def test_outer_eigenvalues_converge_and_are_certified() -> None:
 
 @pytest.mark.thorough
 def test_vectors_are_orthogonal_in_float32_after_200_steps_so_no_eigenvalue_has_a_ghost() -> None:
-    operator = DenseOperator(mlp_hessian().matrix.float())
+    wide, true = SPECTRA["transformer"]()
+    operator = DenseOperator(wide.matrix.float())  # type: ignore[attr-defined]
     found = lanczos(operator, steps=200, seed=0)
     assert recurrence_error(operator, found) < 200 * torch.finfo(torch.float32).eps
-    level = 0.02 * float(eigenvalues()[-1])
-    assert int((found.ritz_values > level).sum()) == int((eigenvalues() > level).sum()) > 10
+    level = 0.005 * true[-1]
+    assert int((found.ritz_values > level).sum()) == int((true > level).sum()) > 10
 
 
-@pytest.mark.parametrize(
-    ("values", "steps", "ritz"),
-    rows_of(__file__)["ended"],
-    ids=["zero", "zero in part", "identity", "rank one", "negative", "d = 1"],
-)
+@pytest.mark.parametrize("name", ENDED)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_spaces_that_end(values: list[float], steps: int, ritz: list[float], dtype: torch.dtype) -> None:
+def test_spaces_that_end(name: str, dtype: torch.dtype) -> None:
+    values, steps, ritz = ENDED[name]
     found = lanczos(rotated(values, dtype=dtype), steps=steps, seed=0)
     np.testing.assert_allclose(found.ritz_values, ritz, atol=1e-5)
     assert (found.following is None) == (steps >= len(values))
@@ -119,12 +126,14 @@ def test_spaces_that_end(values: list[float], steps: int, ritz: list[float], dty
 
 
 def test_restarts_keep_the_basis_small_and_still_converge() -> None:
-    operator = rotated(OUTLIERS)
+    operator = Watched(rotated(OUTLIERS))
     for steps in (8, 9, 13, 60):
         found = lanczos(operator, steps=steps, seed=2, max_basis=8)
         assert len(found.vectors) <= 8
-        assert found.products == steps
+        assert found.products == steps == operator.calls
+        operator.asked.clear()
         assert recurrence_error(operator, found) < 1e-12
+        assert (found.weights is None) == (steps > 8)
     np.testing.assert_allclose(found.ritz_values[found.ritz_values.abs() > 5], [-6, 7, 10], rtol=1e-8)
 
 

@@ -43,13 +43,10 @@ def test_every_number_that_decides_is_told_and_every_pattern_names_one() -> None
         assert deciding(row) or not row["measured"]
 
 
-def test_every_footnote_is_there_once(made: str) -> None:
+def test_every_footnote_is_there_once_and_so_are_its_pictures(made: str) -> None:
     marks, notes = set(re.findall(r"\[\^([\w-]+)\](?!:)", made)), re.findall(r"^\[\^([\w-]+)\]:", made, re.MULTILINE)
     assert marks == set(notes)
     assert len(notes) == len(set(notes))
-
-
-def test_pictures_that_it_names_are_there(made: str) -> None:
     pictures = re.findall(r"\]\(([\w-]+\.png)\)", made)
     assert len(pictures) >= 4
     assert all((DOCS / name).is_file() for name in pictures)

@@ -84,23 +84,21 @@ def test_rounds_decide_every_way(rows: pd.DataFrame, same_round: str, larger_lat
     assert (found["same-round"], found["larger-later"], found["not-by-d"]) == (same_round, larger_later, not_by_d)
 
 
-@pytest.mark.parametrize("spoil", ["still falling", "rises", "diverged", "noise", "learnt nothing", "collapsed"])
+SPOILT = {
+    "still falling": lambda own: own.assign(test_loss=0.7 - 0.002 * own["round"]),  # there at 0.85 of its rounds
+    "rises": lambda own: own.assign(test_loss=0.7 + 0.002 * own["round"]),
+    "diverged": lambda own: own[own["round"] <= 60].assign(diverged=1),
+    "collapsed": lambda own: own.assign(test_accuracy=0.52),  # the loss falls, and the answers are of one class
+    "learnt nothing": lambda own: own.assign(test_loss=0.7 - (0.7 - own.test_loss) / 20),  # a smooth fall of 0.01
+    "noise": lambda own: own.assign(test_loss=0.7 + 0.05 * np.cos(np.arange(len(own)) * 2.0)),
+}
+
+
+@pytest.mark.parametrize("spoil", SPOILT)
 def test_runs_that_did_not_converge_decide_nothing(spoil: str) -> None:
     rows = family(*FLAT)
     one = (rows.model == "c") & (rows.seed == 1) & (rows.what == "evaluation")
-    if spoil == "still falling":
-        rows.loc[one, "test_loss"] = 0.7 - 0.002 * rows.loc[one, "round"]  # would be there at 0.85 of its rounds
-    elif spoil == "rises":
-        rows.loc[one, "test_loss"] = 0.7 + 0.002 * rows.loc[one, "round"]
-    elif spoil == "diverged":
-        rows = rows[~(one & (rows["round"] > 60))]
-        rows.loc[one, "diverged"] = 1
-    elif spoil == "collapsed":
-        rows.loc[one, "test_accuracy"] = 0.52  # the loss falls, and the answers are of one class
-    elif spoil == "learnt nothing":
-        rows.loc[one, "test_loss"] = 0.7 - (0.7 - rows.loc[one, "test_loss"]) / 20  # a smooth fall of 0.01
-    else:
-        rows.loc[one, "test_loss"] = 0.7 + 0.05 * np.cos(np.arange(one.sum()) * 2.0)
+    rows = pd.concat([rows[~one], SPOILT[spoil](rows[one])])
     assert list(run_table(rows, SIZE).settled) == [True] * 5 + [False]
     found = verdicts(rows)
     assert {found[name] for name in ("same-round", "larger-later", "not-by-d")} == {"not tested at this scale"}

@@ -1,5 +1,6 @@
 """The edge of stability: the rule with planted runs, every verdict made to come out either way, the part end to end."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -7,19 +8,14 @@ import pytest
 
 from paper_repro.parts import edge
 from paper_repro.parts.edge_runs import USUAL, at_point, points
-from paper_repro.workflow.part import Options
 from paper_repro.workflow.scales import SCALES
 from paper_repro.workflow.series import from_toml
 from tests.cases import rows_of
+from tests.paper_repro.parts.test_parts import options
 
 TABLES = rows_of(__file__)
 
 TINY = SCALES["smoke"].edge.but(**from_toml(TABLES["tiny"]))
-OPTIONS = Options(scale=SCALES["smoke"].but(edge=TINY), readings=("as-plotted",), count="wire")
-
-
-def run(losses: list[float], *, diverged: bool = False) -> pd.DataFrame:
-    return pd.DataFrame({"round": range(len(losses)), "test_loss": losses, "diverged": diverged})
 
 
 # --- the rule ---------------------------------------------------------------------------------------------------------
@@ -27,7 +23,7 @@ def run(losses: list[float], *, diverged: bool = False) -> pd.DataFrame:
 
 @pytest.mark.parametrize(("losses", "diverged", "apart"), TABLES["losses"])
 def test_the_rule_of_coming_apart(losses: list[float], diverged: bool, apart: bool) -> None:
-    frame = run(losses, diverged=diverged)
+    frame = pd.DataFrame({"round": range(len(losses)), "test_loss": losses, "diverged": diverged})
     assert edge.diverges(frame) is apart
     assert edge.diverges(frame.iloc[::-1]) is apart  # in whatever order rows come
 
@@ -59,7 +55,7 @@ def test_the_part_is_made_of_runs(tmp_path: Path) -> None:
     stayed = frame[frame["factor"] == 1.0]
     assert (stayed["trace"] > 0).all()
     assert stayed[stayed["K"] == 1]["round"].tolist() == [0, 2, 4]
-    part = edge.make(frame, facts, OPTIONS)
+    part = edge.make(frame, facts, replace(options("smoke"), scale=SCALES["smoke"].but(edge=TINY)))
     verdicts = {claim.id: claim.verdict for claim in part.claims}
     assert verdicts.pop("edge.covered") == "holds"  # one run is enough for it
     assert set(verdicts.values()) == {"not tested at this scale"}

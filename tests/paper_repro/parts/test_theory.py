@@ -20,19 +20,8 @@ from paper_repro.workflow.series import PATTERNS, configuration
 from theory import Setting, statement
 from theory.bounds.sweeps import KAPPA, SWEEPS
 from theory.checks.landscape import Landscape
-from theory.findings.finding import (
-    AS_MEANT,
-    BY_DATA,
-    TRUE,
-    Cause,
-    Entry,
-    EntryResult,
-    Evidence,
-    EvidenceCheck,
-    Kind,
-    Status,
-    gather,
-)
+from theory.findings import finding
+from theory.findings.finding import TRUE, Cause, Entry, EntryResult, Evidence, EvidenceCheck, gather
 
 TINY = SCALES["smoke"].theory.but(
     per_decade=1, runs=3, factor=256, cells=2, models=("logistic",), rounds=4, seeds=(0, 1)
@@ -136,13 +125,13 @@ def test_training_is_measured_as_the_mean_of_squared_gradients_so_far(tmp_path: 
 # --- audit ------------------------------------------------------------------------------------------------------------
 
 
-def entry(status: Status, *, holds: bool = True, kind: Kind = "lemma", label: str = "a") -> EntryResult:
+def entry(status: finding.Status, *, holds: bool = True, kind: finding.Kind = "lemma", label: str = "a") -> EntryResult:
     """A result whose evidence refutes where the status is not *true by proof*, and holds or not."""
-    against, instrument = status not in TRUE, "table" if status in BY_DATA else "units"
+    against, instrument = status not in TRUE, "table" if status in finding.BY_DATA else "units"
     check = EvidenceCheck(
         label, lambda: Evidence(instrument, holds, "F and X", {"ratio": 2.0, "worst": math.inf}, against)
     )
-    nature: Any = {AS_MEANT: "misprint", "imprecise": "imprecision"}.get(status, "error")
+    nature: Any = {finding.AS_MEANT: "misprint", "imprecise": "imprecision"}.get(status, "error")
     runs: Any = {"not decided": "context", "true in our runs": "supports", "not reproduced in our setting": "refutes"}
     roles: Any = {
         **{name: {"supports": (check,)} for name in TRUE[:2]},
@@ -163,7 +152,7 @@ def audited(*results: EntryResult) -> pd.DataFrame:
 
 def test_each_finding_of_the_audit_is_a_claim_of_lemmas_and_theorems() -> None:
     rows = audited(
-        *(entry(status, label=f"l{n}") for n, status in enumerate(get_args(Status))),
+        *(entry(status, label=f"l{n}") for n, status in enumerate(get_args(finding.Status))),
         entry("false by proof", kind="table", label="t"),
     )
     found = verdicts(audit.claims(rows))

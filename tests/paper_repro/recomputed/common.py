@@ -154,6 +154,13 @@ def mean_accuracy(frame: pd.DataFrame) -> pd.Series:
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 
+def having(frame: pd.DataFrame, values: Mapping[str, Any]) -> pd.DataFrame:
+    """The rows with these values, by column."""
+    for name, value in values.items():
+        frame = frame[frame[name] == value]
+    return frame
+
+
 def lines(frame: pd.DataFrame) -> pd.DataFrame:
     """The rows of runs that do not merely check others."""
     return frame[frame.check.astype(str) != "True"] if "check" in frame else frame

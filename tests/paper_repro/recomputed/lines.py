@@ -22,11 +22,6 @@ Rows = list[dict[str, Any]]
 Number = tuple[Any, ...]
 
 
-def name_of(row: Row) -> str:
-    """What a series is called: those of its labels that the part has."""
-    return ", ".join(str(row[key]) for key in NAMED_BY if key in row)
-
-
 def exact(value: float) -> Number:
     return (value, 0.0, value, value)
 
@@ -192,7 +187,9 @@ class Line:
             return {"": found}
         series: dict[str, Rows] = {}
         for own in found:
-            series.setdefault(name_of(own), []).append(own)
+            # A series is called by those of its labels that the part has.
+            name = ", ".join(str(own[key]) for key in NAMED_BY if key in own)
+            series.setdefault(name, []).append(own)
         patterns = [row["series"]] if isinstance(row["series"], str) else row["series"]
         fitting: dict[str, Rows] = {}
         for pattern in (each.format_map(names) for each in patterns):

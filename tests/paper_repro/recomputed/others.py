@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 from scipy import optimize, stats
 
+from decomfl_lab.methods.memory import ROLES
 from paper_repro.workflow.claims import limits
-from tests.paper_repro.recomputed.common import ALL, Found, Frames, frames_of, recomputes
+from tests.paper_repro.recomputed.common import ALL, Found, Frames, frames_of, having, recomputes
 from tests.paper_repro.recomputed.lines import FAILS, HOLDS, UNTESTED, binomial
 from theory.notation import printed
 
@@ -79,7 +80,7 @@ def edge_runs(frame: pd.DataFrame) -> pd.DataFrame:
 def usual(runs: pd.DataFrame, but: str = "") -> pd.DataFrame:
     """The runs at Figure 2's point, but for one knob: the largest batch by projection."""
     base = {"estimator": "projection", "batch": runs.batch.max(), "factor": 1.0, "P": 20, "K": 1, "beta": 0.9}
-    return runs[np.logical_and.reduce([runs[name] == value for name, value in base.items() if name != but])]
+    return having(runs, {name: value for name, value in base.items() if name != but})
 
 
 @frames_of("edge")
@@ -259,22 +260,11 @@ def _(frame: pd.DataFrame) -> Frames:
 
 # --- memory and spectra -----------------------------------------------------------------------------------------------
 
-ROLES = {
-    "server": "DeComFL server without a model",
-    "server-model": "DeComFL server that keeps the model",
-    "client-lean-k1": "lean DeComFL client, K = 1: x and a layer",
-    "client-lean-grid": "lean DeComFL client, K > 1, on a grid: x and a layer",
-    "client": "DeComFL client, K > 1: x, the point and a snapshot",
-    "client-k1": "DeComFL client, K = 1: x and the point x + μz",
-    "client-momentum": "the same with momentum: state and its snapshot too",
-    "fedzo": "FedZO client: the model sent, its copy, then the point or the update",
-}
-
 
 @frames_of("memory")
 def _(frame: pd.DataFrame) -> Frames:
     own = frame[frame.d == frame.d.max()]
-    return {"": own.assign(models=own.peak_bytes / (4 * own.d), what=own.role.map(ROLES))}
+    return {"": own.assign(models=own.peak_bytes / (4 * own.d), what=[ROLES[role].what for role in own.role])}
 
 
 READINGS = ("signed", "positive", "absolute", "gauss-newton")

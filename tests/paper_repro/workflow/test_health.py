@@ -21,6 +21,7 @@ from paper_repro.workflow.health import complaint, decided_by_health, ill_words
 from paper_repro.workflow.recordings import Rows
 from tests.cases import rows_of
 from tests.paper_repro.parts import test_parts
+from tests.paper_repro.recomputed.common import having, rows
 
 FRESH_ADAM = pd.read_csv(Path(__file__).parent / "data" / "fresh-adam.csv")
 """Every fifth evaluation of a recorded run on Fashion-MNIST whose clients began each round with a new Adam."""
@@ -89,6 +90,7 @@ RUNS = {
     "a norm that grows little": (run(falling(), norm=1 + STEPS / 200), None),
     "a norm that grew early": (run(falling(), norm=EARLY_NORM), "1.7e+03 times"),
     "a norm that grows at the end": (run(falling(), norm=np.where(STEPS < 99, 1.0, 1e6)), "1e+06 times"),
+    "nine evaluations": (run(np.geomspace(0.3, 3, 9)), "9 evaluations, fewer than 10"),
     "a loss that is no number": (run(np.array([0.5, np.nan])), "diverged"),
     "a loss without bound": (run(np.array([0.5, np.inf])), "diverged"),
 }
@@ -108,26 +110,9 @@ def test_an_end_above_the_least_is_found_whatever_its_length(noise: float, end: 
     assert "rises" in str(complaint(run(losses)))
 
 
-def test_baselines_that_never_train_decide_nothing() -> None:
-    kept = recordings.load("fig3", "full")
-    assert kept is not None
-    first = kept.rows.series.str.startswith("Fed")
-    flat = kept.rows.assign(train_loss=kept.rows.train_loss.mask(first, 2.3026))
-    flat = flat.assign(test_accuracy=flat.test_accuracy.mask(first, 0.1))
-    for name in ("twenty-times", "saving", "slower", "not-by-d"):
-        told = held(flat, f"fig3.{name}")
-        assert told.verdict == UNHEALTHY
-        assert "FedAvg, seed 0: it has hardly learnt" in told.scale
-
-
-def test_nine_evaluations_are_said_to_be_too_few() -> None:
-    assert complaint(run(np.geomspace(0.3, 3, 9))) == "9 evaluations, fewer than 10"
-    assert any(each.startswith("Not judged: 1 of the runs") for each in ill_words("fig3", two(run(falling(9)))))
-
-
 def test_the_norm_shows_a_fresh_adam_long_before_its_loss_rises_and_none_that_is_kept() -> None:
-    rows = recordings.load("fig3", "full").rows  # type: ignore[union-attr]
-    by_run = rows[rows.series.isin(["FedAvg", "FedCom 8 bit", "FedAvg+Top-k 10 %"])].groupby(["series", "seed"])
+    own = rows("fig3", "full")
+    by_run = own[own.series.isin(["FedAvg", "FedCom 8 bit", "FedAvg+Top-k 10 %"])].groupby(["series", "seed"])
     kept = {run: own.sort_values("round") for run, own in by_run}
     assert len(kept) == 9
     for n in range(10, 39):  # up to round 371; from some 400 on the norm grows less, until it is ten times the first
@@ -166,7 +151,9 @@ def test_a_seed_that_is_left_out_counts_unless_the_rule_says_what_becomes_of_it(
 
 @pytest.mark.parametrize(("common", "verdict"), [(9, UNHEALTHY), (10, "holds")])
 def test_nine_common_evaluations_decide_nothing(common: int, verdict: str) -> None:
-    assert held(two(run(falling(common)))).verdict == verdict
+    rows = two(run(falling(common)))
+    assert held(rows).verdict == verdict
+    assert any(each.startswith("Not judged: 1 of the runs") for each in ill_words("fig3", rows)) is (common == 9)
 
 
 def test_evaluations_behind_the_end_of_the_other_series_are_not_common() -> None:
@@ -193,9 +180,7 @@ def test_a_claim_about_training_runs_says_what_it_rests_on_or_why_on_nothing(
 
 @pytest.mark.parametrize("scale", ["default", "full"])
 def test_the_training_whose_spectra_are_recorded_lowers_its_loss(scale: str) -> None:
-    kept = recordings.load("hessian", scale)
-    assert kept is not None
-    losses = kept.rows[(kept.rows["kind"] == "estimate") & (kept.rows["name"] == "loss")].set_index("step").value
+    losses = having(rows("hessian", scale), {"kind": "estimate", "name": "loss"}).set_index("step").value
     assert losses[losses.index.max()] < 0.8 * losses[losses.index.min()]
 
 

@@ -25,6 +25,7 @@ from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.recordings import Rows
 from paper_repro.workflow.scales import SCALES
 from tests.paper_repro.parts.test_parts import table1_rows
+from tests.paper_repro.recomputed.common import rows
 from tests.paper_repro.workflow.test_report import claim, section
 
 ROWS = pd.DataFrame({"series": ["a", "a"], "round": [20, 40], "test_accuracy": [0.1, 1 / 3], "notes": [{"x": 1}, [2]]})
@@ -58,9 +59,7 @@ def test_the_largest_scale_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert recordings.largest("fig2") is None
     for scale in ("smoke", "full", "default"):
         recordings.save("fig2", scale, ROWS, FACTS, tmp_path)
-    found = recordings.largest("fig2")
-    assert found is not None
-    assert found.scale == "full"
+    assert recordings.largest("fig2").scale == "full"  # type: ignore[union-attr]
 
 
 def test_a_larger_scale_is_drawn_as_soon_as_every_curve_has_a_finished_run(
@@ -73,9 +72,7 @@ def test_a_larger_scale_is_drawn_as_soon_as_every_curve_has_a_finished_run(
         recordings.save("fig2", "default", series, FACTS, tmp_path, (2, 2))
         larger = pd.concat([series, series])[: len(finished)].assign(finished=finished, check=check)
         recordings.save("fig2", "full", larger, FACTS, tmp_path, (len(finished) - 1, len(finished)))
-        kept = recordings.largest("fig2")
-        assert kept is not None
-        return kept.scale
+        return recordings.largest("fig2").scale  # type: ignore[union-attr]
 
     assert found((True, True, False), (False, False, False)) == "full"
     assert found((True, False), (False, False)) == "default"  # b is under way
@@ -87,8 +84,8 @@ def test_a_larger_scale_is_drawn_as_soon_as_every_curve_has_a_finished_run(
     others = rates.assign(series=["η = 3", "η = 4"], eta=[3.0, 4.0])
     # Of the edge only finished runs have rows.
     points = pd.DataFrame({"estimator": ["projection", "finite differences"], "round": 20})
-    for part, rows, larger in (("projection", rates, others), ("edge", points, points)):
-        recordings.save(part, "default", rows, FACTS, tmp_path, (2, 2))
+    for part, smaller, larger in (("projection", rates, others), ("edge", points, points)):
+        recordings.save(part, "default", smaller, FACTS, tmp_path, (2, 2))
         for own, scale in ((larger[:1], "default"), (larger, "full")):
             recordings.save(part, "full", own, FACTS, tmp_path, (len(own), 3))
             assert recordings.largest(part).scale == scale  # type: ignore[union-attr]
@@ -222,15 +219,14 @@ def test_what_runs_cannot_decide_recorded_ones_of_another_scale_do_and_the_claim
 @pytest.mark.parametrize("part", [fig2, fig3, table1])
 def test_every_recorded_row_is_of_one_run_of_its_part(part: Any) -> None:
     name = part.__name__.rpartition(".")[2]
-    kept = recordings.load(name, "full")
-    assert kept is not None
+    kept = rows(name, "full")
     jobs = part.jobs(Options(scale=SCALES["full"], readings=READINGS, count="measured"))
     full = {"data": "fashion-mnist"}  # which the run of the tests need not have
     jobs = [replace(job, labels={**job.labels, **(full if "data" in job.labels else {})}) for job in jobs]
-    of = [len(job.among(kept.rows)) for job in jobs]
-    assert sum(of) == len(kept.rows)
-    labels = [name for name in ("reading", "panel", "series") if name in kept.rows]
-    assert sum(map(bool, of)) == kept.rows.groupby([*labels, "check", "seed"], dropna=False).ngroups
+    of = [len(job.among(kept)) for job in jobs]
+    assert sum(of) == len(kept)
+    labels = [name for name in ("reading", "panel", "series") if name in kept]
+    assert sum(map(bool, of)) == kept.groupby([*labels, "check", "seed"], dropna=False).ngroups
 
 
 def whole(works: Sequence[Any], folder: Path) -> list[Any]:

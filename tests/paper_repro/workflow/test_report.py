@@ -135,14 +135,13 @@ def test_the_page_opens_with_the_answer_and_what_each_line_rests_on() -> None:
         (tone, part, status) for part in ("fig2", "audit") for tone, status in shown
     ]
     assert re.findall(r'href="#figure-(\w+)"', first) == ["fig2"]
-    assert re.findall(r"docs/(\w+) · <code>([^<]+)<", first) == [("theory", f"again {each}") for each in TWO]
+    assert re.findall(r"docs/(\w+) · <code>([^<]+)<", first) == [
+        ("theory", f"again {each}") for each in ("fig2", "audit")
+    ]
     assert re.findall(r"<b>(\d)</b> ([^<]+)<", first) == [("1", VERDICTS[0])]
     assert not re.search("<svg|<table", first)
     assert "not from the runs below" not in first
     assert "not from the runs below" in render_report(sections, facts={"scale": "smoke"}, claims=[], answer=lines)
-
-
-TWO = ("fig2", "audit")
 
 
 @pytest.mark.parametrize(("users", "facts", "live", "told"), rows_of(__file__)["closing"])

@@ -29,8 +29,10 @@ def _said(own: Entry, *verdicts: str) -> str:
     return " ".join(disagreements([own], dict(zip("abc", verdicts, strict=False))))
 
 
-def test_the_recorded_verdicts_bear_every_entry_out() -> None:
+def test_the_recorded_verdicts_bear_every_entry_out_and_another_would_not() -> None:
     assert list(disagreements(ENTRIES, claims.verdicts())) == []
+    told = " ".join(disagreements(ENTRIES, {**claims.verdicts(), "projection.better": "holds"}))
+    assert "line-850.2: projection.better 'holds', so it supports, not refutes" in told
 
 
 def test_every_measurement_is_asked_by_a_sentence_or_a_question() -> None:
@@ -67,12 +69,6 @@ def test_a_refuting_run_cannot_be_moved_to_the_context(label: str) -> None:
 def test_runs_of_which_one_is_undecided_make_nothing_true() -> None:
     with pytest.raises(InputError, match="status of s must be one of not decided, got 'true in our runs'"):
         _sentence("true in our runs", {"a": "supports", "b": "context"})
-
-
-def test_a_record_that_the_registry_does_not_bear_out_is_noticed() -> None:
-    turned = {**claims.verdicts(), "projection.better": "holds"}
-    told = " ".join(disagreements(ENTRIES, turned))
-    assert "line-850.2: projection.better 'holds', so it supports, not refutes" in told
 
 
 def test_a_run_that_is_not_registered_is_refused() -> None:

@@ -9,21 +9,9 @@ import pytest
 import sympy as sp
 
 from tests.cases import rows_of
+from theory.findings import instruments
 from theory.findings.evidence import formulas
-from theory.findings.instruments import (
-    Axis,
-    beyond,
-    breaks,
-    equal,
-    everywhere,
-    exceeds,
-    keeps,
-    over,
-    search,
-    whole,
-    within,
-    wrong_unit,
-)
+from theory.findings.instruments import Axis, beyond, breaks, keeps, search, within
 from theory.notation.setting import Setting
 from theory.notation.symbols import D, K, L, eta, mu
 
@@ -36,11 +24,11 @@ def test_sides_and_units_that_are_as_they_should_be_and_others(case: dict[str, A
 
 
 def test_evidence_has_its_numbers_and_units_and_sees_what_is_not_evaluated_yet() -> None:
-    assert exceeds(3.0, 2.0, "three").numbers == {"left": 3.0, "right": 2.0}
-    assert "F^3/X^4" in wrong_unit("remainder", remainder=mu**2 * L**4 * eta, start=D / eta).says
+    assert instruments.exceeds(3.0, 2.0, "three").numbers == {"left": 3.0, "right": 2.0}
+    assert "F^3/X^4" in instruments.wrong_unit("remainder", remainder=mu**2 * L**4 * eta, start=D / eta).says
     with sp.evaluate(False):
         square = K * K / K
-    assert equal(square, K, "what is not evaluated yet").holds
+    assert instruments.equal(square, K, "what is not evaluated yet").holds
 
 
 @pytest.mark.parametrize(("constant", "holds"), [(1.0, True), (0.9, False)])
@@ -68,8 +56,8 @@ def test_search_skips_what_is_not_admissible_and_repeats_itself() -> None:
 
 
 def test_a_ratio_over_ranges_is_a_check_that_is_given_what_comes_before_them() -> None:
-    @everywhere("a share")
-    @over(effort=5, n=whole(1, 7))
+    @instruments.everywhere("a share")
+    @instruments.over(effort=5, n=instruments.whole(1, 7))
     def share(of: int, *, n: int) -> float:
         assert isinstance(n, int)
         return n / of

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
 from random import Random
 from typing import Any
 
@@ -27,19 +26,14 @@ from theory.findings.finding import Entry
 from theory.notation import symbols as s
 from theory.notation.printed import LORA, RESULTS, ROUNDS, Cell
 
-PLANTED = rows_of(__file__)
-
-
-@cache
-def verdicts() -> dict[str, str]:
-    return dict(recorded.verdicts())
+PLANTED, VERDICTS = rows_of(__file__), recorded.verdicts()
 
 
 def objections(entries: Sequence[Entry]) -> list[str]:
     """What the recorded runs say against the entries, and measurements that no sentence asks for any more."""
     named = {run for entry in entries for run in entry.runs}
     lost = [own.id for own in CLAIMS.values() if not own.question and own.id not in named]
-    return [*disagreements(entries, verdicts()), *lost]
+    return [*disagreements(entries, VERDICTS), *lost]
 
 
 def by_hand(rows: list[list[str]]) -> list[Mutation]:
@@ -100,11 +94,6 @@ def without_plans(R: int, **case: int) -> Numbers:
     return replace(sent, seeds=sent.seeds - sent.up)
 
 
-def all_clients(R: int, *, M: int, m: int, K: int, P: int) -> Numbers:
-    """As if all clients took part."""
-    return expected_numbers(R, M=M, m=M, K=K, P=P)
-
-
 def smaller(name: str) -> Statement:
     """As if a hundredth of a bound did."""
     whole = statement(name)
@@ -123,7 +112,7 @@ CHEAP = {name: (cells[0], Cell(50.0, 0.0018), *cells[2:]) for name, cells in LOR
     [
         (claims, "_MORE", MORE, "line-135, line-181, line-182, line-477.4, line-477.5"),
         (claims, "expected_numbers", without_plans, "line-477.2"),
-        (tables, "expected_numbers", all_clients, "line-582.5"),
+        (tables, "expected_numbers", lambda R, **case: expected_numbers(R, **{**case, "m": case["M"]}), "line-582.5"),
         (tables, "ROUNDS", SHORT, "table.llm-125m-1.3b, line-582.4, table.Experiment setting"),
         (tables, "RESULTS", {**RESULTS, "OPT-1.3B": MENDED}, "table.llm-125m-1.3b, line-582.2"),
         (tables, "LORA", {**LORA, "CB": (*LORA["CB"][:3], Cell(71.43, 0.13))}, "table.llm-125m-lora"),

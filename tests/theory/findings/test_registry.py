@@ -232,13 +232,11 @@ def test_what_a_blind_reader_found_false_or_loose_is_not_called_true() -> None:
     assert (len(found), missed) == (20, ["line-916"])
 
 
-DATA = ("theory/findings/*/*.toml", "theory/notation/printed.toml", "paper_repro/workflow/answer.toml")
-
-
 def test_what_was_read_against_the_source_and_the_evidence_is_as_it_was() -> None:
     """What no test can weigh without the source, or at all: words. A change is read again, and its digest written."""
     root = Path(__file__).parents[3]
-    paths = sorted(path for each in DATA for path in root.glob(each))
+    data = ("theory/findings/*/*.toml", "theory/notation/printed.toml", "paper_repro/workflow/answer.toml")
+    paths = sorted(path for each in data for path in root.glob(each))
     said: dict[str, Any] = {path.relative_to(root).as_posix(): tomllib.loads(path.read_text("utf-8")) for path in paths}
     said["theory.bounds as printed"] = {
         of: str(each) for (of, variant), each in STATEMENTS.items() if variant == "stated"
