@@ -42,7 +42,7 @@ TRACES = ("probes", "gauss-newton", "exact")
 
 FORETOLD = 10  # products from which on the number that is needed, and the time, are foretold well enough to say so
 FORECAST = 1 << 20  # parameters from which on memory and time are forecast
-LONG = 0.2  # hours from which on the time is told
+LONG = 720.0  # seconds from which on the time is told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -428,22 +428,20 @@ class _Progress:
         self.settings, self.d, self.bars = settings, d, bars
         self.first: tuple[int, float] | None = None
         self.forecast = False  # whether time is forecast
-        self.told, self.began, self.logger = False, time.monotonic(), logging.getLogger("decomfl_lab")
+        self.told, self.logger = False, logging.getLogger("decomfl_lab")
 
     def __call__(self, at: hessian.EffectiveRankProgress) -> None:
         """Show where the estimate stands."""
         settings, products = self.settings, self.settings.products
         if self.first is None:
             self.first = at.products, time.monotonic()  # it is tried, and takes longer
-        elif self.d >= FORECAST and not self.forecast:
+        elif not self.forecast and (self.d >= FORECAST or at.products >= FORETOLD):
             from hessian.kappa.forecast import time_of_an_estimate
 
             self.forecast, (first, since) = True, self.first
             pace = (time.monotonic() - since) / (at.products - first)
-            print(time_of_an_estimate(pace, settings, self.d), file=sys.stderr)
-        hours = (time.monotonic() - self.began) / 3600 * min(products or 0, self.d) / at.products
-        if at.products == FORETOLD and hours > LONG:
-            self.logger.warning(f"{products:,} products take about {hours:.1f} hours at the pace of the first")
+            if self.d >= FORECAST or pace * min(settings.limit, self.d) > LONG:
+                print(time_of_an_estimate(pace, settings, self.d), file=sys.stderr)
         words = f"λ_max {at.lambda_max:.4g}, κ {at.kappa:.4g} in {at.low:.4g} .. {at.high:.4g}"
         if at.needed is not None and products is None:
             words += f"; ± {100 * settings.rtol:g} % of κ takes about {_foretold(at)} in all"
@@ -540,14 +538,13 @@ def _told(
     split: hessian.SplitSample | None,
     facts: dict[str, Any],
 ) -> str:
-    """The result in words; where it has no reading of a part, that of the density."""
-    from hessian.readings import Reading, reading_of, table
+    """The result in words, and what else was asked for."""
+    from hessian.readings import Reading, table
 
-    kappas = {} if density is None else density.kappas(result.confidence)
-    known = {each.name: each for each in (reading_of(part, value, ends) for part, (value, *ends) in kappas.items())}
     title, readings, remark = result.report()
-    rows = [known.get(each.name, each) if math.isnan(each.value) else each for each in readings]
+    rows = [*readings]
     if split is not None:
         of_all = Reading("κ of all data", math.nan, *split.kappa(result.trace.value), "trace / λ_max of all data")
         rows += [*split.readings, of_all]
-    return "\n".join([title, table(rows), remark, _about(facts)])
+    others = [] if density is None else [density.summary()]
+    return "\n".join([title, table(rows), remark, *others, _about(facts)])

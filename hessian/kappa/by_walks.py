@@ -3,16 +3,17 @@
 import copy
 import dataclasses
 import math
+from collections.abc import Iterator
 
 from msgspec import structs
 from torch import Tensor
 
 from decomfl_lab.outside import SavedEstimate
-from hessian.estimate import Estimate
 from hessian.kappa.estimation import _Run
 from hessian.kappa.settings import Settings
 from hessian.operators.operator import Operator
 from hessian.parts import PARTS
+from hessian.readings import Reading, reading_of
 from hessian.spectrum.walks import Walks
 
 _LANCZOS = 1 / 3  # the share of the products that Lanczos takes at most: what walks may be short of is depth
@@ -155,21 +156,18 @@ class PartRun(_Run):
         by = f"sampling makes ± {100 * sampling / t:.2g} % of it, truncation ± {100 * self._room(t) / t:.2g} %"
         return f": {by}; more products lower both"
 
-    def _parts(self) -> dict[str, tuple[Estimate, tuple[float, float]]]:
+    def _parts(self) -> Iterator[Reading]:
         if self.krylov.following is None or not self.sampled.values:
-            return super()._parts()
-        found = {}
+            yield from super()._parts()
+            return
         for part in PARTS:
             # The same space and the same walks, of which another f is taken.
             other = copy.copy(self)
             other.settings = dataclasses.replace(self.settings, part=part)
             other.which, other.sampled, other._norms = PARTS[part].which, self.walks.of(part), None
             other.inside, other.beyond = other._inside(), [other._beyond(self.settings.tail)]
-            trace, theta = other._estimate(), other._theta
-            if theta > 0:
-                kappa = Estimate(trace.value / theta, trace.stderr / theta, trace.samples)
-                found[part] = (kappa, other._interval())
-        return found
+            if other._theta > 0:
+                yield reading_of(part, other._trace()[0] / other._theta, other._interval())
 
     def _decide_anew(self) -> None:
         super()._decide_anew()

@@ -21,7 +21,7 @@ from hessian.kappa.settings import SCOUTS, Settings
 from hessian.operators.operator import Counted, Operator
 from hessian.operators.probes import probe
 from hessian.parts import PARTS
-from hessian.readings import reading_of
+from hessian.readings import Reading, reading_of
 from hessian.spectrum.forms import LARGE, SKETCH, SphereForms
 from hessian.spectrum.lanczos import Krylov, basis_that_fits, coefficients, dot, require_room
 from hessian.spectrum.unseen_eigenvalues import UNLIKELY
@@ -495,7 +495,7 @@ class _Run:
         t, t_low, t_high = self._trace()
         low, high = self._interval()
         reached = theta > 0 and self._narrow()
-        found, size = self._parts(), self.operator.noise.size
+        size = self.operator.noise.size
         return EffectiveRank(
             operator=self.operator.name,
             d=self.operator.d,
@@ -512,13 +512,7 @@ class _Run:
             lambda_min_residual=float(lanczos.ritz_residuals[0]),
             norm=theta,
             norm_interval=(max(theta - size, 0.0), theta * (1 + self.beyond[-1]) + size),
-            kappa_positive=found["positive"][0] if "positive" in found else None,
-            kappa_absolute=found["absolute"][0] if "absolute" in found else None,
-            others=tuple(
-                reading_of(part, kappa.value, ends)
-                for part, (kappa, ends) in found.items()
-                if part != self.settings.part
-            ),
+            others=tuple(each for each in self._parts() if each.name != PARTS[self.settings.part].name),
             ritz_values=tuple(lanczos.ritz_values.tolist()),
             ritz_residuals=tuple(lanczos.ritz_residuals.tolist()),
             ritz_weights=() if lanczos.weights is None else tuple(lanczos.weights.tolist()),
@@ -543,24 +537,20 @@ class _Run:
         squares = (torch.tensor(coefficients(self.krylov.vectors, g), dtype=s.dtype) @ s).square()
         return tuple((squares / (dot(g, g) or 1.0)).tolist())
 
-    def _parts(self) -> dict[str, tuple[Estimate, tuple[float, float]]]:
-        """κ of each part that these products tell by the way, with its error by sampling and its interval."""
-        ritz, trace = self.krylov.result().ritz_values, self._estimate()
+    def _parts(self) -> Iterator[Reading]:
+        """κ of each part that these products tell."""
+        ritz = self.krylov.result().ritz_values
         top, theta = float(ritz[-1]), self._theta
         if self.krylov.following is None:
-            found = {}
             for part, own in PARTS.items():
-                by = top if own.which == "largest" else theta
+                by, total = top if own.which == "largest" else theta, float(own.of(ritz).sum())
                 if by > 0:
-                    total = float(own.of(ritz).sum())
                     room = self._rounding(total) + self._coarse(total)
                     room += own.share * math.sqrt(self.operator.d) * self.operator.noise.size  # ‖E‖_* ≤ √d‖E‖_F
-                    found[part] = (Estimate(total / by, 0.0, 0), ((total - room) / by, (total + room) / by))
-            return found
-        if not (self.operator.semidefinite and top > 0):
-            return {}
-        kappa = Estimate(trace.value / top, trace.stderr / top, trace.samples)
-        return dict.fromkeys(PARTS, (kappa, self._interval()))
+                    yield reading_of(part, total / by, ((total - room) / by, (total + room) / by))
+        elif self.operator.semidefinite and top > 0:
+            for part in PARTS:
+                yield reading_of(part, self._trace()[0] / top, self._interval())
 
     def _outcome(self, reached: bool) -> str:
         """What happened, and what to do."""

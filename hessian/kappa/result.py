@@ -69,9 +69,6 @@ class EffectiveRank(Reported):
     # leaves, whatever the spectrum is (``hessian.spectrum.unseen_eigenvalues``); wider by what products in fewer bits
     # than float32 are off by
     norm_interval: tuple[float, float]
-    # Σ max(λ, 0)/λ_max, with its error by sampling; None where neither walks nor what is known of H tell it
-    kappa_positive: Estimate | None
-    kappa_absolute: Estimate | None  # Σ|λ|/max|λ|; None likewise
     others: tuple[Reading, ...]  # κ of each other part that the same products tell, with its interval
     ritz_values: tuple[float, ...]  # all, ascending
     ritz_residuals: tuple[float, ...]  # the residual of each: an eigenvalue is at most that far from it

@@ -18,6 +18,7 @@ from hessian.operators.operator import Counted
 from hessian.operators.options import CurvatureKeywords
 from hessian.operators.probes import probe
 from hessian.operators.selection import Source, curvature
+from hessian.parts import PARTS
 from hessian.readings import Reading, Reported, reading_of
 from hessian.spectrum.lanczos import band, require_room
 
@@ -136,20 +137,17 @@ class SpectralDensity(Reported):
         positive parts and of absolute values are at least those of the Ritz values (Cauchy's interlacing). A reading
         whose norm is not above 0 is left out.
         """
-        nodes, residuals = self.nodes, self.residuals
-        outer, top = int(np.abs(nodes).argmax()), int(nodes.argmax())
-        readings: tuple[tuple[str, Function, float, float], ...] = (
-            ("signed", lambda x: x, abs(nodes[outer]), residuals[outer]),
-            ("positive", lambda x: np.maximum(x, 0.0), nodes[top], residuals[top]),
-            ("absolute", np.abs, abs(nodes[outer]), residuals[outer]),
-        )
-        found = {}
-        for name, f, theta, residual in readings:
+        nodes, found = self.nodes, {}
+        for name, part in PARTS.items():
+            outer = int((nodes if part.which == "largest" else np.abs(nodes)).argmax())
+            theta, residual = abs(part.of(nodes[outer])), self.residuals[outer]
             if theta > 0:
-                mean = self.expectation(f)
+                mean = self.expectation(part.of)
                 # All quotients of the ends of the sum and of the norm, since the sum may have either sign.
                 ends = [self.d * end / by for end in mean.interval(confidence) for by in (theta, theta + residual)]
-                least = -math.inf if name == "signed" else float(f(nodes).sum() / (theta + residual))  # interlacing
+                least = (
+                    -math.inf if name == "signed" else float(part.of(nodes).sum() / (theta + residual))
+                )  # interlacing
                 found[name] = (float(self.d * mean.value / theta), max(least, float(min(ends))), float(max(ends)))
         return found
 

@@ -198,5 +198,5 @@ def test_a_function_that_works_in_a_coarser_dtype_gets_room_for_it(coarse: torch
 
 def test_a_name_makes_no_matrix_semidefinite() -> None:
     named = as_operator(np.diag([1.0, -0.9, -0.9, -0.9] + [0.0] * 60), name="gauss-newton")
-    assert hessian.effective_rank(named, products=6).kappa_positive != pytest.approx(-1.7)
+    assert hessian.effective_rank(named, products=6).others == ()
     assert as_operator(torch.eye(4, requires_grad=True)).fingerprint()
