@@ -32,7 +32,7 @@ TAIL = torch.cat([torch.tensor([40.0, 25.0, 11.0, 6.0, -4.0]), torch.linspace(-0
 @pytest.mark.thorough
 @pytest.mark.parametrize("settings", [{"products": 20}, {"rtol": 0.05}], ids=str)
 def test_kappa_is_within_5_percent_and_lambda_max_within_its_residual(settings: dict[str, Any]) -> None:
-    operator, true = SPECTRA["transformer"]()
+    operator, true = SPECTRA["autoencoder"]()
     kappa = float(true.sum() / np.abs(true).max())
     found = [effective_rank(operator, seed=seed, **settings) for seed in range(40)]
     off = np.array([abs(each.kappa / kappa - 1) for each in found])

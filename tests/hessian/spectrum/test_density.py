@@ -15,7 +15,7 @@ BULK = [20.0, 12.0, -5.0, *np.linspace(-1.0, 2.0, 197)]
 
 @pytest.mark.thorough
 def test_within_0_12_of_the_mean_magnitude_after_50_products() -> None:
-    operator, true = SPECTRA["transformer"]()
+    operator, true = SPECTRA["autoencoder"]()
     found = [spectral_density(operator, seed=seed) for seed in range(6)]
     assert {each.products for each in found} == {50}
     assert max(each.wasserstein(true) for each in found) <= 0.08 * np.abs(true).mean()

@@ -153,6 +153,7 @@ def test_a_seed_that_is_left_out_counts_unless_the_rule_says_what_becomes_of_it(
 def test_nine_common_evaluations_decide_nothing(common: int, verdict: str) -> None:
     rows = two(run(falling(common)))
     assert held(rows).verdict == verdict
+    assert (complaint(rows[rows.series == "FedAvg"]) == "9 evaluations, fewer than 10") is (common == 9)
     assert any(each.startswith("Not judged: 1 of the runs") for each in ill_words("fig3", rows)) is (common == 9)
 
 
