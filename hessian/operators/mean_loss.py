@@ -270,11 +270,18 @@ class MeanLoss(Function):
         if not whole or not all(isinstance(y, Tensor) and y.dtype == torch.int64 for y in found):
             return None
         from_second = [y[:, 1:] if y.ndim > 1 else y for y in found]
-        if all(len({n for y in each for n in _numbers(y)}) == 1 for each in (found, from_second)):
+        # How many labels count in each example.
+        numbers = [[(y != IGNORED).reshape(len(y), -1).sum(1) for y in each] for each in (found, from_second)]
+        if all(len(torch.cat(each).unique()) == 1 for each in numbers):
             return None  # the mean over labels is that over examples
-        few = [rows(batch, slice(0, _FEW)) for batch in batches]
+
+        def telling(batch: Batch) -> tuple[bool, int]:
+            """How much labels say of a loss: whether a first one counts, and how many do."""
+            counts = (self._labels(self._weighed(batch)) != IGNORED).reshape(row_count(batch), -1)
+            return bool(counts[:, 0].any()), int(counts.sum())
+
         try:
-            counted = self._mean_over(max(few, key=lambda batch: _telling(self._labels(self._weighed(batch)))))
+            counted = self._mean_over(max((rows(batch, slice(0, _FEW)) for batch in batches), key=telling))
             return None if counted is None else lambda given: counted(self._labels(given))
         except Exception:  # what is wrong with module, loss or data is told when they are tried
             return None
@@ -295,7 +302,10 @@ class MeanLoss(Function):
                 break
         # A causal model predicts the second token first: its loss is the same without the labels of the first.
         shifts = y.ndim > 1 and value(torch.cat([torch.full_like(y[:, :1], IGNORED), y[:, 1:]], 1)) == loss
-        counted = (lambda labels: labels[:, 1:] != IGNORED) if shifts else _counted
+
+        def counted(labels: Tensor) -> Tensor:
+            return (labels[:, 1:] if shifts else labels) != IGNORED
+
         order = (y != IGNORED).flatten().cumsum(0).view(y.shape)
         first = order <= round(0.382 * int(order.max()))
         parts = [y.where(first, IGNORED), y.where(~first, IGNORED)]
@@ -492,22 +502,6 @@ def differentiating(what: str) -> Iterator[None]:
 # --- labels of tokens -------------------------------------------------------------------------------------------------
 
 _FEW = 8  # examples by which it is seen whether a loss is the mean over labels
-
-
-def _counted(labels: Tensor) -> Tensor:
-    return labels != IGNORED
-
-
-def _numbers(labels: Tensor) -> list[int]:
-    """How many labels of each example count."""
-    found: list[int] = _counted(labels).reshape(len(labels), -1).sum(1).tolist()
-    return found
-
-
-def _telling(labels: Tensor) -> tuple[bool, int]:
-    """How much labels say of a loss: whether a first one counts, and how many do."""
-    counted = _counted(labels).reshape(len(labels), -1)
-    return bool(counted[:, 0].any()), int(counted.sum())
 
 
 # --- parameters -------------------------------------------------------------------------------------------------------

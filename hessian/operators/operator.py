@@ -52,10 +52,6 @@ class Noise(NamedTuple):
     trace: float = 0.0  # the most that |tr(E)| is
     size: float = 0.0  # ‖E‖_F, which is at least ‖E‖₂
 
-    def scaled(self, factor: float) -> Noise:
-        """The noise of so many times H."""
-        return Noise(abs(factor) * self.trace, abs(factor) * self.size)
-
 
 class Operator(ABC):
     """A symmetric matrix H in R^{d×d}, by its products: ``H @ v``, ``G + 0.1 * H``, ``H + 0.1``, ``H.to_scipy()``.
@@ -315,7 +311,7 @@ class _Affine(Around):
     @property
     def noise(self) -> Noise:
         """See ``Operator``."""
-        return self.inner.noise.scaled(self.factor)
+        return Noise(*(abs(self.factor) * each for each in self.inner.noise))
 
     def quad(self, v: Tensor) -> float:
         """See ``Operator``."""

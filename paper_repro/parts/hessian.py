@@ -160,13 +160,8 @@ def _density(
     trained = trained_here(model, "digits", steps=steps, descent=Descent(seed=SEED), seed=SEED)
     (objective,) = trained.mean_loss(CurvatureOptions(dtype="float64"), examples=examples)
     operator = HessianOperator(objective)
-    columns = []
-    for i in range(operator.d):
-        unit = torch.zeros(operator.d, dtype=torch.float64)
-        unit[i] = 1.0
-        columns.append(operator.matvec(unit))
-        report(Progress(i + 1, operator.d, objective.value))
-    eigenvalues = np.linalg.eigvalsh(torch.stack(columns).numpy())
+    eigenvalues = np.linalg.eigvalsh((operator @ torch.eye(operator.d, dtype=torch.float64)).numpy())
+    report(Progress(operator.d, operator.d, objective.value))
     density = spectral_density(operator, products=products, probes=probes, seed=SEED)
     scale = float(np.abs(eigenvalues).mean())
     numbers = {
