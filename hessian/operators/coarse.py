@@ -1,7 +1,6 @@
 """Products in fewer bits, TF32 or bfloat16: what they are off by is measured, and intervals have room for it."""
 
 import math
-import statistics
 
 from torch import Tensor
 
@@ -43,8 +42,8 @@ class CoarseOperator(Around):
             Eu = coarse.matvec(u).sub_(Hu)
             squares.append(inner(Eu, Eu))
             forms.append(inner(u, Eu))
-        size = math.sqrt(statistics.fmean(squares))
-        self._noise = Noise(abs(statistics.fmean(forms)) + _SURE * math.sqrt(2 / _PROBES) * size, size)
+        size = math.sqrt(math.fsum(squares) / _PROBES)
+        self._noise = Noise(abs(math.fsum(forms)) / _PROBES + _SURE * math.sqrt(2 / _PROBES) * size, size)
         share = size / math.sqrt(whole) if whole else 0.0
         self._remark = f"products in {compute} are off by {100 * share:.2g} %, for which intervals have room"
 

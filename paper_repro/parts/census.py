@@ -214,7 +214,8 @@ def _work(own: CensusEntry, size: Sizes, begins: Work | None, urgency: int) -> W
 def _measured(folder: Path, report: Report, network: CensusEntry, products: int, begins: Work | None) -> Result:
     """κ by every reading, each measurement kept in a file as soon as it is there."""
     found = network.made(smollm2.weights() or folder if begins is None else folder.parent / begins.key())
-    (objective,) = found.mean_loss(CurvatureOptions(chunk=8 if network.data == "sst2" else 64), examples=network.n)
+    chunk = {"smollm2": 1}.get(network.network, 8 if network.data == "sst2" else 64)
+    (objective,) = found.mean_loss(CurvatureOptions(chunk=chunk), examples=network.n)
     tables = []
     for number, (part, readings) in enumerate(_MEASURED.items(), 1):
         path, began = folder / f"{part}.csv", time.monotonic()
