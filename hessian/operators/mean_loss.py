@@ -271,10 +271,8 @@ class MeanLoss(Function):
             return None
         from_second = [y[:, 1:] if y.ndim > 1 else y for y in found]
         # How many labels count in each example.
-        numbers = [
-            torch.cat([(y != IGNORED).reshape(len(y), -1).sum(1) for y in each]) for each in (found, from_second)
-        ]
-        if all(bool((each == each[0]).all()) for each in numbers):
+        numbers = [[(y != IGNORED).reshape(len(y), -1).sum(1) for y in each] for each in (found, from_second)]
+        if all(bool((n == n[0]).all()) for n in map(torch.cat, numbers)):
             return None  # the mean over labels is that over examples
 
         def telling(batch: Batch) -> tuple[bool, int]:
