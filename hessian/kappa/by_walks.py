@@ -87,8 +87,7 @@ class PartRun(_Run):
     def _spread(self) -> tuple[float, float]:
         # A form of max(λ, 0) or of |λ| varies no more than the scouts', and the part is at least what T has of it.
         variance, trace = super()._spread()
-        known = float(PARTS[self.settings.part].of(self.krylov.result().ritz_values.numpy()).sum())
-        return variance, max(abs(trace) if self.settings.part == "absolute" else trace, known)
+        return variance, max(abs(trace) if self.settings.part == "absolute" else trace, self._inside() - self._coupling)
 
     def _inside(self) -> float:
         return float(PARTS[self.settings.part].of(self.krylov.result().ritz_values.numpy()).sum()) + self._coupling

@@ -221,8 +221,8 @@ def _measured(folder: Path, report: Report, network: CensusEntry, products: int,
         path, began = folder / f"{part}.csv", time.monotonic()
         if not path.exists():
             operator = (GaussNewtonOperator if part == "gauss-newton" else HessianOperator)(objective)
-            asked: dict[str, Any] = {"products": products, "confidence": CONFIDENCE, "seed": SEED}
-            asked["part"] = "signed" if part == "gauss-newton" else part
+            of = "signed" if part == "gauss-newton" else part
+            asked: dict[str, Any] = {"products": products, "confidence": CONFIDENCE, "seed": SEED, "part": of}
             if network.by_layer:
                 ranks = {row.layer or "(model)": row.rank for row in by_layer(operator, **asked).rows}
             else:

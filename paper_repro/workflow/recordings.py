@@ -137,18 +137,19 @@ def save(
     # Many runs share one provenance.
     distinct = {json.dumps(facts, sort_keys=True): facts for facts in provenance if facts}
     codes = [code for facts in distinct.values() for code in facts.get("codes", [facts.get("code", "unknown")])]
+    written = plain.to_csv(index=False)
     facts = {
         "date": datetime.now(UTC).date().isoformat(),
         "code": ", ".join(sorted(set(codes))) or code_version(),
         "finished": runs[0],
         "of": runs[1],
         "json": nested,
-        "means": means(plain),
+        "means": means(pd.read_csv(io.StringIO(written))),  # as they are read: None among numbers is one there
         "provenance": list(distinct.values()),
     }
     told = json.dumps(facts, indent=1, ensure_ascii=False) + "\n"
     # Without a time in its head, so that equal rows are equal files.
-    content = gzip.compress(plain.to_csv(index=False).encode(), mtime=0)
+    content = gzip.compress(written.encode(), mtime=0)
     manifest.write(into, {f"{part}-{scale}.json": told.encode(), f"{part}-{scale}.csv.gz": content})
 
 

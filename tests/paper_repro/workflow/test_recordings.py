@@ -45,6 +45,14 @@ def test_rows_come_back_and_equal_rows_give_equal_bytes(tmp_path: Path) -> None:
     assert recordings.load("fig2", "default", tmp_path / "one") is None
 
 
+def test_numbers_that_some_rows_lack_come_back(tmp_path: Path) -> None:
+    recordings.save("fig2", "full", ROWS.assign(step=pd.Series([None, 3], dtype=object)), FACTS, tmp_path)
+    found = recordings.load("fig2", "full", tmp_path)
+    assert found is not None
+    assert found.rows["step"].isna().tolist() == [True, False]
+    assert found.rows["step"][1] == 3
+
+
 @pytest.mark.parametrize("name", ["fig2-full.csv.gz", "fig2-full.json"])
 def test_damaged_rows_are_refused(name: str, tmp_path: Path) -> None:
     recordings.save("fig2", "full", ROWS, FACTS, tmp_path)
