@@ -546,5 +546,4 @@ def _told(
     if split is not None:
         of_all = Reading("κ of all data", math.nan, *split.kappa(result.trace.value), "trace / λ_max of all data")
         rows += [*split.readings, of_all]
-    others = [] if density is None else [density.summary()]
-    return "\n".join([title, table(rows), remark, *others, _about(facts)])
+    return "\n".join([title, table(rows), remark, *([density.summary()] if density else []), _about(facts)])

@@ -158,7 +158,8 @@ def jobs(options: Options) -> list[Work]:
 
     for model, data, loss in size.trained:
         if at_hand(data):
-            for steps in size.steps:
+            # Networks that begin on kinks have no Hessian at their start.
+            for steps in size.steps[model in size.kinked :]:
                 begins, later = training(model, data, loss, size), steps != size.steps[-1]
                 add(begins, int(later), network=model, data=data, loss=loss, steps=steps)
     # The scale full has no recipes of small language models, as the hub's are what it is about elsewhere.
