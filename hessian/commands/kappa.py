@@ -156,11 +156,9 @@ class KappaOptions:
         part = self.settings.part
         walked = part == "signed" or (other in ("", "by_layer") and self.matrix.trace == "probes")
         require(walked, "part", f"be signed with {other or f'trace {self.matrix.trace}'}", part)
-        other_numbers = other in ("ball", "forward_only") or density or self.split_sample
-        only = not other_numbers or self.curvature.compute == "float32"
-        require(
-            only, "compute", "be float32 with a ball, a density or halves, and without products", self.curvature.compute
-        )
+        compute, no_room = self.curvature.compute, other in ("ball", "forward_only") or density or self.split_sample
+        fine = compute == "float32" or not no_room
+        require(fine, "compute", "be float32 with a ball, a density or halves, and for forward passes", compute)
         drawn = ("plot",) if other != "by_layer" else ()
         if self.within is not None:
             span(self.within)

@@ -92,7 +92,7 @@ def effective_rank(
             do not tell: much where most eigenvalues are very near 0, as a language model's are.
         within: The most seconds to spend, from now on. They become the most products, by the time of the first ones, so
             that the interval is valid; a run that goes on has its own.
-        overlap: Whether to tell how much of ∇f lies along the outer eigenvectors, at the price of a gradient.
+        overlap: Whether to tell how much of ∇f lies along the outer eigenvectors, for a gradient and its vector (d,).
         options: Which matrix, of which parameters, in which dtype: those of ``curvature``. ``whiten`` is about
             ``trace_operator`` and ``trace`` too.
 
@@ -122,6 +122,9 @@ def effective_rank(
         trace_operator = as_operator(trace_operator)
         require(trace_operator.d == operator.d, "trace_operator", f"have dimension {operator.d}", trace_operator.d)
         trace_operator = trace_operator if whiten is None else WhitenedOperator(trace_operator, whiten)
+    g = operator.gradient() if overlap else None
+    if overlap and g is None:
+        raise InputError(f"overlap must be False with a matrix that is no model's, got {operator.name}")
     with enabled():
         # Without negative eigenvalues all parts are one, and the signed one takes the fewest products.
         walks = part != "signed" and not operator.semidefinite
@@ -137,10 +140,7 @@ def effective_rank(
             if on_progress is not None:
                 on_progress(run.progress())
         result = run.result()
-        if overlap:
-            g = operator.gradient()
-            if g is None:
-                raise InputError(f"overlap must be False with a matrix that is no model's, got {operator.name}")
+        if g is not None:
             result = dataclasses.replace(result, gradient_shares=run.along_ritz_vectors(g))
     return dataclasses.replace(result, reason="; ".join([result.reason, *operator.remarks]))
 

@@ -371,14 +371,14 @@ class _Run:
     @property
     def _too_coarse(self) -> bool:
         """Whether no number of products in so few bits does for the half-width asked for."""
-        trace = self._trace()[0]
-        return self.operator.noise.size > 0 and self._coarse(trace) >= self.settings.rtol * abs(trace)
+        noisy = self.operator.noise.size > 0
+        return noisy and self._coarse(trace := self._trace()[0]) >= self.settings.rtol * abs(trace)
 
     def _rounding(self, trace: float) -> float:
         """Room for the rounding of products, and of sums of d terms in float64, in the trace."""
         products = 10 * max(self.operator.precision, self.forms.precision)
         sums = math.sqrt(self.operator.d) * torch.finfo(torch.float64).eps
-        return (products + sums) * (abs(trace) + self._theta)
+        return (products + sums) * (abs(trace) + abs(self._theta))
 
     def _estimate(self) -> Estimate:
         """The trace with its standard error."""
@@ -511,7 +511,7 @@ class _Run:
             lambda_min=float(lanczos.ritz_values[0]),
             lambda_min_residual=float(lanczos.ritz_residuals[0]),
             norm=theta,
-            norm_interval=(max(theta - size, 0.0), theta * (1 + self.beyond[-1]) + size),
+            norm_interval=(theta - min(size, abs(theta)), theta * (1 + self.beyond[-1]) + size),
             others=tuple(each for each in self._parts() if each.name != PARTS[self.settings.part].name),
             ritz_values=tuple(lanczos.ritz_values.tolist()),
             ritz_residuals=tuple(lanczos.ritz_residuals.tolist()),
@@ -540,7 +540,7 @@ class _Run:
     def _parts(self) -> Iterator[Reading]:
         """κ of each part that these products tell."""
         ritz = self.krylov.result().ritz_values
-        top, theta = float(ritz[-1]), self._theta
+        top, theta = float(ritz[-1]), float(ritz.abs().max())  # whatever this run's own part is
         if self.krylov.following is None:
             for part, own in PARTS.items():
                 by, total = top if own.which == "largest" else theta, float(own.of(ritz).sum())

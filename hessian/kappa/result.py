@@ -99,7 +99,7 @@ class EffectiveRank(Reported):
 
         With products in fewer bits, what they are off by more.
         """
-        finest = torch.finfo(getattr(torch, self.dtype)).eps * self.norm
+        finest = torch.finfo(getattr(torch, self.dtype)).eps * abs(self.norm)
         return max(residual, finest) + self.norm - self.norm_interval[0]
 
     def __str__(self) -> str:

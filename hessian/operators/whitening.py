@@ -44,7 +44,7 @@ class WhitenedOperator(Around):
     @property
     def noise(self) -> Noise:
         """See ``Operator``: DED is at most max(s²) times as long as E, and its trace then √d times that."""
-        size = self.inner.noise.size * float(self.s.max()) ** 2
+        size = self.inner.noise.size and self.inner.noise.size * float(self.s.max()) ** 2
         return Noise(math.sqrt(self.d) * size, size)
 
     def gradient(self) -> Tensor | None:

@@ -296,6 +296,15 @@ def test_small_matrices_are_exact(values: list[float], kappa: float) -> None:
     assert absolute.value == pytest.approx(part_of(values, "absolute"), rel=1e-12)
 
 
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("values", [[4.0, -5.0, 2.0], [-3.0, -1.0], [2.0, 1.0]], ids=str)
+def test_every_part_of_a_small_matrix_is_exact_whichever_was_asked_for(values: list[float], part: str) -> None:
+    found = {each.name: each.value for each in effective_rank(rotated(values), part=part, seed=0).readings}
+    for other, own in PARTS.items():
+        if max(own.of(np.array(values))) > 0 or own.which == "magnitude":
+            assert found[own.name] == pytest.approx(part_of(values, other), rel=1e-12)
+
+
 def test_degenerate_matrices() -> None:
     zero = effective_rank(DenseOperator(torch.zeros(50, 50)), seed=0)
     assert math.isnan(zero.kappa)
