@@ -139,11 +139,7 @@ def agreement(
 
 
 def overlay(
-    works: Sequence[Work | Job],
-    found: Agreement,
-    made: DrawnPart,
-    recorded: Sequence[ClaimOutcome],
-    data: str,
+    works: Sequence[Work | Job], found: Agreement, made: DrawnPart, recorded: Sequence[ClaimOutcome], data: str
 ) -> Overlay:
     """What the page says of a part that was run live, and its drawing over what is recorded."""
     known = {each.id: each.verdict for each in recorded}

@@ -196,7 +196,7 @@ class HessianComparison(Comparison):
     def __init__(self, objective: Function, x: Tensor, v: Tensor) -> None:
         super().__init__(objective, x, v, KINKED if objective.kinked else SMOOTH)
         self.off: dict[int, float] = {}  # how far each piece's part is from its difference
-        self.size = 0.0  # ‖Hv‖, or more
+        self.size = 0.0  # ‖Hv‖, or more; not that of a difference, which a kink makes as large as the step is small
         self.slope = [0.0, 0.0]  # ∇fᵀv by gradients, and by values
         self.typical = 0.0  # what ∇fᵀv is for a random v
         self.trouble = ""
@@ -226,7 +226,7 @@ class HessianComparison(Comparison):
         found.div_(2 * c)
         own = product()
         least = FLOOR * self.length * (gradient / across + value / across**2)
-        self.size += share * max(float(found.norm()), float(own.norm()), least)
+        self.size += share * max(float(own.norm()), least)
         self.off[b] = share * float(add_(found, own, -1.0).norm())
         return own
 
@@ -256,7 +256,7 @@ class HessianComparison(Comparison):
             elif not self.narrow and self.objective.kinked and _narrows(self.wide, self.x.double()):
                 self.trouble = "the module computes in float32 whatever it is given, and has kinks"
             else:
-                what = f"a product with the Hessian is {missed / self.size:.0%} off"
+                what = f"a product with the Hessian is {min(missed / self.size, 1):.0%} off"
                 raise self._refusal(what, "differences of gradients")
         if self.trouble:
             return UNCLEAR.format(self.trouble)
@@ -472,6 +472,6 @@ def _refusal(what: str, beside: str, objective: Function, x: Tensor, orders: Seq
         found = culprit(objective.module, objective.measure, batches, orders)
     return InputError(
         f"module and loss must have the derivatives that torch gives, got {what} from {beside}: is there a "
-        "backward or jvp of your own, a hook, detach, or a part in training mode in between? Mend it, or "
-        f"use what needs no derivatives (hessian.forward_only){found}"
+        "backward or jvp of your own, a hook, detach, or a part in training mode in between, or has f a kink at x "
+        f"(ReLU of a 0)? Mend it, move x, or use what needs no derivatives (hessian.forward_only){found}"
     )

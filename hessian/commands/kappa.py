@@ -27,6 +27,7 @@ from decomfl_lab.plugins import is_own
 from decomfl_lab.tables import table_beside
 from hessian.kappa.settings import Settings, span
 from hessian.operators.options import HOW, MODEL, OTHERS, CurvatureOptions
+from hessian.parts import PARTS
 
 if TYPE_CHECKING:
     import torch
@@ -242,7 +243,7 @@ def kappa(options: KappaOptions) -> None:
             density, split = measured.density(bars), measured.split_sample(bars)
     if math.isnan(result.kappa):
         raise InputError(
-            f"model must have curvature, got H = 0 along every direction tried, so κ is undefined, at a loss of "
+            f"model must have curvature, got {result.reason.split(';')[0]}, at a loss of "
             f"{measured.objective.value:.4g} ({measured.facts['history']})"
         )
     if options.as_json:
@@ -440,13 +441,14 @@ class _Progress:
             pace = (time.monotonic() - since) / (at.products - first)
             if self.d >= FORECAST or pace * min(settings.limit, self.d) > LONG:
                 print(time_of_an_estimate(pace, settings, self.d), file=sys.stderr)
-        words = f"λ_max {at.lambda_max:.4g}, κ {at.kappa:.4g} in {at.low:.4g} .. {at.high:.4g}"
+        name = PARTS[settings.part].name
+        words = f"λ_max {at.lambda_max:.4g}, {name} {at.kappa:.4g} in {at.low:.4g} .. {at.high:.4g}"
         if at.needed is not None and products is None:
-            words += f"; ± {100 * settings.rtol:g} % of κ takes about {_foretold(at)} in all"
+            words += f"; ± {100 * settings.rtol:g} % of {name} takes about {_foretold(at)} in all"
             if at.products >= FORETOLD and at.needed > settings.max_products and not self.told:
                 self.told = True
                 self.logger.warning(
-                    f"± {100 * settings.rtol:g} % of κ takes about {_foretold(at)} products: --max-products "
+                    f"± {100 * settings.rtol:g} % of {name} takes about {_foretold(at)} products: --max-products "
                     f"{settings.max_products} is not enough, and the interval will be wider"
                 )
         self.bars.show("products", at.products, settings.limit, words)

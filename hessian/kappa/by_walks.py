@@ -68,7 +68,7 @@ class PartRun(_Run):
         if (
             self.settings.products is None
             and self.sampled.values
-            and (not self._norm_will_do or self._too_coarse or self._narrow())
+            and (not self._norm_will_do or self._is_coarsest or self._narrow())
         ):
             return True
         return self._affordable < 1
@@ -114,22 +114,23 @@ class PartRun(_Run):
     def _chosen(self) -> float | None:
         """The truncation at which walks are fine enough, once the first one is; else None.
 
-        Each depth m has a cost: with ``products``, the error that as many walks as they pay for would leave; else the
-        products of as many walks as the half-width asked for takes. The least is known once it has risen for a while.
+        Each depth m has a cost: the products of as many walks as the half-width asked for takes; or, with ``products``
+        or where those that are left do not do, the error that as many walks as they pay for would leave. The least is
+        known once it has risen for a while.
         """
         walks, settings, m = self.walks, self.settings, len(self.walks.walks[0].alphas)
         sampling = settings.normal * math.sqrt(walks.moments()[0])
-        if settings.products is not None:
-            cost = walks.truncation + sampling / math.sqrt((self._affordable + m) // m)
-        else:
-            trace = self._trace()[0]
-            room = _USED * settings.rtol * trace - self._room(trace)
-            cost = m * max(1.0, sampling / room) ** 2 if room > 0 else math.inf
+        trace, left = self._trace()[0], self._affordable + m
+        error = walks.truncation + sampling / math.sqrt(left // m)
+        cost = left * (1 + error / (abs(trace) or 1.0))  # above any number of products that does
+        room = _USED * settings.rtol * trace - self._room(trace)
+        if settings.products is None and room > 0:
+            cost = min(cost, m * max(1.0, sampling / room) ** 2)
         self.costs.append((cost, walks.truncation))
         best = min(range(m), key=lambda j: self.costs[j][0])
         if walks.over:
             return walks.truncation
-        return self.costs[best][1] if m >= max(_SURE * (best + 1), best + 3) and cost < math.inf else None
+        return self.costs[best][1] if m >= max(_SURE * (best + 1), best + 3) else None
 
     def _trace(self) -> tuple[float, float, float]:
         if self.krylov.following is not None and not self.sampled.values:

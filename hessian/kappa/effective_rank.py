@@ -1,6 +1,7 @@
 """``hessian.effective_rank``: κ of a model, a loss and data."""
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -167,9 +168,10 @@ def refine(
         model: What it was measured of, as are ``loss``, ``data`` and ``options``. See ``curvature``.
         loss: See there.
         data: See there.
-        rtol: See ``effective_rank``, as for what follows.
+        rtol: See ``effective_rank``; below the half-width that the result has.
         max_products: The most products to spend, with those in the checkpoint.
-        checkpoint: The result's checkpoint.
+        checkpoint: The result's checkpoint, a file that is there. It is of this very model and data, or refused.
+            Without it only the matrix's name, dimension and dtype are compared: what comes is of the model given here.
         options: Which matrix.
 
     Raises:
@@ -182,6 +184,10 @@ def refine(
     own = {"operator": operator.name, "d": operator.d, "dtype": str(operator.dtype).removeprefix("torch.")}
     of = {name: known.get(name) for name in own}
     require(own == of, "model", f"be what the result is of, {of}", own)
+    if known.get("kappa") and known.get("interval"):
+        reach = max(abs((end or math.inf) / known["kappa"] - 1) for end in known["interval"])
+        require(rtol < reach, "rtol", f"be below {reach:.3g}, the half-width that the result has", rtol)
+    require(checkpoint is None or Path(checkpoint).exists(), "checkpoint", "be the result's own file", checkpoint)
     return effective_rank(
         operator,
         rtol=rtol,

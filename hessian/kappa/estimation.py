@@ -134,7 +134,7 @@ class _Run:
         if self.krylov.following is None or self.settings.trace is not None:
             return True
         if self.settings.products is None and len(self.sampled.values) >= self.least_probes:
-            return self._affordable < 1 or self._narrow() or not self._norm_will_do or self._too_coarse
+            return self._affordable < 1 or self._narrow() or not self._norm_will_do or self._is_coarsest
         return self._affordable < 1
 
     @property
@@ -374,16 +374,17 @@ class _Run:
         noisy = self.operator.noise.size > 0
         return noisy and self._coarse(trace := self._trace()[0]) >= self.settings.rtol * abs(trace)
 
+    @property
+    def _is_coarsest(self) -> bool:
+        """Whether more products lower nothing but the smaller part of the trace's error, where they are too coarse."""
+        t, low, high = self._trace()
+        return self._too_coarse and high - low <= 6 * self._coarse(t)
+
     def _rounding(self, trace: float) -> float:
         """Room for the rounding of products, and of sums of d terms in float64, in the trace."""
         products = 10 * max(self.operator.precision, self.forms.precision)
         sums = math.sqrt(self.operator.d) * torch.finfo(torch.float64).eps
         return (products + sums) * (abs(trace) + abs(self._theta))
-
-    def _estimate(self) -> Estimate:
-        """The trace with its standard error."""
-        samples = len(self.sampled.values)
-        return Estimate(self._trace()[0], self.sampled.stderr if samples else 0.0, samples)
 
     def _interval(self) -> tuple[float, float]:
         """κ's interval: the quotient of t and ‖H‖₂, both as distributions, is in it with the confidence.
@@ -396,7 +397,11 @@ class _Run:
         if not theta > 0:
             return (math.nan, math.nan) if theta == 0 else (-math.inf, math.inf)
         near, far = low / theta, high / theta
-        return self._end(near, far, 1) if low > 0 else near, -self._end(-far, -near, -1) if high < 0 else far
+        low = self._end(near, far, 1) if low > 0 else near
+        if self.settings.part != "signed" or self.operator.semidefinite:  # κ is in [1, d] then
+            value = self._trace()[0] / theta
+            low, far = max(low, min(value, 1.0)), min(far, max(value, self.operator.d))
+        return low, -self._end(-far, -near, -1) if high < 0 else far
 
     def _end(self, near: float, far: float, sign: int) -> float:
         """The end near 0 for sign·t > 0, of which ``near`` and ``far`` are the ends were ‖H‖₂ = θ."""
@@ -447,7 +452,7 @@ class _Run:
         k, sampled = min(self.krylov.steps, len(self.predicted) or self.krylov.steps), self.sampled
         if self.finished and self._narrow():
             return self.products
-        if self.settings.trace is not None or not self._theta > 0:
+        if self.settings.trace is not None or not self._theta > 0 or self._too_coarse:
             return None
         if self.krylov.ended is not None and not self._norm_will_do:
             return None
@@ -495,7 +500,8 @@ class _Run:
         t, t_low, t_high = self._trace()
         low, high = self._interval()
         reached = theta > 0 and self._narrow()
-        size = self.operator.noise.size
+        size, probes = self.operator.noise.size, len(self.sampled.values)
+        signs = _signs(lanczos, size, semidefinite=self.operator.semidefinite) if theta > 0 else ""
         return EffectiveRank(
             operator=self.operator.name,
             d=self.operator.d,
@@ -503,7 +509,7 @@ class _Run:
             kappa=t / theta if theta > 0 else math.nan,
             interval=(low, high),
             confidence=self.settings.confidence,
-            trace=self._estimate(),
+            trace=Estimate(t, self.sampled.stderr if probes else 0.0, probes),
             trace_interval=(t_low, t_high),
             truncation=0.0 if math.isnan(t) else self._room(t),
             lambda_max=float(lanczos.ritz_values[-1]),
@@ -517,14 +523,14 @@ class _Run:
             ritz_residuals=tuple(lanczos.ritz_residuals.tolist()),
             ritz_weights=() if lanczos.weights is None else tuple(lanczos.weights.tolist()),
             steps=lanczos.products,
-            probes=len(self.sampled.values),
+            probes=probes,
             products=self.products,
             quadratic_forms=self.forms.quadratic_forms,
             limit=self.settings.limit,
             rtol=self.settings.rtol,
             reached=reached,
             needed=self._needed_in_all(),
-            reason="; ".join(filter(None, (self._outcome(reached), *self._ends(), _signs(lanczos)))),
+            reason="; ".join(filter(None, (self._outcome(reached), *self._ends(), signs))),
             seed=self.settings.seed,
             dtype=str(self.operator.dtype).removeprefix("torch."),
             seconds=self.seconds + time.perf_counter() - self._started,
@@ -557,14 +563,15 @@ class _Run:
         theta, beyond = self._theta, self.beyond[-1]
         share = f"{100 * self.settings.rtol:.3g} %"
         if not theta > 0:
-            return f"{UNDEFINED[theta < 0]}, so κ is undefined"
+            return f"{UNDEFINED[theta < 0]}, so {PARTS[self.settings.part].name} is undefined"
         if self.settings.trace is not None and reached:
             return f"tr(H) was known, ‖H‖₂ is within {beyond:.2g} after {plural(self.products, 'product')}"
         if self.krylov.following is None and self.settings.trace is None:
             return f"the {len(self.krylov.vectors)} Lanczos vectors span everything: κ is exact"
         if reached:
             return f"within {share} of κ after {self.products} products"
-        if not self._norm_will_do:
+        # With a fixed number of products a bulk is sampled rather than its end looked for (``_samples_a_bulk``).
+        if not self._norm_will_do and not (self.settings.products is not None and self.excluded):
             beyond = max(beyond, self._beyond(UNLIKELY))
             if self.krylov.ended is not None:  # the space of the start vector is whole: it sees no more than it has
                 told = "its start vector sees no more than rounding; take float64, or another seed"
@@ -573,7 +580,7 @@ class _Run:
             return f"not within {share}: ‖H‖₂ may be {beyond:.2g} larger; {more}"
         if self._too_coarse:
             trace = self._trace()[0]
-            off = f"what its products are off by makes ± {100 * self._coarse(trace) / abs(trace):.2g} % of it"
+            off = f"what its products are off by alone makes ± {100 * self._coarse(trace) / abs(trace):.2g} % of it"
             return f"not within {share} of κ after {self.products} products: {off}; take more bits"
         needed = self._needed_in_all()
         more = self._wanting() if needed is None else f": about {needed} would be needed"

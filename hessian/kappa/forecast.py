@@ -1,7 +1,7 @@
 """How much memory and time an estimate of κ takes, before it does."""
 
 from hessian.kappa.settings import SCOUTS, Settings, span_words
-from hessian.operators.operator import Operator
+from hessian.operators.operator import Around, Operator
 from hessian.spectrum.forms import LARGE, PRODUCTS, SKETCH
 
 PRODUCT = 2.0
@@ -15,6 +15,8 @@ def held(operator: Operator, basis: int) -> dict[str, float]:
     # Five products are kept in half of the digits, or a sketch of each.
     kept = PRODUCTS * SKETCH / operator.d if operator.d >= LARGE else (PRODUCTS - 1) / 2
     rows = {"Lanczos vectors": float(basis), "a product": PRODUCT, "a probe": 1.0, "kept of products": kept}
+    while isinstance(operator, Around):
+        operator = operator.inner
     objective = getattr(operator, "objective", None)
     if objective is None:
         return rows

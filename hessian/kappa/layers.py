@@ -18,6 +18,7 @@ from hessian.kappa.settings import Settings
 from hessian.operators.operator import BlockOperator
 from hessian.operators.options import CurvatureKeywords
 from hessian.operators.selection import Source, curvature
+from hessian.parts import PARTS
 from hessian.readings import Reading, Reported
 
 
@@ -45,18 +46,19 @@ class ByLayer(Reported):
 
     def report(self) -> tuple[str, Sequence[Reading], str]:
         """A reading a layer; see ``Reported``."""
-        total = f"tr(H) = {self.trace.value:.4g} ± {self.trace.stderr:.2g}"
+        name, whole, *_ = PARTS[self.rows[0].rank.part]
+        total = f"{whole} = {self.trace.value:.4g} ± {self.trace.stderr:.2g}"
         spent = f"{plural(self.products, 'product')} in all; intervals of {100 * self.confidence:g} %"
         readings, short = [], 0
         for row in self.rows:
-            rank, share = row.rank, f"{100 * row.share.value:.1f} ± {100 * row.share.stderr:.1f} % of tr(H)"
+            rank, share = row.rank, f"{100 * row.share.value:.1f} ± {100 * row.share.stderr:.1f} % of {whole}"
             words = f"{share}, ‖·‖₂ ≥ {rank.norm:.4g}, d = {rank.d:,}, {plural(rank.products, 'product')}"
             words += "" if rank.reached else "; wider than asked for"
             short += not rank.reached
             readings.append(Reading(row.layer or "(model)", rank.kappa, *rank.interval, words))
         wide = f"wider than asked for: {plural(short, 'layer')}; allow more products" if short else ""
         remark = "; ".join(filter(None, [wide, self.reason]))
-        return f"κ of the {self.operator} by layer, d = {self.d:,}: {total}; {spent}", readings, remark
+        return f"{name} of the {self.operator} by layer, d = {self.d:,}: {total}; {spent}", readings, remark
 
     def plot(self, path: str | Path) -> Path:
         """Draw κ and its interval of every layer beside its share of the trace, to a file (.png, .pdf, .svg); its path.

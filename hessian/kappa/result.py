@@ -144,7 +144,7 @@ class EffectiveRank(Reported):
         if self.gradient_shares:
             rows = zip(self.gradient_shares, self.ritz_values, self.ritz_residuals, strict=True)
             along = [share for share, value, residual in rows if residual <= OUTER * abs(value)]
-            words = f"share of ‖∇f‖² along {plural(len(along), 'outer eigenvector')} (residual at most {OUTER:g} of λ)"
+            words = f"share of ‖∇f‖² along {plural(len(along), 'outer Ritz vector')} (residual ≤ {OUTER:g} λ; no interval)"
             ends.append(Reading("∇f", math.fsum(along), words=words))
         readings = (
             *kappas,
@@ -169,10 +169,12 @@ class EffectiveRank(Reported):
         return save_picture(picture(self, density), Path(path))
 
 
-def _signs(lanczos: Lanczos) -> str:
-    """What the signs of the spectrum mean for κ."""
+def _signs(lanczos: Lanczos, off: float, *, semidefinite: bool) -> str:
+    """What the signs of the spectrum mean for κ, where products are ``off`` by a matrix of that norm."""
     low, high = float(lanczos.ritz_values[0]), float(lanczos.ritz_values[-1])
-    residual, finest = float(lanczos.ritz_residuals[0]), torch.finfo(lanczos.vectors[0].dtype).eps
+    residual, finest = float(lanczos.ritz_residuals[0]) + off, torch.finfo(lanczos.vectors[0].dtype).eps
+    if semidefinite:
+        return "this matrix has no negative eigenvalue"
     if low >= -finest * max(-low, high):
         return "no negative eigenvalue among the Ritz values; smaller ones, which they do not show, would lower tr(H)"
     if low >= -residual:

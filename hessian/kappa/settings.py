@@ -22,7 +22,7 @@ class Settings:
 
     rtol: float = option(0.05, "Stop when the interval of κ is within ± this share of it.", ge=FINEST, le=COARSEST)
     confidence: float = option(0.95, "The confidence of every interval.", HOW, gt=0, lt=1)
-    max_products: int = option(200, "Stop after this number of products H·v in any case.", HOW)
+    max_products: int = option(200, "The most products H·v, where --products does not say how many.", HOW)
     products: int | None = option(
         None,
         "Take exactly this number of products, whatever the error. [default: what --rtol needs]",

@@ -26,12 +26,13 @@ class Solution(Reported):
     form: float  # bᵀx, which is at most bᵀH⁻¹b
     products: int  # all products with H
     rtol: float  # the residual that was asked for
-    converged: bool  # whether the residual that is carried along is that small
+    converged: bool  # whether it was reached
 
     def report(self) -> tuple[str, Sequence[Reading], str]:
         """See ``Reported``."""
         spent = f"after {plural(self.products, 'product')}"
-        short = "" if self.converged else f"not within {self.rtol:.2g}: allow more products, or more damping"
+        remedy = "allow more products, more damping, or take float64 where more products change nothing"
+        short = "" if self.converged else f"not within {self.rtol:.2g}: {remedy}"
         title = f"solution with the {self.operator}, d = {self.d:,}: residual {self.residual:.2g} {spent}"
         readings = [Reading("bᵀx", self.form, words="bᵀH⁻¹b, from below"), Reading("‖b − Hx‖/‖b‖", self.residual)]
         return title, readings, short
@@ -64,20 +65,21 @@ def solve(operator: Any, b: Any, *, rtol: float = 1e-4, max_products: int = 200)
             curvature = inner(p, Hp)
             if not curvature > 0:
                 share = curvature / inner(p, p)
-                remedy = f"add more than {-share:.3g} to it, or take the Gauss-Newton matrix"
+                remedy = f"add more than −λ_min, which is at least {-share:.3g}, or take the Gauss-Newton matrix"
                 require(False, H.name, f"be positive definite ({remedy})", f"pᵀHp/‖p‖² = {share:.3g}")
             x.add_(p, alpha=square / curvature)
             r.sub_(Hp, alpha=square / curvature)
             before, square = square, inner(r, r)
             p.mul_(square / before).add_(r)
-        off = right - H.matvec(x)
+        off = right - H.matvec(x)  # the residual that is carried along may be smaller than the true one
+    residual = math.sqrt(inner(off, off)) / (size or 1.0)
     return Solution(
         operator=H.name,
         d=H.d,
         x=H.like(b, x),
-        residual=math.sqrt(inner(off, off)) / (size or 1.0),
+        residual=residual,
         form=inner(right, x),
         products=H.products,
         rtol=rtol,
-        converged=math.sqrt(square) <= rtol * size,
+        converged=residual <= rtol,
     )

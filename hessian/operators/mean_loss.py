@@ -492,6 +492,8 @@ def differentiating(what: str) -> Iterator[None]:
         raise
     except Exception as error:  # torch's, or the user's own
         message = " ".join(str(error).split())
+        if re.search("allocate memory|out of memory", message):
+            raise MemoryError(f"{message[:160]}; fewer examples at once (chunk) take less of it") from error
         remedy = next((f"; use {words}" for known, words in _REMEDIES.items() if known.search(message)), "")
         raise InputError(
             f"{what} needs derivatives of every operation in module and loss, got {message[:160]!r} "

@@ -88,6 +88,9 @@ class Operator(ABC):
         """vᵀHv, by the cheapest way the operator has; accumulated in float64."""
         return inner(v, self.matvec(v))
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.name}, {self.d} x {self.d}, {self.dtype} on {self.device}>"
+
     @property
     def shape(self) -> tuple[int, int]:
         """(d, d)."""
@@ -150,10 +153,16 @@ class Operator(ABC):
         layout = self.layout
         if layout is None:
             raise InputError(f"v must be a tensor with an operator that has no parameters, got {type(tree).__name__}")
+        others = sorted(map(str, tree.keys() - set(layout.names))) if isinstance(tree, Mapping) else []
+        require(not others, "v", "have the parameters' names alone", others)
         parts: Sequence[Any] = [tree.get(n) for n in layout.names] if isinstance(tree, Mapping) else tree
         got = [tuple(part.shape) if isinstance(part, Tensor) else None for part in parts]
-        fits = got == [*layout.shapes] and len(tree) == len(got)
-        require(fits, "v", f"have the parameters' shapes {[tuple(shape) for shape in layout.shapes]}", got)
+        require(
+            got == [*layout.shapes],
+            "v",
+            f"have the parameters' shapes {[tuple(shape) for shape in layout.shapes]}",
+            got,
+        )
         return torch.cat([part.reshape(-1) for part in parts])
 
     def like(self, tree: Any, v: Tensor) -> Any:

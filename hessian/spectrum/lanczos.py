@@ -76,13 +76,8 @@ def _combination(vectors: Sequence[Tensor], c: Tensor) -> Tensor:
     return _add_(torch.zeros_like(vectors[0]), vectors, c.tolist())
 
 
-def _complement(vectors: Sequence[Tensor], v: Tensor) -> Tensor:
-    """(I − QᵀQ)v, a new tensor."""
-    return _complement_(vectors, v.clone())
-
-
 def _complement_(vectors: Sequence[Tensor], v: Tensor) -> Tensor:
-    """The same in place of v, orthogonal to each row of Q to rounding.
+    """(I − QᵀQ)v in place of v, orthogonal to each row of Q to rounding.
 
     One pass of classical Gram-Schmidt does, unless v loses much of its length; then there is another, and twice is
     enough (Daniel, Gragg, Kaufman and Stewart 1976; Giraud et al. 2005). How much of a row is in v is known before
@@ -380,13 +375,13 @@ def band(operator: Counted, starts: list[Tensor], products: int) -> tuple[Array,
     size = 0.0
     while queue and len(vectors) < min(products, operator.d):
         _, w = queue.pop(0)
-        v = _complement(vectors, w)
+        v = _complement_(vectors, w.clone())
         length = math.sqrt(dot(v, v))
         if length <= 10 * torch.finfo(operator.dtype).eps * max(size, math.sqrt(dot(w, w))):
             continue  # within the space
         v /= length
         # Once more at length 1: where little was left, the rounding of the first time is not small beside it.
-        v = _complement(vectors, v)
+        v = _complement_(vectors, v)
         v /= math.sqrt(dot(v, v))
         vectors.append(v)
         product = operator.matvec(v)
@@ -400,7 +395,7 @@ def band(operator: Counted, starts: list[Tensor], products: int) -> tuple[Array,
         T[: j + 1, j] = T[j, : j + 1] = column
     # Products that are still in the queue may reach beyond the space. Those taken out are within it: their residual is
     # 0, as is that of all once the space is everything.
-    left = [(j, _complement(vectors, w)) for j, w in queue if j >= 0] if k < operator.d else []
+    left = [(j, _complement_(vectors, w)) for j, w in queue if j >= 0] if k < operator.d else []
     for i, u in left:
         for j, v in left:
             gram[i, j] = dot(u, v)

@@ -416,10 +416,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     costs = _costs()
     d = costs["row"].map({**PARAMETERS, **{row: LORA_PARAMETERS for row in ROUNDS if row.endswith(ADAPTED)}})
     costs = pd.concat(
-        [
-            own.assign(bytes=own.a_round, printed=False),
-            costs.assign(bytes=costs.cost / costs.rounds, d=d, printed=True),
-        ]
+        [own.assign(bytes=own.a_round, printed=False), costs.assign(bytes=costs.cost / costs.rounds, d=d, printed=True)]
     )
     points = cells.assign(
         panel=cells.task.map(task_title) + np.where(cells.paper_model == "OPT-125M", "", " (" + cells.model + ")"),

@@ -14,15 +14,7 @@ from figures.style import LineStyle, series_styles
 from paper_repro.workflow import estimators
 from paper_repro.workflow.claims import CLAIMS, ClaimOutcome
 from paper_repro.workflow.expression import evaluated, judged
-from paper_repro.workflow.measures import (
-    CHECKED,
-    COUNTS,
-    bands_table,
-    compared,
-    judged_bands,
-    settled,
-    unready,
-)
+from paper_repro.workflow.measures import CHECKED, COUNTS, bands_table, compared, judged_bands, settled, unready
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.reference import fig2_countings, fig2_reference
 from paper_repro.workflow.report import settings

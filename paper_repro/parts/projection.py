@@ -77,11 +77,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         comparison,
         [
             by_communication(
-                finite,
-                options.count,
-                title="solid: zeroth order; dashed: projection",
-                xscale="linear",
-                longer=longer,
+                finite, options.count, title="solid: zeroth order; dashed: projection", xscale="linear", longer=longer
             ),
             Panel(
                 frame=final,

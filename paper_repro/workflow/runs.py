@@ -412,11 +412,7 @@ def run_all(
     asked: dict[Path, Work | Job] = {}
     before = len(of) - len(own)
     if waiting:
-        with (
-            telling(kept),
-            postponed() as came,
-            _Bars(dict(waiting), before, each=on_result is None) as bars,
-        ):
+        with telling(kept), postponed() as came, _Bars(dict(waiting), before, each=on_result is None) as bars:
             for folder, outcome in processes.results(next_call, lambda told: bars.reached(*told), look, ahead=True):
                 if outcome == "held":
                     waiting[folder] = asked[folder]

@@ -166,6 +166,10 @@ KINKS = {
 FITTING = {"mu": 1e-3, "lr": 1e-4}
 for _name, _kind in KINKS.items():
     at(f"{_name} in float32", kappa=RIGHT, train=RIGHT.given(**FITTING), optim=RIGHT)(partial(mlp, _kind))
+# At a kink there is no Hessian, however few units are at it; differences there are as large as their step is small.
+at("a unit of ReLU that gets 0 from every example", kappa=refused("has f a kink at x"))(
+    zoo.changed(partial(mlp, nn.ReLU), lambda own: [p.data[0].zero_() for p in own[0].parameters()])
+)
 at("ReLU in float32, by gradients", train=RIGHT.given(**GRADIENTS))(partial(mlp, nn.ReLU))
 
 FUNCTIONS_WITH_KINKS = {

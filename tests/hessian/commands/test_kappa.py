@@ -272,7 +272,7 @@ def test_a_model_that_diverged_or_has_no_curvature_has_no_kappa(
     monkeypatch.setattr("hessian.trained_models.RISEN", float("inf"))
     assert cli.main(["kappa", *argv]) == 2
     captured = capsys.readouterr()
-    assert "H = 0 along every direction tried, so κ is undefined, at a loss of" in captured.err
+    assert "H is zero along every direction tried, so κ is undefined, at a loss of" in captured.err
     assert captured.out == ""
 
 

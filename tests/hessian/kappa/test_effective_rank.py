@@ -193,6 +193,30 @@ def test_a_result_is_refined_from_its_json() -> None:
         hessian.refine(coarse, rotated([1.0]))
     with pytest.raises(InputError, match="found must be a result of effective_rank"):
         hessian.refine({"kappa": 1.0}, rotated(TAIL))
+    with pytest.raises(InputError, match="rtol must be below 0.07.*, the half-width that the result has, got 0.3"):
+        hessian.refine(coarse, rotated(TAIL), rtol=0.3)
+    with pytest.raises(InputError, match="checkpoint must be the result's own file, got"):
+        hessian.refine(coarse, rotated(TAIL), checkpoint=Path("nowhere"))
+
+
+def test_no_interval_of_a_part_reaches_below_1_or_above_d() -> None:
+    """After few products next to nothing is known, but that κ₊ is in [1, d]."""
+    spectrum = torch.cat([torch.tensor([1.0, 0.9, -0.9]), torch.linspace(-0.02, 0.02, 397)])
+    found = [effective_rank(rotated(spectrum), products=5, seed=seed, part="positive") for seed in range(4)]
+    assert all(1 <= low < high <= 400 for low, high in (each.interval for each in found))
+
+
+def test_where_the_half_width_is_out_of_reach_the_interval_is_as_narrow_as_the_products_make_it() -> None:
+    """Not that of one walk that is as deep as all of them."""
+    tail = torch.cat([torch.tensor([9.0, 5.0]), torch.logspace(0, -4, 598)])
+    tail[1::3] *= -1
+    wide = [
+        effective_rank(rotated(tail), max_products=90, rtol=rtol, seed=0, part="positive") for rtol in (0.08, 0.002)
+    ]
+    assert not wide[1].reached
+    assert wide[1].probes > 1
+    low, high = wide[1].interval
+    assert high - low <= 1.3 * (wide[0].interval[1] - wide[0].interval[0])
 
 
 FORGED: dict[str, Any] = {  # what is wrong with its values alone, a property of all files sees
@@ -335,7 +359,7 @@ def test_signs_are_told_apart() -> None:
     shown.semidefinite = True
     definite = effective_rank(shown, seed=0)
     assert [each.value for each in definite.others] == [pytest.approx(definite.kappa, rel=1e-12)] * 2
-    assert "no negative eigenvalue among the Ritz values" in definite.reason
+    assert "this matrix has no negative eigenvalue" in definite.reason
     assert effective_rank(rotated(TAIL.abs()), seed=0).others == ()  # nobody has shown it
     assert "no positive eigenvalue" in effective_rank(rotated(-TAIL.abs()), seed=0).reason
     small = torch.cat([torch.tensor([30.0]), torch.linspace(-0.05, 1.0, 199)]).double()

@@ -45,6 +45,8 @@ def test_intervals_have_room_for_the_noise_and_miss_without_it(kind: str, net: s
         found = hessian.effective_rank(operator, products=20, seed=0, part=part)
         assert found.interval[0] <= truth <= found.interval[1]
         assert found.norm_interval[0] <= norm <= found.norm_interval[1]
+        # λ_min of a matrix that has no negative eigenvalue is not told from one that has by products in so few bits.
+        assert kind == "hessian" or "this matrix has no negative eigenvalue" in found.reason
     operator._noise = Noise()
     found = hessian.effective_rank(operator, products=300, seed=0)  # as many as make κ of a matrix exact
     assert not found.interval[0] <= kappas["signed"] <= found.interval[1]
@@ -69,7 +71,7 @@ def test_what_is_made_of_such_a_matrix_has_its_noise_too() -> None:
 def test_where_the_noise_is_too_much_for_the_half_width_no_more_products_are_spent() -> None:
     found = hessian.effective_rank(coarse("mlp"), rtol=0.001, seed=0, max_products=80)
     assert (found.reached, found.products < 60) == (False, True)
-    assert "what its products are off by makes ±" in found.reason
+    assert "what its products are off by alone makes ±" in found.reason
 
 
 @refuses(

@@ -89,6 +89,16 @@ def test_conjugate_gradients_solve_or_say_how_far_they_are(damping: float, most:
     assert f"residual {found.residual:.2g} after {found.products} products" in repr(found)
 
 
+def test_a_solution_that_float32_hides_is_not_called_converged() -> None:
+    """The residual that conjugate gradients carry along falls below any rtol; what it really is does not."""
+    ill = rotated(torch.logspace(-3, 0, 30).tolist()).matrix.float()
+    found = hessian.solve(DenseOperator(ill), torch.ones(30), rtol=1e-6, max_products=300)
+    assert found.products < 300  # it ended because of the one, and is judged by the other
+    assert found.residual > 1e-6
+    assert not found.converged
+    assert "take float64" in found.summary()
+
+
 def test_no_two_combinations_have_one_fingerprint() -> None:
     operators = [A, B, BlockOperator(A, [slice(0, 8)]), *(operator for operator, _ in COMBINED.values())]
     assert len({operator.fingerprint() for operator in operators}) == len(operators)
@@ -106,9 +116,10 @@ def test_a_sum_says_what_its_parts_have_to_say_once() -> None:
     (lambda: A @ "v", "v must be a tensor, an array or tensors like the parameters, got str"),
     (lambda: A @ [torch.ones(30)], "v must be a tensor with an operator that has no parameters, got list"),
     (lambda: H @ [torch.ones(3)], r"v must have the parameters' shapes \[\("),
+    (lambda: H @ {"other": torch.ones(3)}, r"v must have the parameters' names alone, got \['other'\]"),
     (
         lambda: hessian.solve(A, torch.ones(30).double()),
-        r"dense must be positive definite \(add more than .*Gauss",
+        r"dense must be positive definite \(add more than −λ_min, which is at least .*Gauss",
     ),
     (lambda: A @ torch.ones(29).double(), r"v must have shape, dtype and device \(\(30,\), torch.float64"),
     (lambda: A @ torch.ones(30), r"v must have shape, dtype and device .*, got \(\(30,\), torch.float32"),
