@@ -144,7 +144,7 @@ class EffectiveRank(Reported):
         if self.gradient_shares:
             rows = zip(self.gradient_shares, self.ritz_values, self.ritz_residuals, strict=True)
             along = [share for share, value, residual in rows if residual <= OUTER * abs(value)]
-            words = f"share of ‖∇f‖² along {plural(len(along), 'outer Ritz vector')} (residual ≤ {OUTER:g} λ; no interval)"
+            words = f"share of ‖∇f‖² along {plural(len(along), 'outer Ritz vector')} (residual ≤ {OUTER:g} λ)"
             ends.append(Reading("∇f", math.fsum(along), words=words))
         readings = (
             *kappas,
