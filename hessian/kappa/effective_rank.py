@@ -170,8 +170,8 @@ def refine(
         data: See there.
         rtol: See ``effective_rank``; below the half-width that the result has.
         max_products: The most products to spend, with those in the checkpoint.
-        checkpoint: The result's checkpoint, a file that is there. It is of this very model and data, or refused.
-            Without it only the matrix's name, dimension and dtype are compared: what comes is of the model given here.
+        checkpoint: The result's own file, of this very model and data. Without it only the matrix's name, dimension and
+            dtype are compared: what comes is of the model given here.
         options: Which matrix.
 
     Raises:

@@ -31,8 +31,7 @@ class Solution(Reported):
     def report(self) -> tuple[str, Sequence[Reading], str]:
         """See ``Reported``."""
         spent = f"after {plural(self.products, 'product')}"
-        remedy = "allow more products, more damping, or take float64 where more products change nothing"
-        short = "" if self.converged else f"not within {self.rtol:.2g}: {remedy}"
+        short = "" if self.converged else f"not within {self.rtol:.2g}: allow more products or damping, or take float64"
         title = f"solution with the {self.operator}, d = {self.d:,}: residual {self.residual:.2g} {spent}"
         readings = [Reading("bᵀx", self.form, words="bᵀH⁻¹b, from below"), Reading("‖b − Hx‖/‖b‖", self.residual)]
         return title, readings, short

@@ -88,9 +88,6 @@ class Operator(ABC):
         """vᵀHv, by the cheapest way the operator has; accumulated in float64."""
         return inner(v, self.matvec(v))
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {self.name}, {self.d} x {self.d}, {self.dtype} on {self.device}>"
-
     @property
     def shape(self) -> tuple[int, int]:
         """(d, d)."""
@@ -157,12 +154,8 @@ class Operator(ABC):
         require(not others, "v", "have the parameters' names alone", others)
         parts: Sequence[Any] = [tree.get(n) for n in layout.names] if isinstance(tree, Mapping) else tree
         got = [tuple(part.shape) if isinstance(part, Tensor) else None for part in parts]
-        require(
-            got == [*layout.shapes],
-            "v",
-            f"have the parameters' shapes {[tuple(shape) for shape in layout.shapes]}",
-            got,
-        )
+        fits = got == [*layout.shapes]
+        require(fits, "v", f"have the parameters' shapes {[tuple(shape) for shape in layout.shapes]}", got)
         return torch.cat([part.reshape(-1) for part in parts])
 
     def like(self, tree: Any, v: Tensor) -> Any:

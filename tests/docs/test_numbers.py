@@ -239,6 +239,19 @@ def test_the_census_is_told_as_it_is_recorded() -> None:
     told = [f"In all {last.groupby(['network', 'data']).ngroups} networks, with {last.d.min():,} to {last.d.max():,}"]
     for name, own in last.groupby("reading"):
         middle, least, most = (own.value.quantile(q) for q in (0.5, 0, 1))
-        told.append(f"| {name} | {middle:.3g} | {least:.3g} to {most:.3g} | {100 * (own.high / own.d).max():.2g} % |")
-    medians = usual[usual.reading == "positive"].groupby("steps").value.median()
-    tells("docs/census.md", *told, f"its median is {', '.join(f'{each:.3g}' for each in medians)}")
+        ends = f"{least:.3g} to {most:,.0f}" if most >= 100 else f"{least:.3g} to {most:.3g}"
+        told.append(f"| {name} | {middle:.3g} | {ends} | {100 * (own.high / own.d).max():.2g} % |")
+    # Along training: of the networks that were measured at all moments, not of those that happen to be there.
+    positive = usual[(usual.reading == "positive") & usual.steps.notna()]
+    moments = positive.groupby(["network", "data", "loss"])
+    whole = moments.filter(lambda own: own.steps.nunique() == positive.steps.nunique())
+    medians = whole.groupby("steps").value.median()
+    told.append(f"its median is {', '.join(f'{each:.3g}' for each in medians)}")
+    # Beside n, and the one of which least is known.
+    cnn = every[(every.network == "cnn-mnist") & (every.data == "mnist") & (every.reading == "positive")]
+    few, many = (float(cnn[~cnn.usual & (cnn.n == n)].value.iloc[0]) for n in (64, 1024))
+    wide = last[(last.network == "smollm2") & (last.reading == "positive")].iloc[0]
+    told += [f"{few:.1f} to {many:.1f}", f"is known to be {wide.low:.0f} to {wide.high:,.0f}"]
+    tells(
+        "docs/census.md", *told, f"({last.network.nunique()} architectures; losses of {last.n.min()} to {last.n.max()}"
+    )
