@@ -185,7 +185,7 @@ def refine(
     of = {name: known.get(name) for name in own}
     require(own == of, "model", f"be what the result is of, {of}", own)
     if known.get("kappa") and known.get("interval"):
-        reach = max(abs((end or math.inf) / known["kappa"] - 1) for end in known["interval"])
+        reach = max(abs((math.inf if end is None else end) / known["kappa"] - 1) for end in known["interval"])
         require(rtol < reach, "rtol", f"be below {reach:.3g}, the half-width that the result has", rtol)
     require(checkpoint is None or Path(checkpoint).exists(), "checkpoint", "be the result's own file", checkpoint)
     return effective_rank(
