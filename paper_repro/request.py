@@ -62,6 +62,8 @@ def requested(asked: PaperOptions) -> Request:
     require(meant, "--set", "change a part that is made", asked.changes)
     if asked.reference is not None:
         curves(asked.reference)  # refuses what is no such file
+    whole = asked.reference is not None or not (asked.from_recorded and asked.record)
+    require(whole, "--reference", "be given where verdicts are recorded: some are on the authors' curves", None)
     for name, folder in (("--runs", asked.runs), ("--record", asked.record)):
         if folder is not None:
             require_writable(name, folder / "any")

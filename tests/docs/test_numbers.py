@@ -247,11 +247,13 @@ def test_the_census_is_told_as_it_is_recorded() -> None:
     whole = moments.filter(lambda own: own.steps.nunique() == positive.steps.nunique())
     medians = whole.groupby("steps").value.median()
     told.append(f"its median is {', '.join(f'{each:.3g}' for each in medians)}")
-    # Beside n, and the one of which least is known.
+    # Beside n, and the one of which least is known, by either loss.
     cnn = every[(every.network == "cnn-mnist") & (every.data == "mnist") & (every.reading == "positive")]
-    few, many = (float(cnn[~cnn.usual & (cnn.n == n)].value.iloc[0]) for n in (64, 1024))
-    wide = last[(last.network == "smollm2") & (last.reading == "positive")].iloc[0]
-    told += [f"{few:.1f} to {many:.1f}", f"is known to be {wide.low:.0f} to {wide.high:,.0f}"]
+    few, many = (float(cnn[~cnn.usual & (cnn.n == n)].value.iloc[0]) for n in (64, 4096))
+    wide = last[(last.network == "smollm2") & (last.reading == "positive")].set_index("loss")
+    two, every_word = (wide.loc[f"cross-entropy, {of}"] for of in ("two verbalizers", "whole vocabulary"))
+    told += [f"{few:.1f} to {many:.1f}", f"is known to be {two.low:.0f} to {two.high:,.0f}, over the"]
+    told += [f"whole vocabulary at most {every_word.high:,.0f}"]
     tells(
         "docs/census.md", *told, f"({last.network.nunique()} architectures; losses of {last.n.min()} to {last.n.max()}"
     )

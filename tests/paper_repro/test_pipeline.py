@@ -17,7 +17,7 @@ from paper_repro.sources import Found, recorded_parts, works_of
 from paper_repro.workflow.claims import ClaimOutcome, verdicts
 from paper_repro.workflow.options import PaperOptions
 from paper_repro.workflow.runs import Job
-from tests.cases import rows_of
+from tests.cases import refused, rows_of
 from tests.paper_repro.parts.test_parts import options
 
 
@@ -32,6 +32,16 @@ def test_a_report_of_something_else_is_not_replaced(tmp_path: Path, capsys: pyte
     (tmp_path / "report.html").write_text("<title>pytest</title>")
     assert main(["paper", "--from-recorded", "--only", "table1", "--out", str(tmp_path)]) == 2
     assert "out must be a folder without a report.html that is something else's, got" in capsys.readouterr().err
+
+
+def test_verdicts_are_not_recorded_without_the_curves_that_some_are_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = refused(
+        capsys, "paper", "--from-recorded", "--out", str(tmp_path / "out"), "--record", str(tmp_path / "kept")
+    )
+    assert "--reference must be given where verdicts are recorded" in said
+    assert not list(tmp_path.rglob("*"))
     assert [each.name for each in tmp_path.iterdir()] == ["report.html"]
     assert (tmp_path / "report.html").read_text() == "<title>pytest</title>"
 
