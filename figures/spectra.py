@@ -210,6 +210,7 @@ def census_figure(rows: pd.DataFrame, last: pd.DataFrame, *, title: str = "", ca
         words = {"steps": "steps of training", "n": "n, the examples of the loss"}
         # Along training at the usual n, and by n at the last moment: the other of the two is as in ``last``.
         for ax, x, fixed in zip(axes_of(right, 2, 1), words, reversed(words), strict=True):
+            ax.set_xscale("symlog", linthresh=float(rows.loc[rows[x] > 0, x].min()))
             for key, own in positive.merge(order[[*_OWN, fixed]]).sort_values(x).groupby(_OWN, sort=False):
                 if own[x].nunique() > 1:
                     colour, label = colours.get(key, SOFT), _named(*map(str, key))
@@ -220,7 +221,6 @@ def census_figure(rows: pd.DataFrame, last: pd.DataFrame, *, title: str = "", ca
             if not ax.lines:
                 ax.text(0.5, 0.5, "not recorded", transform=ax.transAxes, color=SOFT, ha="center")
             ax.set(yscale="log", xlabel=words[x], ylabel="κ positive")
-            ax.set_xscale("symlog", linthresh=float(rows.loc[rows[x] > 0, x].min()))
         if several:
             ax.legend(fontsize=7)
     return figure
