@@ -7,8 +7,10 @@ ENGINES := .venv-engines
 ENGINES_STAMP := $(ENGINES)/.installed
 OUT ?= out
 ARGS ?=
+COQC ?= coqc
+PROOFS := Stream Replay Revert Moments Normals Answers
 
-.PHONY: help setup paper test thorough device anywhere engines mutants fuzz lint types docs linkcheck notebooks format clean
+.PHONY: help setup paper test thorough device anywhere engines prove mutants fuzz lint types docs linkcheck notebooks format clean
 
 help:
 	@echo "make paper   every figure and table as recorded, then checked by live runs -> $(OUT)/report.html (ARGS=--live-only for live runs alone)"
@@ -17,6 +19,7 @@ help:
 	@echo "make anywhere the same bits with other instructions and libraries, and on ARM by an emulator where apt-get is there"
 	@echo "make device  what a machine with a GPU can say, in eight minutes: bits, laws, a replayed digest, ratios, κ of large models -> $(OUT)/device.json"
 	@echo "make engines the tests of Ray, NVFlare and gRPC, in an environment that has them all ($(ENGINES))"
+	@echo "make prove   what Coq proves of replay, the noise stream and the moments (three minutes; see docs/proved.md)"
 	@echo "make mutants small changes of the core's source, each to be noticed by laws or tests (ARGS='--sample 30' for fewer)"
 	@echo "make fuzz    ten million damaged messages to the decoders (ARGS='--runs 100000' for fewer)"
 	@echo "make docs    the site of docs/, with the public names, the commands and the examples -> $(OUT)/docs/html/index.html"
@@ -67,6 +70,16 @@ $(ENGINES_STAMP): pyproject.toml constraints.txt
 
 engines: $(ENGINES_STAMP)
 	$(ENGINES)/bin/pytest -m engine $(ARGS)
+
+# The known answers are written as statements first; each file prints what its theorems assume.
+prove: $(STAMP)
+	@if ! command -v $(COQC) > /dev/null; then \
+		echo "nothing is proved: there is no $(COQC) (Debian, Ubuntu: apt-get install coq libcoq-flocq libcoq-interval)"; \
+	else \
+		set -e; mkdir -p $(OUT)/proofs; cp proofs/*.v $(OUT)/proofs; \
+		$(BIN)/decomfl noise --vectors | $(BIN)/python proofs/answers.py > $(OUT)/proofs/Answers.v; \
+		for each in $(PROOFS); do echo "$$each.v"; (cd $(OUT)/proofs && $(COQC) $$each.v); done; \
+	fi
 
 mutants: $(STAMP)
 	$(BIN)/python -m tests.mutants $(ARGS)

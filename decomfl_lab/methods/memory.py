@@ -13,6 +13,7 @@ the page of 4 KiB, also where a model is smaller than what an interpreter's resi
 
 import json
 import multiprocessing
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -309,4 +310,5 @@ def peak_of(work: Callable[[], object], model_bytes: int, without_model: int | N
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # whoever reads the rows may go, as where time is over
     main(sys.argv[1:])

@@ -177,6 +177,23 @@ def test_a_digest_is_written_over_its_entry(tmp_path: Path) -> None:
         assert [entry.digest for entry in log.entries()] == [_entry(0).digest, digest, None]
 
 
+@pytest.mark.parametrize("write", [True, False])
+def test_a_digest_that_was_not_written_whole_is_mended(tmp_path: Path, write: bool) -> None:
+    path, digest = tmp_path / "run.dcl", 32 * "a"
+    with _written(path, 2) as log:
+        before = path.read_bytes()
+        log.sign(digest)
+    after = path.read_bytes()
+    changed = [n for n, pair in enumerate(zip(before, after, strict=True)) if len({*pair}) == 2]
+    for end in range(changed[0] + 1, changed[-1] + 1):
+        path.write_bytes(after[:end] + before[end:])
+        with RunLog.open(path, write=write) as log:
+            _, last = log.entries()
+        assert last.digest in (None, digest)
+        assert last.record == _entry(1).record
+        assert (path.read_bytes() in (before, after)) is write  # who only reads leaves the file as it is
+
+
 def test_a_log_that_another_process_writes_to_is_read_alone(tmp_path: Path) -> None:
     path = tmp_path / "run.dcl"
     _written(path, 2).close()
