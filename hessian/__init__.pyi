@@ -13,6 +13,7 @@ from .kappa.layers import LayerRank as LayerRank
 from .kappa.layers import by_layer as by_layer
 from .kappa.result import EffectiveRank as EffectiveRank
 from .kappa.result import EffectiveRankProgress as EffectiveRankProgress
+from .kappa.tangent_kernel import tangent_kernel as tangent_kernel
 from .kappa.trace import Trace as Trace
 from .kappa.trace import trace as trace
 from .operators.curvature import FisherOperator as FisherOperator

@@ -4,6 +4,9 @@ from .bounds.successors.fzoo import fzoo as fzoo
 from .bounds.successors.hiso import hiso as hiso
 from .bounds.successors.hiso import learned_scale as learned_scale
 from .bounds.successors.hiso import whitened as whitened
+from .bounds.successors.kernel import KERNEL_NORM as KERNEL_NORM
+from .bounds.successors.kernel import KERNEL_NORM_BELOW as KERNEL_NORM_BELOW
+from .bounds.successors.kernel import kernel_frobenius as kernel_frobenius
 from .bounds.successors.robust_means import robust as robust
 from .bounds.successors.signs import feedsign as feedsign
 from .checks.probe import probe as probe

@@ -49,6 +49,8 @@ def simulate(
     Raises:
         InputError: If η was not given, or d or M are not the problem's.
     """
+    if step is decomfl:  # one of your own may have no η
+        setting.require("eta")
     explicit = _explicit(problem, setting)
     require_int("runs", runs, 1)
     work = 1e2 * runs * setting.R * setting.m * setting.K * setting.P
@@ -81,7 +83,6 @@ def simulate(
 
 
 def _explicit(problem: Problem | Quadratic, setting: Setting) -> Problem:
-    setting.require("eta")
     require(setting.d == problem.d, "d", f"be the problem's {problem.d}", setting.d)
     return subspace(problem, setting.clients)
 

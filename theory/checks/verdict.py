@@ -156,9 +156,8 @@ def sides(
         if not statement.with_eta and (setting.eta or 0.0) < eta.largest * (1 - _ROUNDING):
             raise InputError(f"eta must be {down(eta.largest, 12)}, the largest admissible, for {statement.name}")
     left = statement.left
-    require(
-        statement.step is decomfl or source == "simulation", "source", "be simulation for a step of your own", source
-    )
+    known = statement.step is (left.step if source == "exact" else decomfl)
+    require(known or source == "simulation", "source", f"be simulation for {statement.name}: a step of its own", source)
     if source == "exact":
         measured = left.exact(problem, setting)
         estimate, own = Estimate(measured.value, 0.0, 0), {**own, **measured.point}
@@ -191,7 +190,12 @@ def decide(estimate: Estimate, bound: float, confidence: float, room: float = 0.
 
 
 def ratio(measured: float, bound: float) -> float:
-    """measured/bound; NaN where both are 0, infinite where the bound alone is."""
+    """measured/bound, above 1 where measured > bound; NaN where both are 0, infinite where the bound alone is.
+
+    Where the left side is negative, as that of a bound from below is, it is bound/measured.
+    """
+    if measured < 0 and bound <= 0:
+        return bound / measured
     if bound:
         return measured / bound
     return math.inf if measured else math.nan

@@ -13,6 +13,7 @@ from theory.notation.units import F, Unit, X
 from theory.problems.problem import Bowl, Floats, Problem
 from theory.problems.quadratic import Quadratic, Trajectory, expected, local_steps, remainder, signs, spread
 from theory.problems.waves import Waves
+from theory.statements.algorithms import Step, decomfl
 
 Path = Callable[[Any, Floats], Floats]
 """A function of the problem and of x_0..x_R, shape (R + 1, runs, n), to a number a run, shape (runs,)."""
@@ -43,6 +44,7 @@ class Left:
         expected: Function of a quadratic's ``Trajectory`` that gives it exactly; None where there is none.
         closed: Exact forms by class of problems, functions of the problem and a setting; of lemmas at x_0, of those on
             local steps at the K-th of client 0.
+        step: The local step that these exact forms are of.
     """
 
     text: str
@@ -50,6 +52,7 @@ class Left:
     path: Path | None = None
     expected: Callable[[Trajectory], float] | None = None
     closed: Mapping[type, Callable[[Any, Setting], MeasuredSide]] = field(default_factory=dict)
+    step: Step = decomfl
 
     def __str__(self) -> str:
         return self.text

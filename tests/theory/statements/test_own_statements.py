@@ -81,7 +81,7 @@ def test_a_step_of_ones_own_is_simulated() -> None:
     assert slow.value == pytest.approx(simulate(MIXED, RUN.at(0.01), runs=50, seed=3).value)
     mine = replace(CONTRACTION, step=halved)
     assert theory.check(mine, STRONG, R=9, mu=0.1, source="simulation", runs=50).holds
-    with pytest.raises(InputError, match="^source must be simulation for a step of your own, got 'exact'"):
+    with pytest.raises(InputError, match="^source must be simulation for .*: a step of its own, got 'exact'"):
         theory.check(mine, STRONG, R=9, mu=0.1)
 
 
