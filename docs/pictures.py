@@ -31,7 +31,10 @@ from paper_repro.workflow.recordings import Rows
 from paper_repro.workflow.reference import fig2_reference
 from paper_repro.workflow.scales import SCALES
 
-PICTURES: Final = {"fig2": "fig2", "fig3": "fig3", "edge": "edge", "theory-dimension": "theory", "census": "census"}
+PICTURES: Final = {
+    **{name: name for name in ("fig2", "fig3", "edge", "census", "kernels")},
+    "theory-dimension": "theory",
+}
 """The stems of the pictures, with the parts that draw them."""
 HERO: Final = "figure-2"
 """The stem of the picture at the head of the README."""

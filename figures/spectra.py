@@ -1,7 +1,7 @@
 """Eigenvalues of a Hessian along training: their density, the outer ones, and every κ; and κ of many networks."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib
@@ -229,3 +229,43 @@ def census_figure(rows: pd.DataFrame, last: pd.DataFrame, *, title: str = "", ca
 def _named(network: str, data: str, loss: str) -> str:
     """A network with its data, and its loss where that is not cross-entropy."""
     return f"{network}, {data}" + ("" if loss == "cross-entropy" else f" ({loss.removeprefix('cross-entropy, ')})")
+
+
+def kernel_figure(
+    errors: pd.DataFrame, correlations: pd.DataFrame, predictors: Sequence[str], *, title: str = "", caption: str = ""
+) -> Figure:
+    """Left: the error of tangent kernels against what foretells it; right: rank correlations of rounds with numbers.
+
+    Args:
+        errors: Columns value (‖K_P − K‖/‖K‖) and those of ``predictors``, a row for each network, P and distribution.
+        correlations: Columns P, number, correlation, low and high.
+        predictors: The names of the columns that foretell the error.
+        title: Heading.
+        caption: The text under the plots.
+
+    Returns:
+        A figure without pyplot state; InputError if a frame is empty or lacks a column.
+    """
+    require_columns("errors", errors, ("value", *predictors))
+    require_columns("correlations", correlations, ("P", "number", "correlation", "low", "high"))
+    with matplotlib.rc_context(rc()):
+        figure, plots = page(11.0, 4.4, title=title, caption=[caption, "Bars: 95 % intervals over networks."])
+        against, ranks = axes_of(plots, 1, 2, width_ratios=[1.2, 1.0])
+        for name, colour, marker in zip(predictors, (_BLUE, _ORANGE, _GREEN), ("o", "x", "+"), strict=True):
+            against.plot(errors[name], errors["value"], marker, color=colour, markersize=4, alpha=0.7, label=name)
+        ends = [errors["value"].min(), errors["value"].max()]
+        against.plot(ends, ends, color=SOFT, linewidth=1, label="equal")
+        against.set(xscale="log", yscale="log", xlabel="foretold", ylabel="‖K_P − K‖ / ‖K‖, measured")
+        against.legend()
+        numbers = list(dict.fromkeys(correlations["number"]))
+        for n, (P, own) in enumerate(correlations.groupby("P")):
+            at = [numbers.index(each) + 0.2 * (n - 1) for each in own["number"]]
+            spread = [own["correlation"] - own["low"], own["high"] - own["correlation"]]
+            ranks.errorbar(
+                at, own["correlation"], yerr=spread, fmt="s", color=OKABE_ITO[n], markersize=4, label=f"P = {P}"
+            )
+        ranks.axhline(0, color=SOFT, linewidth=1)
+        ranks.set(xticks=range(len(numbers)), ylim=(-1.05, 1.05), ylabel="rank correlation with the rounds needed")
+        ranks.set_xticklabels(numbers)
+        ranks.legend(loc="lower left")
+    return figure

@@ -3,7 +3,20 @@
 from typing import Final
 
 from paper_repro.language_models import llm, sizes, smollm2
-from paper_repro.parts import audit, census, edge, fig2, fig3, hessian, memory, projection, table1, theory, topk
+from paper_repro.parts import (
+    audit,
+    census,
+    edge,
+    fig2,
+    fig3,
+    hessian,
+    kernels,
+    memory,
+    projection,
+    table1,
+    theory,
+    topk,
+)
 from paper_repro.workflow.part import Part
 
 PARTS: dict[str, Part] = {
@@ -18,12 +31,13 @@ PARTS: dict[str, Part] = {
     "memory": memory,
     "hessian": hessian,
     "census": census,
+    "kernels": kernels,
     "sizes": sizes,
     "theory": theory,
     "audit": audit,
 }
 """The parts by name, in the order of the report."""
-PARTIAL: Final = ("fig2", "fig3", "projection", "edge", "topk", "table1", "smollm2", "census")
+PARTIAL: Final = ("fig2", "fig3", "projection", "edge", "topk", "table1", "smollm2", "census", "kernels")
 """Parts that can be drawn while some of their runs are not finished."""
 DEAREST: Final = ("fig2", "theory", "fig3", "hessian", "llm", "edge")
 """The parts that take longest to draw."""

@@ -1,12 +1,14 @@
 """Numbers of recorded rows in README and docs/: each is found in the rows again, by code of its own."""
 
 import json
+import math
 import os
 import re
 from typing import Any
 
 import pandas as pd
 import pytest
+from scipy.stats import spearmanr
 
 from paper_repro.commands import findings
 from tests.docs.blocks import ROOT
@@ -256,4 +258,21 @@ def test_the_census_is_told_as_it_is_recorded() -> None:
     told += [f"whole vocabulary at most {every_word.high:,.0f}"]
     tells(
         "docs/census.md", *told, f"({last.network.nunique()} architectures; losses of {last.n.min()} to {last.n.max()}"
+    )
+
+
+def test_the_two_theories_are_told_as_they_are_recorded() -> None:
+    every = rows("kernels", "full")
+    errors, rounds = every[every.kind == "error"], every[(every.kind == "rounds") & (every.P == 10)]
+    ours = errors.value / ((errors.r / errors.P) ** 0.5 + errors.r / errors.P)
+    theirs = errors.value / (errors.V * errors.V.clip(lower=2).map(math.log) / errors.P) ** 0.5
+    later = ours[errors.P >= 10]
+    ranks = [spearmanr(rounds[name], rounds.value)[0] for name in ("V", "r of all", "κ", "κ₊", "d")]
+    tells(
+        "docs/two-theories.md",
+        f"measured {every.network.nunique()} networks",
+        f"d from {every.d.min():,} to {every.d.max():,}, V from {every.V.min()} to {every.V.max():,}",
+        f"{ours.min():.2f} to {ours.max():.2f} times √(r/P) + r/P** ({later.min():.2f} to {later.max():.2f} from",
+        f"and {theirs.min():.2f} to {theirs.max():.2f} times √(V log V/P)",
+        f"| {' | '.join(f'{each:.2f}' for each in ranks)} |",
     )
