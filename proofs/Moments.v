@@ -226,4 +226,5 @@ Qed.
 End Theorem_1.
 
 Print Assumptions second_moments.
+Print Assumptions second_moment_of_the_length.
 Print Assumptions theorem_1_is_false_as_printed.
