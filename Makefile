@@ -19,7 +19,7 @@ help:
 	@echo "make anywhere the same bits with other instructions and libraries, and on ARM by an emulator where apt-get is there"
 	@echo "make device  what a machine with a GPU can say, in eight minutes: bits, laws, a replayed digest, ratios, κ of large models -> $(OUT)/device.json"
 	@echo "make engines the tests of Ray, NVFlare and gRPC, in an environment that has them all ($(ENGINES))"
-	@echo "make prove   what Coq proves of replay, the noise stream and the moments (three minutes; see docs/proved.md)"
+	@echo "make prove   what Coq proves of replay, the noise stream and the moments (a minute; see docs/proved.md)"
 	@echo "make mutants small changes of the core's source, each to be noticed by laws or tests (ARGS='--sample 30' for fewer)"
 	@echo "make fuzz    ten million damaged messages to the decoders (ARGS='--runs 100000' for fewer)"
 	@echo "make docs    the site of docs/, with the public names, the commands and the examples -> $(OUT)/docs/html/index.html"
