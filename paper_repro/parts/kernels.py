@@ -4,7 +4,6 @@ import logging
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, pairwise
@@ -91,7 +90,7 @@ def jobs(options: Options) -> list[Work]:
             arguments={"network": tuple(network), "size": size.but(networks={})},
             labels={"network": name},
             data=partial(digest_named, "mnist"),
-            layers=("hessian", "theory"),
+            layers=("hessian",),
             cost=2e5 * sum(size.P),
         )
         for name, network in size.networks.items()
@@ -100,7 +99,6 @@ def jobs(options: Options) -> list[Work]:
 
 def _measured(_: Path, report: Report, network: Sequence[int], size: Sizes) -> Result:
     """The kernel's error for every distribution and P, the numbers that may predict it, and rounds to the target."""
-    logging.getLogger("decomfl_lab").setLevel(logging.ERROR)  # a rate that is too large is an answer here
     digits, side, V, depth, width = network
     dataset = load_dataset("mnist")
     task = _Task.of(dataset, digits, side, V, size.examples)
@@ -188,11 +186,16 @@ def _rounds_at(module: nn.Module, task: _Task, lr: float, P: int, most: int, tar
         if not target * losses[0] < losses[-1] < 2 * losses[0]:
             seen.stop()
 
-    with suppress(DivergedError):
+    logging.disable(logging.WARNING)  # a rate that is too large is an answer here
+    try:
         train(
             module, task.loss, [(task.inputs, task.targets)], rounds=most, lr=lr, perturbations=P, rule="sgd",
             batch_size=len(task.targets), seed=seed, on_round=hook,
         )  # fmt: skip
+    except DivergedError:
+        pass
+    finally:
+        logging.disable(logging.NOTSET)
     if len(losses) < 2 or losses[-1] > target * losses[0]:
         return math.inf
     before, last = (math.log(each / (target * losses[0])) for each in losses[-2:])

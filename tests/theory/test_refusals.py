@@ -22,7 +22,7 @@ from theory.bounds.successors.fzoo import normalised_step
 from theory.bounds.successors.pool import pool_contraction, pool_left, pool_left_about
 from theory.bounds.successors.signs import efficiency, sign_floor, vote_gain, wrong_vote
 from theory.checks.rounds import rounds_by_bound
-from theory.checks.simulation import federation
+from theory.checks.simulation import federation, simulate
 from theory.checks.stability import largest_step, load
 from theory.findings.evidence.designs import design
 from theory.notation.symbols import D
@@ -80,6 +80,8 @@ FUNCTIONS = (
     (lambda: Quadratic.of(CONFINED, start=(0.0, 0.0)), "^start must"),
     (lambda: Quadratic(CONFINED, (1.0, 0.0), (-1.0, 0.0), (0.0, 0.0)), "^noise must"),
     (lambda: expected(Quadratic.of(CONFINED), Quadratic.of(CONFINED).setting()), "^eta must be given"),
+    (lambda: simulate(Quadratic.of(CONFINED), Quadratic.of(CONFINED).setting(), runs=2, seed=0), "^eta must be given"),
+    (lambda: federation(Quadratic.of(CONFINED), Quadratic.of(CONFINED).setting(), seed=0), "^eta must be given"),
     (lambda: expected(Quadratic.of(CONFINED), Setting(d=4, L=1.0, eta=0.1)), "^d must be the problem's 3, got 4"),
     (lambda: Logistic(np.ones((2, 3)), np.ones((2, 3)), 3), "^inputs must"),
     (lambda: Logistic(np.ones((2, 3, 1)), np.ones((2, 2)), 3), "^labels must"),

@@ -34,6 +34,7 @@ def simulate(
     seed: int,
     left: Path = average,
     step: Step = decomfl,
+    with_eta: bool = True,
 ) -> Estimate:
     """The left side of a statement, (1/R) Σ_{r<R} ‖∇f(x_r)‖² unless another is given, its mean over independent runs.
 
@@ -45,11 +46,12 @@ def simulate(
         seed: Seed of numpy's generator.
         left: Function of the problem and of x_0..x_R, shape (R + 1, runs, n), to a number a run, shape (runs,).
         step: The local step.
+        with_eta: Whether η must be given, as for all steps but one that takes none.
 
     Raises:
         InputError: If η was not given, or d or M are not the problem's.
     """
-    if step is decomfl:  # one of your own may have no η
+    if with_eta:
         setting.require("eta")
     explicit = _explicit(problem, setting)
     require_int("runs", runs, 1)
@@ -121,6 +123,7 @@ def federation(problem: Problem | Quadratic, setting: Setting, *, seed: int) -> 
     from decomfl_lab.replicas.replica import Replica
     from decomfl_lab.replicas.rules import Momentum, Sgd
 
+    setting.require("eta")
     explicit = _explicit(problem, setting)
     held = explicit.start.size
     require(held == setting.d or setting.distribution != "sphere", "d", f"be the {held} coordinates held", setting.d)

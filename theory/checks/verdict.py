@@ -164,7 +164,9 @@ def sides(
     elif left.path is None:
         raise InputError(f"source must be exact for {left}, which no run shows, got {source!r}")
     elif source == "simulation":
-        estimate = simulation.simulate(problem, setting, runs=runs, seed=seed, left=left.path, step=statement.step)
+        estimate = simulation.simulate(
+            problem, setting, runs=runs, seed=seed, left=left.path, step=statement.step, with_eta=left.step is decomfl
+        )
     else:
         estimate = simulation.run(problem, setting, runs=runs, seed=seed, left=left.path)
     return estimate, dict(zip(statement.terms, statement.bound(setting, **own), strict=True))

@@ -44,7 +44,7 @@ class Left:
         expected: Function of a quadratic's ``Trajectory`` that gives it exactly; None where there is none.
         closed: Exact forms by class of problems, functions of the problem and a setting; of lemmas at x_0, of those on
             local steps at the K-th of client 0.
-        step: The local step that these exact forms are of.
+        step: The local step that it is of alone, and its exact forms; where that is not DeComFL's, η may be left out.
     """
 
     text: str

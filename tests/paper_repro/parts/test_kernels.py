@@ -1,5 +1,6 @@
 """The kernels' part: errors lie between the bounds of the theory, rounds are counted, correlations are of ranks."""
 
+import logging
 import math
 from pathlib import Path
 
@@ -37,6 +38,7 @@ def test_rounds_end_at_the_target_and_are_infinite_where_no_round_gets_there() -
     assert 1 < few < 200
     assert _rounds_at(module, task, 0.3, 10, int(few), 0.95, 0) == math.inf
     assert _rounds_at(module, task, 1e4, 10, 200, 0.95, 0) == math.inf  # a rate that is too large
+    assert logging.getLogger("decomfl_lab").isEnabledFor(logging.WARNING)
 
 
 def test_numbers_of_two_digits_stand_side_by_side_however_the_data_are_sorted() -> None:

@@ -46,8 +46,8 @@ def _errors(losses: Losses, x: Floats, v: Floats, z: Floats, setting: Setting) -
 FROBENIUS: Final = Left(
     "E‖K_P − K‖_F²", _UNIT**2, lambda _, x: (x[1] ** 2).sum(-1), closed={Quadratic: _error2}, step=_errors
 )
-NORM: Final = Left("E‖K_P − K‖", _UNIT, lambda _, x: np.abs(x[1]).max(-1))
-BELOW: Final = Left("−E‖K_P − K‖", _UNIT, lambda _, x: -np.abs(x[1]).max(-1))
+NORM: Final = Left("E‖K_P − K‖", _UNIT, lambda _, x: np.abs(x[1]).max(-1), step=_errors)
+BELOW: Final = Left("−E‖K_P − K‖", _UNIT, lambda _, x: -np.abs(x[1]).max(-1), step=_errors)
 
 
 def _power_sum(n: int) -> Constant:
