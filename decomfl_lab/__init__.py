@@ -11,5 +11,9 @@ The public names are listed in ``__init__.pyi``; each is imported when it is fir
 
 import lazy_loader
 
-__version__ = "0.1.0"
+from decomfl_lab.distribution import pass_over_the_current_folder, tell_what_is_hidden
+
+__version__ = "0.2.0"
+pass_over_the_current_folder()
+tell_what_is_hidden()
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

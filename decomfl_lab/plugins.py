@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from decomfl_lab.distribution import PACKAGES, hiding
 from decomfl_lab.errors import THEIRS, InputError, require, shown
 from decomfl_lab.tables import table_beside
 
@@ -177,6 +178,13 @@ def _refusal(argument: str, rule: str, target: str, error: BaseException) -> Inp
         hidden, there = Path(f"{module}.py").resolve(), getattr(error.obj, "__file__", None)
         if hidden.exists() and there is not None and not hidden.samefile(there):
             told += f"; {there} hides {module}.py, which can be given as {hidden.name}:{target.rpartition(':')[2]}"
+    # The user's own file may mean a package of his that is called as one of the lab's.
+    name = getattr(error, "name_from", None) or getattr(error, "name", None) or ""
+    obj = getattr(error, "obj", None)
+    package = (obj.__name__ if isinstance(obj, ModuleType) else name).split(".")[0]
+    for theirs in (Path(f"{package}.py"), Path(package, "__init__.py")) if package in PACKAGES else ():
+        if theirs.exists() and hiding(package) is None:
+            told += f"; {package} is the lab's package here, not {theirs.resolve()}: rename yours"
     if isinstance(error, ModuleNotFoundError) and module.split(".")[0] == error.name:
         told += f", in {os.getcwd()} or installed"
     return InputError(f"{argument} must {rule}, got {target!r} ({type(error).__name__}: {told}{place})")

@@ -8,13 +8,11 @@ Lanczos value.
 
 import importlib
 import importlib.util
-import itertools
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
-from unittest import mock
 
 import numpy as np
 import torch
@@ -25,6 +23,7 @@ from torch.nn.functional import cross_entropy
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.datasets.splits import fixed_choice
 from decomfl_lab.errors import require_int
+from hessian.kappa.beside import by_pyhessian
 from hessian.kappa.effective_rank import effective_rank
 from hessian.operators.curvature import GaussNewtonOperator, HessianOperator
 from hessian.operators.gauss_newton_trace import gauss_newton_trace
@@ -118,7 +117,7 @@ def quiet() -> Iterator[None]:
 def estimated(run: KappaRun, seed: int) -> KappaEstimate:
     """A run with torch's global generator left as it was."""
     with quiet(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)  # pyhessian and curvlinops draw from it
+        torch.manual_seed(seed)  # curvlinops draws from it
         return run(seed)
 
 
@@ -136,21 +135,9 @@ def our_kappa(problem: KappaProblem, **settings: Any) -> KappaRun:
 
 
 def _pyhessian(problem: KappaProblem) -> dict[str, KappaRun]:
-    module = importlib.import_module("pyhessian.hessian")
-    product = module.hessian_vector_product
-
-    def run(_seed: int) -> KappaEstimate:
-        calls = itertools.count()
-
-        def counted(*given: Any) -> Any:  # unlike a mock it keeps no vectors
-            next(calls)
-            return product(*given)
-
-        with mock.patch.object(module, "hessian_vector_product", counted):
-            theirs = module.hessian(problem.module, cross_entropy, data=(problem.inputs, problem.targets), cuda=False)
-            top, trace = theirs.eigenvalues()[0][0], float(np.mean(theirs.trace()))
-        problem.module.zero_grad()
-        return KappaEstimate(trace / top, next(calls))
+    def run(seed: int) -> KappaEstimate:
+        found = by_pyhessian(problem.objective, seed=seed)
+        return KappaEstimate(found.kappa, found.products)
 
     return {"trace() / eigenvalues()": run}
 

@@ -23,7 +23,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from decomfl_lab.errors import InputError, quoted, require, require_finite_positive, require_int
+from decomfl_lab.distribution import without_extra
+from decomfl_lab.errors import quoted, require, require_finite_positive, require_int
 from decomfl_lab.federations.carrier import Take
 from decomfl_lab.federations.remote import RemoteFederation, host_of
 from decomfl_lab.federations.simulation import DeComFLFederation
@@ -36,8 +37,7 @@ from decomfl_lab.runs.run import Run
 try:
     from nvflare.collab import CollabCallError, CollabRecipe, collab
 except ModuleNotFoundError as error:
-    need = f"NVFlare needs the extra nvflare: pip install 'decomfl-lab[nvflare]' (no module {error.name})"
-    raise InputError(need) from None
+    without_extra("NVFlare", "nvflare", error)
 
 logger = logging.getLogger(__name__)
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from decomfl_lab.distribution import without_extra
 from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.federations.carrier import MakeHost, Take
 from decomfl_lab.processes import safely
@@ -62,8 +63,8 @@ def connect(cpus: int | None, address: str | None = None) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
-    except ModuleNotFoundError:
-        raise InputError("Ray needs the extra ray: pip install 'decomfl-lab[ray]' (no module ray)") from None
+    except ModuleNotFoundError as error:
+        without_extra("Ray", "ray", error)
     if ray.is_initialized():
         return
     address = address or os.environ.get("RAY_ADDRESS")

@@ -3,12 +3,14 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import EntryPoint
+from importlib.util import find_spec
 from itertools import groupby
 from typing import Any
 
 import click
 
 from decomfl_lab.datasets import DATA_NAMES
+from decomfl_lab.errors import require
 from decomfl_lab.models import MODEL_NAMES
 from decomfl_lab.options import WORDS
 
@@ -145,8 +147,16 @@ class Contribution(click.Command):
         """The beginning of its help, at most ``limit`` characters."""
         return self.load().get_short_help_str(limit)
 
+    @property
+    def is_here(self) -> bool:
+        """Whether its package is: a wheel has no benchmarks."""
+        return find_spec(self._entry.module.split(".")[0]) is not None
+
     def load(self) -> click.Command:
         """The command itself."""
+        package = self._entry.module.split(".")[0]
+        where = f"be run in a clone of the project (make setup, .venv/bin/decomfl), as the wheel has no {package}"
+        require(self.is_here, f"decomfl {self.name}", where, "a wheel")
         found = self._entry.load()
         assert isinstance(found, click.Command)
         return found
@@ -173,6 +183,7 @@ class LazyGroup(Screened, click.Group):
         width = max(map(len, self.commands))
         for title, names in {**self._sections, "Commands": rest}.items():
             known = [self.commands[name] for name in names if name in self.commands]
+            known = [each for each in known if not isinstance(each, Contribution) or each.is_here]
             rows = [(f"{each.name:<{width}}", each.get_short_help_str(1000)) for each in known]
             if rows:
                 with formatter.section(title):

@@ -5,7 +5,7 @@ import importlib.metadata
 import sys
 from types import ModuleType
 
-from decomfl_lab.errors import InputError
+from decomfl_lab.distribution import without_extra
 
 
 def llm_library(name: str, wanted_by: str) -> ModuleType:
@@ -18,9 +18,7 @@ def llm_library(name: str, wanted_by: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        raise InputError(
-            f"{wanted_by} needs the extra llm: pip install 'decomfl-lab[llm]' (no module {error.name})"
-        ) from None
+        without_extra(wanted_by, "llm", error)
 
 
 def installed(name: str) -> str | None:

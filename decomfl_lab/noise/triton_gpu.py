@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from decomfl_lab.distribution import command_for
 from decomfl_lab.errors import require
 from decomfl_lab.noise.program import DISTRIBUTIONS, MOST_NAMES, Code, Op, Program, directions_by
 from decomfl_lab.noise.spec import LANES, TILE, Distribution
@@ -33,7 +34,7 @@ OLDEST = (3, 6)
 """Triton before 3.6 flushes subnormal numbers in float32 quotients and roots, so its bits are others."""
 
 if importlib.util.find_spec("triton") is None:
-    raise ImportError("Triton is not installed (on Linux: pip install 'decomfl-lab[gpu]')")
+    raise ImportError(f"Triton is not installed (on Linux: {command_for('gpu')})")
 _version = importlib.metadata.version("triton")
 if tuple(map(int, _version.split(".")[:2])) < OLDEST:
     raise ImportError(f"Triton {_version} rounds otherwise; {'.'.join(map(str, OLDEST))} or newer is needed")

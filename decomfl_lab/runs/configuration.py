@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import tomli_w
-
 from decomfl_lab.datasets import DATA_NAMES
 from decomfl_lab.datasets.splits import SPLITS
 from decomfl_lab.engines.registry import ENGINES
@@ -223,6 +221,8 @@ class TrainConfig:
 
     def to_toml(self) -> str:
         """The configuration as TOML that ``read_config`` reads back."""
+        import tomli_w
+
         return tomli_w.dumps(self.to_dict())
 
     def fingerprint(self, *, data: str, code: str) -> str:

@@ -438,7 +438,8 @@ def _take_over(run: Run, folder: Path, facts: SavedRun | Provenance, done: int, 
         earlier = getattr(facts, name) or [facts.code] * (name == "codes")
         run.hands[name] = list(dict.fromkeys([*earlier, *own]))
     if facts.code != code_version() and not any_code:
-        raise InputError(f"out must hold a run of this code ({code_version()}), got one of {facts.code}")
+        rule = f"out must hold a run of this code ({code_version()}), got one of {facts.code}"
+        raise InputError(f"{rule}; lab.load({str(folder)!r}).more(10, any_code=True) goes on with it, in Python")
     least = f"be at least the {done} of the run in {folder}"
     require(run.config.rounds >= done, "rounds", least, run.config.rounds)
 

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from decomfl_lab.errors import THEIRS, HookError, InputError, brief, printable, require, require_choice
+from decomfl_lab.distribution import without_extra
+from decomfl_lab.errors import THEIRS, HookError, brief, printable, require, require_choice
 from decomfl_lab.objectives.trees import tensors
 
 if TYPE_CHECKING:
@@ -243,5 +244,4 @@ def _library(extra: str, module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        rule = f"needs the extra {extra}: pip install 'decomfl-lab[{extra}]' ({error})"
-        raise InputError(f"logger {extra} {rule}") from None
+        without_extra(f"logger {extra}", extra, error)

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from decomfl_lab.progress import RunBars
+    from hessian.kappa.beside import ByPyHessian
     from hessian.trained_models import TrainedModel
 
     Other = hessian.ForwardOnly | hessian.BallProbe | hessian.ByLayer  # what is measured in place of κ by products
@@ -128,6 +129,7 @@ class KappaOptions:
     split_sample: bool = option(False, _HELP["split_sample"], HOW)
     density_products: int | None = option(None, _HELP["density_products"], HOW)
     overlap: bool = option(False, _HELP["overlap"], HOW)
+    beside: str | None = option(None, _HELP["beside"], OTHERS, choices=("pyhessian",))
     within: str | None = option(None, _HELP["within"])
     device: str = option("cpu", _HELP["device"])
     threads: int = option(1, _HELP["threads"], HOW, ge=1, le=MOST_THREADS)
@@ -155,6 +157,9 @@ class KappaOptions:
         sampled = self.matrix.trace == "probes" or not other
         require(sampled, "trace", f"be probes with {other}", self.matrix.trace)
         part = self.settings.part
+        plain = (other, self.curvature.operator, self.curvature.compute, part, self.matrix.whiten)
+        whole = plain == ("", "hessian", "float32", "signed", None)
+        require(self.beside is None or whole, "beside", "stay unset but for κ of the whole Hessian", self.beside)
         walked = part == "signed" or (other in ("", "by_layer") and self.matrix.trace == "probes")
         require(walked, "part", f"be signed with {other or f'trace {self.matrix.trace}'}", part)
         compute, no_room = self.curvature.compute, other in ("ball", "forward_only") or density or self.split_sample
@@ -241,6 +246,7 @@ def kappa(options: KappaOptions) -> None:
         with RunBars() as bars:
             result = measured.effective_rank(bars)
             density, split = measured.density(bars), measured.split_sample(bars)
+            theirs = measured.by_pyhessian(bars) if options.beside else None
     if math.isnan(result.kappa):
         raise InputError(
             f"model must have curvature, got {result.reason.split(';')[0]}, at a loss of "
@@ -248,10 +254,11 @@ def kappa(options: KappaOptions) -> None:
         )
     if options.as_json:
         kappas = density and {**density.to_json(), "kappas": density.kappas(settings.confidence)}
-        found = {"estimate": result.to_json(), "density": kappas}
-        print_json({**measured.facts, **found, "split_sample": split and split.to_json()})
+        found: dict[str, Any] = {"estimate": result.to_json(), "density": kappas}
+        found |= {"split_sample": split and split.to_json(), "beside": theirs and theirs.to_json()}
+        print_json({**measured.facts, **found})
     else:
-        print(_told(result, density, split, measured.facts))
+        print(_told(result, density, split, theirs, measured.facts))
     if options.plot is not None:
         try:
             written = save_picture(picture(result, density, _about(measured.facts)), options.plot)
@@ -402,6 +409,13 @@ class _Measured:
             trace=hessian.gauss_newton_trace(twin, whiten=self.s) if twin is not None and trace == "exact" else None,
         )
 
+    def by_pyhessian(self, bars: RunBars) -> ByPyHessian:
+        """κ of the same loss by PyHessian."""
+        from hessian.kappa.beside import by_pyhessian
+
+        bars.show("κ by PyHessian", 0, None, "at most 200 products")
+        return by_pyhessian(self.objective, seed=self.options.settings.seed)
+
     def density(self, bars: RunBars) -> hessian.SpectralDensity | None:
         """The spectral density, where it was asked for."""
         products = self.options.products_of_density
@@ -536,13 +550,14 @@ def _told(
     result: hessian.EffectiveRank,
     density: hessian.SpectralDensity | None,
     split: hessian.SplitSample | None,
+    theirs: ByPyHessian | None,
     facts: dict[str, Any],
 ) -> str:
     """The result in words, and what else was asked for."""
     from hessian.readings import Reading, table
 
     title, readings, remark = result.report()
-    rows = [*readings]
+    rows = [*readings, *([theirs.reading] if theirs is not None else [])]
     if split is not None:
         of_all = Reading("κ of all data", math.nan, *split.kappa(result.trace.value), "trace / λ_max of all data")
         rows += [*split.readings, of_all]

@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from decomfl_lab.datasets.images import Dataset, at_hand, load_dataset
+from decomfl_lab.distribution import command_for
 from decomfl_lab.language import tasks
 from decomfl_lab.language.extra import llm_library
 from decomfl_lab.language.finetuning import task_dataset
@@ -37,7 +38,7 @@ def missing(names: Iterable[str], models: Iterable[str], pretrained: Container[s
     absent = [name for name in folders if not users or not (Path(users) / name).is_dir()]
     todo = [f"set DECOMFL_DATA to a folder that has {', '.join(absent)}"] if absent else []
     if importlib.util.find_spec("transformers") is None:
-        todo.append("install the extra llm (pip install 'decomfl-lab[llm]')")
+        todo.append(f"install the extra llm ({command_for('llm')})")
     else:
         cached = llm_library("huggingface_hub", "a model of the hub").try_to_load_from_cache
         todo += [f"fetch {model} (hf download {model})" for model in of_hub if not cached(model, "config.json")]

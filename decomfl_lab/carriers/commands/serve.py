@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import to_builtins
 
 from decomfl_lab.cli.train import RunPlace, TrainGroup, prepared, report, title
+from decomfl_lab.distribution import without_extra
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.files import held, write_atomically
 from decomfl_lab.interrupts import telling
@@ -132,8 +133,7 @@ def with_extra() -> None:
         import cryptography  # noqa: F401
         import grpc  # noqa: F401
     except ModuleNotFoundError as error:
-        needs = "need the extra stream: pip install 'decomfl-lab[stream]'"
-        raise InputError(f"certificates, serve and join {needs} (no module {error.name})") from None
+        without_extra("a federation of processes (certificates, serve, join)", "stream", error)
 
 
 def _keys(folder: Path, identity: bytes, M: int) -> Callable[[int], bytes]:
