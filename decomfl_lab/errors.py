@@ -69,6 +69,13 @@ def brief(text: str, most: int = _MOST) -> str:
     return line if len(line) <= most else f"{line[: most - 43]} ... {line[-38:]}"
 
 
+class Told:
+    """A result whose ``repr`` is the first line of its text, as a prompt or a notebook shows it."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {' '.join(str(self).split(chr(10))[0].split())}>"
+
+
 def printable(text: str) -> str:
     """The text with every character escaped that moves a terminal's cursor, ends a line or turns its direction."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from decomfl_lab.errors import Told
 from decomfl_lab.json_values import plain
 from hessian.estimate import Jsonable, to_its_width
 from hessian.parts import PARTS
@@ -63,7 +64,7 @@ def table(readings: Sequence[Reading]) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-class Reported(Jsonable):
+class Reported(Told, Jsonable):
     """A result that is a list of readings: all that is printed of it is made of them."""
 
     def report(self) -> tuple[str, Sequence[Reading], str]:
@@ -77,9 +78,6 @@ class Reported(Jsonable):
 
     def __str__(self) -> str:
         return self.summary()
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {str(self).splitlines()[0]}>"
 
     def summary(self) -> str:
         """What was measured, a line for each reading, and what there is to remark."""

@@ -9,6 +9,7 @@ import sysconfig
 import tomllib
 import venv
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -101,3 +102,32 @@ def test_every_public_name_is_found_and_explained_and_hides_no_module(package: M
         assert found.__doc__, name
     with pytest.raises(AttributeError, match="nonsense"):
         _ = package.nonsense
+
+
+def _results() -> Iterator[object]:
+    """What the rooms return, beside the readings of ``hessian``."""
+    import torch
+
+    import decomfl_lab as lab
+    from decomfl_lab import laws
+
+    x, model = torch.randn(40, 3), torch.nn.Linear(3, 2)
+    loss, examples = torch.nn.functional.cross_entropy, (x, (x[:, 0] > 0).long())
+    run = lab.train(
+        model, loss, [examples, examples], sampled=1, rounds=2, lr=0.01, method=lab.DeComFL(perturbations=2)
+    )
+    yield from (run, run.traffic, run.verify(), run.dataset, run.check_traffic())
+    H = hessian.curvature(model, loss, [examples])
+    yield from (H, hessian.MeanLoss(model, loss, [examples]), hessian.lanczos(H, steps=3, seed=0))
+    statement, problem = theory.statement("theorem-2"), theory.quadratic(d=100, kappa=5, D=1.0, sigma=0.1)
+    yield from (statement, theory.check(statement, problem, m=2, M=4, P=2, R=5))
+    outcomes = laws.verify(laws.Implementation(), laws=["revert-leaves-every-bit"])
+    yield from (outcomes, outcomes[0])
+
+
+def test_every_result_is_a_line_in_a_repr_that_begins_with_what_it_is() -> None:
+    for found in _results():
+        line = repr(found)
+        assert "\n" not in line, line
+        assert len(line) < 240, line
+        assert line.startswith(f"<{type(found).__name__}"), line

@@ -41,7 +41,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from decomfl_lab.errors import InputError, require
+from decomfl_lab.errors import InputError, Told, require
 from decomfl_lab.objectives.trees import mapped, row_count, tensors
 from decomfl_lab.tables import table_beside
 
@@ -69,8 +69,8 @@ LENGTH = 128
 """Bytes of a sequence of text."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Dataset:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Dataset(Told):
     """A labelled data set: normalised images, sequences of tokens, or prompts of a task (see ``language.finetuning``).
 
     Of a user's own data, images and labels may be trees of tensors (``datasets.batches``), and labels None.
@@ -99,6 +99,9 @@ class Dataset:
     def device(self) -> torch.device:
         """Where the examples are, and so where a run on them computes."""
         return next(tensors(self.train_images)).device
+
+    def __str__(self) -> str:
+        return f"{self.name}, {self.N:,} examples and {self.held_out:,} held out: {self.source}"
 
     @property
     def N(self) -> int:

@@ -21,7 +21,7 @@ MARKS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Outcome:
     """What became of one law."""
 
@@ -57,6 +57,9 @@ class Outcome:
         first, *rest = self.counterexample.split("\n") if self.status == "crashed" else [""]
         return "\n".join([first, *takewhile(lambda line: line.startswith(" " * 9), rest)])
 
+    def __repr__(self) -> str:
+        return f"<Outcome: {self.law} {self.status}>"
+
     def __str__(self) -> str:
         if not self.tried:
             return f"{MARKS[self.status]}              {self.law}: {self.counterexample}"
@@ -70,6 +73,9 @@ class Outcome:
 
 class Outcomes(list[Outcome]):
     """Outcomes of several laws; ``str`` has a line for each and a last one that counts."""
+
+    def __repr__(self) -> str:
+        return f"<Outcomes: {self.summary}>"
 
     @property
     def broken(self) -> list[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from decomfl_lab.errors import Told
 from decomfl_lab.protocol.aggregation import Weighting
 from decomfl_lab.protocol.messages import Kind
 
@@ -62,8 +63,8 @@ class ExpectedTraffic:
         )
 
 
-@dataclass(frozen=True)
-class TrafficCheck:
+@dataclass(frozen=True, repr=False)
+class TrafficCheck(Told):
     """What a method's formula says that is sent, and what was sent; true if they are equal up to rounding."""
 
     said: ExpectedTraffic  # the formula's expectation

@@ -90,6 +90,9 @@ class Function:
         self.mode = "none"
         self.norms: dict[str, nn.Module] = {}
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of d = {self.d:,}, {self.dtype} on {self.device}>"
+
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of x, and of everything that is computed."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from decomfl_lab.errors import DivergedError, plural
+from decomfl_lab.errors import DivergedError, Told, plural
 from decomfl_lab.methods.method import Method
 from decomfl_lab.runs.folder import METRICS, METRICS_FILE, further
 
@@ -25,8 +25,8 @@ RISEN = 10.0
 logger = logging.getLogger("decomfl_lab")
 
 
-@dataclass(frozen=True)
-class Sent:
+@dataclass(frozen=True, repr=False)
+class Sent(Told):
     """What a run has sent; ``str`` says it in a line."""
 
     clients: int  # the number of clients
@@ -53,8 +53,8 @@ class Sent:
         )
 
 
-@dataclass(frozen=True)
-class Rebuilt:
+@dataclass(frozen=True, repr=False)
+class Rebuilt(Told):
     """How many clients, brought up to date by the records that they missed, hold the global model; true if all do."""
 
     clients: int

@@ -118,13 +118,23 @@ class EffectiveRank(Reported):
             spent += f": ± {50 * (high - low) / abs(self.kappa):.2g} % of κ"
             asked = f"± {100 * self.rtol:.2g} %"
             spent += "" if self.needed is None else f", where {asked} takes about {plural(self.needed, 'product')}"
-        return f"{self.readings[0].line(self.confidence)} ({spent})"
+        return f"{self.readings[0].line(self.confidence)} ({spent}){self._remedy}"
+
+    @property
+    def _remedy(self) -> str:
+        """What to ask for where κ is negative, which is no count of directions; else empty."""
+        if not self.kappa < 0:
+            return ""
+        part = "positive" if self.lambda_max > 0 else "absolute"
+        name = f"{PARTS[part].name} (part={part!r}, --part {part})"
+        return f"; κ is negative, as negative eigenvalues outweigh the others: take {name}"
 
     def report(self) -> tuple[str, Sequence[Reading], str]:
         """κ of the part, of the others, and what it is the quotient of; see ``Reported``."""
         made = f"{plural(self.steps, 'Lanczos step')}, {plural(self.probes, 'probe')}"
         spent = f"{plural(self.products, 'product')} ({made}), {self.seconds:.1f} s; seed {self.seed}, {self.dtype}"
         title = f"κ of the {self.operator}, d = {self.d:,}: {spent}; intervals of {100 * self.confidence:g} %"
+        title += self._remedy
         _, trace, norm, *_ = PARTS[self.part]
         known = {each.name: each for each in (reading_of(self.part, self.kappa, self.interval), *self.others)}
         kappas = [

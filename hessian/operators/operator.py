@@ -76,6 +76,9 @@ class Operator(ABC):
     semidefinite = False
     __array_ufunc__ = None  # numpy's numbers leave a product with an operator to it
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of d = {self.d:,}, {self.dtype} on {self.device}>"
+
     @abstractmethod
     def matvec(self, v: Tensor) -> Tensor:
         """H v, shape (d,), a new tensor; v (d,) is not written."""

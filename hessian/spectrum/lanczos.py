@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from decomfl_lab.devices import available_memory, free_memory
-from decomfl_lab.errors import require, require_finite_positive, require_int
+from decomfl_lab.errors import Told, require, require_finite_positive, require_int
 from decomfl_lab.outside import SavedKrylov, SavedPoles
 from hessian.operators.matrices import as_operator
 from hessian.operators.operator import Counted, Operator
@@ -92,23 +92,27 @@ def _complement_(vectors: Sequence[Tensor], v: Tensor) -> Tensor:
     return v
 
 
-@dataclass(frozen=True)
-class Lanczos:
+@dataclass(frozen=True, repr=False)
+class Lanczos(Told):
     """A Krylov space and what it says of H:  H Qᵀ = Qᵀ T + q cᵀ,  Q Qᵀ = I,  Q q = 0."""
 
     # the matrix T = Q H Qᵀ, (k, k) float64 on the CPU; tridiagonal unless restarted within ``max_basis``
     projected: Tensor
     # the vector c, (k,) float64: (0, ..., 0, β_k) unless just restarted; zero if the space is invariant
     coupling: Tensor
-    vectors: tuple[Tensor, ...] = field(repr=False)  # the rows of Q, k vectors (d,) of the operator's dtype
-    following: Tensor | None = field(repr=False)  # the next vector q, (d,), or None where the vectors span everything
+    vectors: tuple[Tensor, ...]  # the rows of Q, k vectors (d,) of the operator's dtype
+    following: Tensor | None  # the next vector q, (d,), or None where the vectors span everything
     ritz_values: Tensor  # the eigenvalues θ of T, (k,) ascending
     ritz_residuals: Tensor  # the norm ‖H u − θ u‖ = |cᵀs| of each, (k,): an eigenvalue of H is at most that far from θ
-    hidden: Hidden = field(repr=False)  # how probably a larger eigenvalue was missed, which no residual tells
+    hidden: Hidden  # how probably a larger eigenvalue was missed, which no residual tells
     products: int  # the number of products spent so far
     # whether the residual of the Ritz value of the largest magnitude is at most tol·|θ|, and a much larger one is as
     # good as excluded; False without tol
     converged: bool = False
+
+    def __str__(self) -> str:
+        low, high = (float(end) for end in (self.ritz_values[0], self.ritz_values[-1]))
+        return f"{len(self.ritz_values)} Ritz values in {low:.4g} .. {high:.4g}, {self.products} products"
 
     @property
     def weights(self) -> Tensor | None:

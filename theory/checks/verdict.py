@@ -5,7 +5,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Final, Literal, get_args
 
-from decomfl_lab.errors import InputError, require, require_choice, require_int
+from decomfl_lab.errors import InputError, Told, require, require_choice, require_int
 from hessian.estimate import Estimate, require_confidence
 from theory.checks import simulation
 from theory.checks.probe import probe
@@ -22,8 +22,8 @@ SOURCES: Final[tuple[str, ...]] = get_args(Source)
 _RUN: Final = ("m", "M", "P", "K", "R", "eta", "mu", "distribution", "replacement", "G", "beta", "central")
 
 
-@dataclass(frozen=True)
-class Check:
+@dataclass(frozen=True, repr=False)
+class Check(Told):
     """measured ≤ bound?"""
 
     claim: str  # what was checked: the statement, its left side

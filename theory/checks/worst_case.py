@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from decomfl_lab.errors import InputError, require_choice, require_int, require_possible
+from decomfl_lab.errors import InputError, Told, require_choice, require_int, require_possible
 from theory.checks.search import Axis, Worst, instances, search
 from theory.checks.verdict import Check, Source, check, ratio, require_statement, sides
 from theory.notation.formula import names_in
@@ -81,8 +81,8 @@ class Instance:
         return "\n".join(lines)
 
 
-@dataclass(frozen=True)
-class Tightness:
+@dataclass(frozen=True, repr=False)
+class Tightness(Told):
     """The worst cases of a statement."""
 
     statement: Statement  # the statement
@@ -99,6 +99,9 @@ class Tightness:
         """Whether the statement holds on the worst cases; None where that is undecided for one of them."""
         answers = {each.check.holds for each in self.instances}
         return False if False in answers else None if None in answers else True
+
+    def __str__(self) -> str:
+        return f"of {self.tried:,} instances the worst: {self.worst.check}"
 
     @property
     def tried(self) -> int:

@@ -11,7 +11,7 @@ from typing import Any, Final, cast
 import sympy as sp
 from scipy import optimize
 
-from decomfl_lab.errors import InputError, require, require_choice
+from decomfl_lab.errors import InputError, Told, require, require_choice
 from theory.notation.formula import formula, names_in, unit_of, value_of, written
 from theory.notation.setting import DISTRIBUTIONS, Setting
 from theory.notation.setting import Variant as Variant
@@ -49,8 +49,8 @@ def _units(formulas: Mapping[str, sp.Expr]) -> dict[str, Unit]:
     return {name: unit_of(each) for name, each in formulas.items() if each != 0}
 
 
-@dataclass(frozen=True)
-class Statement:
+@dataclass(frozen=True, repr=False)
+class Statement(Told):
     """A bound: left side ≤ Σ terms whenever η and μ keep the conditions.
 
     >>> from theory.notation.symbols import D, L, R, eta, kappa, m, sigma

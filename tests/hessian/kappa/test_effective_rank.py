@@ -318,6 +318,8 @@ def test_small_matrices_are_exact(values: list[float], kappa: float) -> None:
     assert "κ is exact" in found.reason
     (absolute,) = (each for each in found.others if each.name == PARTS["absolute"].name)
     assert absolute.value == pytest.approx(part_of(values, "absolute"), rel=1e-12)
+    for line in (str(found), found.summary().split("\n")[0]):
+        assert line.endswith("take κ of |H| (part='absolute', --part absolute)") == (kappa < 0)
 
 
 @pytest.mark.parametrize("part", PARTS)
