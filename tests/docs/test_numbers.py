@@ -54,14 +54,6 @@ def test_the_sentences_about_the_edge_have_the_numbers_of_the_rows() -> None:
     )
 
 
-def test_the_sentences_about_the_projection_figure_have_the_numbers_of_the_rows() -> None:
-    table = images.finals(rows("projection", "full")).pivot(index="eta", columns="estimator", values="accuracy")
-    learns = table[table.max(axis=1) > 0.3]
-    assert (learns["zeroth order"] - learns["projection"]).abs().max() < 0.0015
-    assert len(learns) == 3
-    tells(SCALES, "in the projection figure by 0.1 points at the three rates that learn")
-
-
 @LOGS
 def test_mnists_fedavg_is_as_near_to_the_logs_as_is_said() -> None:
     two, theirs = lines(rows("fig2", "full")), images.authors_2("local-updates")

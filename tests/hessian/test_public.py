@@ -46,7 +46,7 @@ def test_a_result_prints_its_interval_to_two_digits_of_the_half_width(
     kappa: float, low: float, high: float, shown: str
 ) -> None:
     found = replace(hessian.effective_rank(rotated([1.0, 2.0]), seed=0), kappa=kappa, interval=(low, high), products=48)
-    assert str(found) == f"{shown} (48 products)"
+    assert str(found).startswith(f"{shown} (48 products)")
 
 
 def results() -> Iterator[Reported]:
