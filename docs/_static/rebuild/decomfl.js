@@ -449,14 +449,16 @@ globalThis.decomfl = (function library() {
     return { round: r, sampled, answered, digest: flags & 2 ? digest : null, eta, K, P, distribution, scalars, streams };
   }
 
-  // What the page takes on, so that no log fills the memory of a browser or keeps it busy for hours. A product is of a
-  // number and an element of its direction: a core makes some 20 million a second.
-  const PAGE = { bytes: 2 ** 24, "bytes of header": 2 ** 20, parameters: 2 ** 22, rounds: 2 ** 16, numbers: 2 ** 22, products: 1e11 };
+  // What the page takes on, so that no log fills the memory of a browser or keeps it busy for hours. Each number is
+  // multiplied with each element of a direction and added: a core does some 25 million of these steps a second.
+  const PAGE = {
+    bytes: 16e6, "bytes of header": 1e6, parameters: 4e6, rounds: 5e4, numbers: 4e6, "steps (numbers × parameters)": 1e11,
+  };
 
   // Refuses what is above its limit, where there is one.
   function within(limits, what, value) {
     const most = limits[what] ?? Infinity, said = (n) => n.toLocaleString("en");
-    if (value > most) refuse(`this log has ${said(value)} ${what}, and the page takes at most ${said(most)}: decomfl replay takes more`);
+    if (value > most) refuse(`this file has ${said(value)} ${what}, and the page takes at most ${said(most)}: decomfl replay takes more`);
   }
 
   // All that is in a log; an Error says what is wrong with the file. It tells at times how many bytes it has read.
@@ -490,7 +492,7 @@ globalThis.decomfl = (function library() {
         const twice = config.distribution === "sphere" ? 2 : 1; // their lengths are measured first
         within(limits, "rounds", r + 1);
         within(limits, "numbers", (numbers += count));
-        within(limits, "products", twice * numbers * header.d);
+        within(limits, "steps (numbers × parameters)", twice * numbers * header.d);
       };
       rounds.push({ ...entryOf(content, seed, r, config.clients, admit), bytes: stop - start });
       start = stop;
