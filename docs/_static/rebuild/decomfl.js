@@ -452,7 +452,7 @@ globalThis.decomfl = (function library() {
   // What the page takes on, so that no log fills the memory of a browser or keeps it busy for hours. Each number is
   // multiplied with each element of a direction and added: a core does some 25 million of these steps a second.
   const PAGE = {
-    bytes: 16e6, "bytes of header": 1e6, parameters: 4e6, rounds: 5e4, numbers: 4e6, "steps (numbers × parameters)": 1e11,
+    bytes: 16e6, "bytes of header": 1e6, parameters: 4e6, rounds: 2e4, numbers: 4e6, "steps (numbers × parameters)": 1e11,
   };
 
   // Refuses what is above its limit, where there is one.
