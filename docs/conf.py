@@ -21,7 +21,9 @@ from typing import Any
 from unittest import mock
 
 import click
-from docutils.nodes import Element, Text
+from docutils.nodes import Element, SkipNode, Text, math_block, section
+from latex2mathml.converter import convert as mathml
+from sphinx.addnodes import index
 from sphinx.application import Sphinx
 from sphinx.domains.python import PyObject
 from sphinx.pycode import ModuleAnalyzer
@@ -34,15 +36,38 @@ from decomfl_lab.cli.screen import Contribution
 from theory.bounds.successors import ratios
 
 HERE = Path(__file__).parent
-PUBLIC: dict[str, list[str]] = {}
-"""The names of each package."""
+CALLED = {
+    "decomfl_lab": ("train", "load", "replay"),
+    "decomfl_lab.laws": ("verify", "verify_update", "verify_identity", "pytest_suite"),
+    "decomfl_lab.optim": ("MeZO",),
+    "hessian": ("effective_rank", "refine", "spectral_density", "top_eigenvalues", "trace"),
+    "theory": ("quadratic", "statement", "check", "largest_step", "tightness"),
+}
+"""What one calls first of each package: its page begins with these names."""
+PUBLIC: dict[str, dict[str, list[str]]] = {}
+"""The names of each package under their headings, in the order of its page."""
 HOMES: dict[str, str] = {}
 """The public name of what a module within defines."""
-for _package in ("decomfl_lab", "decomfl_lab.laws", "decomfl_lab.optim", "hessian", "theory"):
+for _package, _first in CALLED.items():
     _module = importlib.import_module(_package)
     _found = {name: getattr(_module, name) for name in sorted(_module.__all__)}
-    PUBLIC[_package] = [name for name, each in _found.items() if not isinstance(each, types.ModuleType)]
-    HOMES |= {f"{getattr(_found[name], '__module__', '')}.{name}": f"{_package}.{name}" for name in PUBLIC[_package]}
+    PUBLIC[_package] = {"What one calls": [*_first], "Functions": [], "Classes": [], "Values": []}
+    for _name, _each in _found.items():
+        if _name not in _first and not isinstance(_each, types.ModuleType):
+            _kind = "Classes" if inspect.isclass(_each) else "Functions" if callable(_each) else "Values"
+            PUBLIC[_package][_kind].append(_name)
+    for _name in itertools.chain(*PUBLIC[_package].values()):
+        HOMES[f"{getattr(_found[_name], '__module__', '')}.{_name}"] = f"{_package}.{_name}"
+LETTERS = {
+    "κ": ("kappa", "effective rank"),
+    "η": ("eta", "learning rate", "step size"),
+    "μ": ("mu", "smoothing radius"),
+    "ρ": ("rho",),
+    "σ": ("sigma",),
+}
+"""Words by which the search finds a letter."""
+ABOUT = {"kappa": "κ", "tutorials/kappa": "κ", "tuning": "η", "theory": "ηρσ", "reference/notation": "κημρσ"}
+"""The pages about a letter."""
 EXAMPLES = HERE.parent / "examples"
 INCLUDED = {"NOTATION.md": "notation.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 """Files of the root that are pages of the reference."""
@@ -82,6 +107,8 @@ nitpicky = True
 nitpick_ignore_regex = [("py:class", ".*")]  # annotations name classes of other libraries, and some that are not public
 
 myst_enable_extensions = ["dollarmath"]
+myst_fence_as_directive = ["math"]  # as GitHub has it
+html_math_renderer = "mathml"  # needs neither a script nor a network
 myst_heading_anchors = 4  # those of GitHub, so that a link to a heading works here and there
 
 autodoc_typehints = "description"
@@ -219,6 +246,31 @@ def prepare_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any,
     lines[:] = re.sub(pieces, piece, "\n".join([*lines, ""])).split("\n")
 
 
+def write_mathml(translator: Any, node: Element) -> None:
+    """Typeset a formula as MathML, which browsers show by themselves."""
+    shown = isinstance(node, math_block)
+    text = node.astext().replace("{aligned}", "{align*}")  # GitHub knows the first alone
+    formula = mathml(text, display="block" if shown else "inline")
+    translator.body.append(f'<div class="math">{formula}</div>' if shown else formula)
+    raise SkipNode
+
+
+def index_letters(app: Sphinx, doctree: Element) -> None:
+    """Let the search find the pages about a Greek letter by its name."""
+    page = app.env.current_document.docname
+    for letter in ABOUT.get(page, ""):
+        title = next(iter(doctree.findall(section)))
+        entries = [("single", word, title["ids"][0], "main", None) for word in LETTERS[letter]]
+        title.insert(0, index(entries=entries))
+
+
+def lead_page(app: Sphinx, error: Exception | None) -> None:
+    """Lead the links of the page that rebuilds a model to the pages of the site; in a clone they lead to sources."""
+    page = Path(app.outdir, "_static", "rebuild", "index.html")
+    if error is None and page.exists():
+        page.write_text(re.sub(r'(href="[\w./-]+)\.md"', r'\1.html"', page.read_text("utf-8")), "utf-8")
+
+
 def set_dashes(app: Sphinx, doctree: Element) -> None:
     """Set the dashes between a parameter and its description, which Sphinx leaves to its typographer."""
     for text in list(doctree.findall(Text)):
@@ -274,4 +326,7 @@ def setup(app: Sphinx) -> None:
     app.connect("source-read", prepare_page)
     app.connect("autodoc-process-docstring", prepare_docstring, priority=400)  # before napoleon
     app.connect("doctree-read", set_dashes)
+    app.connect("doctree-read", index_letters)
+    app.connect("build-finished", lead_page)
+    app.add_html_math_renderer("mathml", (write_mathml, None), (write_mathml, None))
     app.connect("missing-reference", find_public)

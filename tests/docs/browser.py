@@ -138,6 +138,7 @@ class Browser:
 
 def rebuilt(browser: Browser, seconds: float = 120) -> float:
     """Press the page's button, and wait for the model; the seconds that it took."""
+    browser.wait("state.log !== null", seconds)
     browser.value("document.getElementById('start').click()")
     done = "document.getElementById('verdict').className !== '' && !document.getElementById('start').disabled"
     return browser.wait(done, seconds)

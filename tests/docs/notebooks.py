@@ -59,14 +59,18 @@ def _pieces(page: Path, folder: Path) -> Iterator[tuple[str, str]]:
     def led(found: re.Match[str]) -> str:
         return "](" + os.path.relpath((page.parent / found[1]).resolve(), folder.resolve())
 
+    def text(source: str) -> str:
+        formulas = re.sub(r"(?s)^```math\n(.*?)^```$", r"$$\n\1$$", source, flags=re.MULTILINE)  # as Jupyter has them
+        return LINK.sub(led, formulas).strip()
+
     document, end = Document.parse(str(page), Blocks()), 0
     for example in document.examples():
         code = as_cell(example.region.lexemes["language"], example.parsed)
         if code is not None:
-            yield "markdown", LINK.sub(led, document.text[end : example.region.start]).strip()
+            yield "markdown", text(document.text[end : example.region.start])
             yield "code", code
             end = example.region.end
-    yield "markdown", LINK.sub(led, document.text[end:]).strip()
+    yield "markdown", text(document.text[end:])
 
 
 def as_cell(language: str, source: str) -> str | None:

@@ -15,6 +15,15 @@ from theory.notation.symbols import LETTERS, UNITS
 PAGE = (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")
 # No two are alike, and none is 1: a letter or figure in the place of another is another value.
 VALUES = {str(symbol): 1.1 + 0.13 * n for n, symbol in enumerate(UNITS)}
+_DISPLAY = r"\sum_rE\|\nabla f(x_r)\|^2\le"
+"""How the left side of a displayed bound ends."""
+_LATEX = (
+    (r"\\begin\{aligned\}|\\end\{aligned\}|\\\\\n|\{\}|&|\\left|\\right|\\text\{.*?\}", ""),
+    (r"\\Pr\[.*?\]", "tail"),
+    (r"\\t?frac(\d)(\w)", r"(\1/\2)"),
+    (r"([sc])_(\d)", lambda found: found[1] + "₀₁₂₃₄₅₆"[int(found[2])]),
+    (r"\^(\d)", lambda found: "⁰¹²³⁴⁵⁶"[int(found[1])]),
+)
 _SIGNS = {"−": "-", "½": "(1/2)", "¼": "(1/4)", "√": "sqrt", "[": "(", "]": ")", "‖∇f‖": "a"}
 _POWERS = str.maketrans({sign: f"**{n}" for n, sign in enumerate("⁰¹²³⁴⁵⁶")})
 
@@ -35,11 +44,22 @@ def evaluated(text: str, values: Mapping[str, float]) -> float:
     return float(eval(code, {"sqrt": math.sqrt, "_": values}))
 
 
+def plain(latex: str) -> str:
+    """A formula of LaTeX as the text of the page writes one."""
+    for pattern, other in _LATEX:
+        latex = re.sub(pattern, other, latex)
+    before = ""
+    while before != latex:  # from within
+        before, latex = latex, re.sub(r"\\t?frac\{([^{}]*)\}\{([^{}]*)\}", r"((\1)/(\2))", latex)
+        latex = re.sub(r"\\sqrt\{([^{}]*)\}", r"√(\1)", latex)
+    return latex
+
+
 def section_of(page: str, heading: str) -> tuple[str, tuple[int, int]]:
     """A section, and from where to where the right side of its bound stands there."""
     section = page[page.index(heading) :]
     section = section[: section.index("\n## ")]
-    found = re.search(r"E‖∇f\(x_r\)‖² ≤ (.+?)\.?(?:,  |\n\n)", section, re.DOTALL)
+    found = re.search(re.escape(_DISPLAY) + r"(.+?)[.,]?(?:\n?\\end\{aligned\})?\n```", section, re.DOTALL)
     assert found is not None
     return section, found.span(1)
 
@@ -52,7 +72,7 @@ def apart(page: str, heading: str, name: str, variant: str, more: Mapping[str, s
     values = {LETTERS.get(symbol, symbol): value for symbol, value in VALUES.items()}
     for letter, text in more.items():
         values[letter] = evaluated(text, values)
-    found = evaluated(re.sub(r"Pr\[.*?\]", "tail", section[start:end]), values)
+    found = evaluated(plain(section[start:end]), values)
     told = [] if math.isclose(found, math.fsum(value_of(term, VALUES) for term in each.terms.values())) else ["bound"]
     step = re.search(r"[Ii]f η ≤ (1/\(.*?\))(?:,| then)", section)
     eta = step[1] if step else more["η at most"]
@@ -69,7 +89,7 @@ def test_the_bounds_of_the_page_are_those_that_are_computed(
     # Each of its figures, one larger, is noticed.
     section, (start, end) = section_of(PAGE, heading)
     shown = re.sub(r"Pr\[.*?\]", lambda found: " " * len(found[0]), section[:end])
-    for figure in re.compile(r"\d+").finditer(shown, start):
+    for figure in re.compile(r"(?<!_)\d+").finditer(shown, start):
         planted = f"{section[: figure.start()]}{int(figure[0]) + 1}{section[figure.end() :]}"
         assert apart(planted + "\n## ", heading, name, variant, more) == ["bound"], figure
 

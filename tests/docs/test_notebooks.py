@@ -10,8 +10,10 @@ from tests.cases import rows_of
 from tests.docs.blocks import ROOT, Blocks
 from tests.docs.notebooks import BEGIN, LINK, TUTORIALS, as_cell, main, notebook, run
 
-QUICK = ("bound", "federation")
+QUICK = ("bound", "federation", "kappa")
 """Notebooks of a few seconds; the others run in `make thorough`."""
+FIVE_MINUTES, WORDS = "kappa", 700
+"""The one that is read in five minutes, and its most words, code included."""
 
 
 @pytest.fixture
@@ -31,6 +33,15 @@ def test_a_notebook_has_every_block_that_the_tests_run(page: Path, tmp_path: Pat
     assert words >= len(page.read_text(encoding="utf-8").split()) - 4 * len(code)  # but for the fences of the blocks
     for link in LINK.findall("".join(cell["source"] for cell in cells if cell["cell_type"] == "markdown")):
         assert (tmp_path / link).resolve().is_relative_to(ROOT), link
+
+
+def test_one_tutorial_is_read_in_five_minutes_and_runs_in_seconds() -> None:
+    (page,) = (each for each in TUTORIALS if each.stem == FIVE_MINUTES)
+    assert len(page.read_text(encoding="utf-8").split()) <= WORDS
+    assert f"Five minutes: [κ of your own\nmodel]({page.name})" in page.with_name("index.md").read_text(
+        encoding="utf-8"
+    )
+    assert FIVE_MINUTES in QUICK
 
 
 @pytest.mark.usefixtures("kernel")

@@ -8,6 +8,7 @@ import re
 import shutil
 import struct
 import subprocess
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -23,6 +24,7 @@ from decomfl_lab.protocol.log import LogEntry, RunLog
 from decomfl_lab.protocol.messages import ROUND_HEAD
 from docs import reader_rules
 from docs.reader_rules import Rule, rules
+from tests.cases import rows_of
 from tests.decomfl_lab.runs.rewritten import RECORD, chained, parted, with_record
 from tests.docs.blocks import ROOT
 
@@ -452,6 +454,61 @@ def test_the_rules_of_both_readers_are_those_that_python_has() -> None:
     other = text.replace('"281474976710656"', '"281474976710655"')
     assert other != text
     assert reader_rules.written(other) == text
+
+
+def counted(r: int, K: int = 1, P: int = 1) -> bytes:
+    """The body of round r's entry: K·P signs in one bit each, along directions whose seeds are the run's."""
+    record = struct.pack("<IIdHHBBB", 1, r, 0.01, K, P, 2, 1, 128 | 3) + bytes(-(-K * P // 8))
+    clients = struct.pack("<IIB", 1, 1, 0) + bytes(24)  # one was sampled, and answered: no flags, no digest
+    return clients + RECORD + struct.pack("<II", len(record), zlib.crc32(record)) + record
+
+
+def heavy(content: bytes) -> Iterator[tuple[str, str, bytes]]:
+    """What it is, what the page says of it, and a log that would fill a browser or keep it busy; true chains, all."""
+    header = {**json.loads(parted(content)[0]), "x0": "0" * 32}
+
+    def of(d: int, *bodies: bytes, pad: int = 0, cut: float | None = None) -> bytes:
+        tensor = {"draw": "normal", "scale": 1.0, "shape": [d], "cut": cut}
+        start = {**header["start"], "tensors": [tensor]}
+        return chained(json.dumps({**header, "d": d, "start": start, "source": "a" * pad}).encode(), bodies)
+
+    bomb = json.dumps({**header, "start": {"by": "file", "dtype": "float32", "bytes": 100}}).encode()
+    yield "nothing", "begins in another way", b""
+    yield "any bytes", "begins in another way", random.Random(1).randbytes(10**6)
+    yield "a short one", "was changed or cut", content[:200]
+    yield "a long file", "16,000,004 bytes, and the page takes at most 16,000,000", content[:4] * 4_000_001
+    yield "a long header", "bytes of header", of(9, pad=1_100_000)
+    yield "d", "4,000,001 parameters, and the page takes at most 4,000,000: decomfl replay takes more", of(4_000_001)
+    yield "d that no machine has", "281,474,976,710,656 parameters", of(2**48)
+    yield "rounds", "20,001 rounds", of(9, *map(counted, range(20_001)))
+    yield "numbers", "4,063,170 numbers", of(9, counted(0, 62, 65_535))
+    yield "hours", "131,070,000,000 steps (numbers × parameters)", of(1_000_000, counted(0, 2, 65_535))
+    yield "a packed start", "is packed in the log", chained(bomb, [counted(0)], zlib.compress(bytes(10**8), 9)[:100])
+    yield "minutes", "busy", of(1_000_000, counted(0, 1, 65_535))
+    yield "a start that is drawn often", "100000 0 false", of(100_000, cut=0.1)
+
+
+@needs_node
+def test_the_worker_of_the_page_rebuilds_runs_and_no_log_keeps_it_busy_or_fills_its_memory(
+    vectors: Path, tmp_path: Path
+) -> None:
+    table = list(heavy((vectors / "run.dcl").read_bytes()))
+    table += [(name, " 8 true", (vectors / f"{name}.dcl").read_bytes()) for name in JS_RUNS]
+    paths = [tmp_path / f"{n}.dcl" for n in range(len(table))]
+    for path, (_, _, content) in zip(paths, table, strict=True):
+        path.write_bytes(content)
+    found, memory = json.loads(node(str(MAIN.parents[3] / "tests" / "docs" / "worker.mjs"), *map(str, paths)))
+    assert [(what, said) for (what, why, _), (said, _) in zip(table, found, strict=True) if why not in said] == []
+    assert max(seconds for _, seconds in found) < 10  # on a quiet machine 3, after which "busy" is ended
+    assert memory < 600
+
+
+@needs_node
+@pytest.mark.parametrize(("words", "code", "said"), rows_of(__file__)["used"])
+def test_the_javascript_reader_says_how_it_is_used(words: list[str], code: int, said: str) -> None:
+    ran = subprocess.run([str(NODE), str(MAIN), *words], capture_output=True, text=True, check=False)
+    assert (ran.returncode, said in (ran.stderr if code else ran.stdout)) == (code, True)
+    assert len(ran.stderr.splitlines()) == (1 if code else 0)
 
 
 @needs_gcc

@@ -1,5 +1,6 @@
 """The page that rebuilds a model, in a headless Chromium: equal digests, nothing cut, nothing said to the console."""
 
+import base64
 import json
 import re
 import shutil
@@ -18,6 +19,7 @@ from docs.rebuild_page import record, script
 from tests.docs import browser
 from tests.docs.blocks import ROOT
 from tests.docs.browser import PAGE, Browser, rebuilt
+from tests.docs.test_readers import heavy
 
 FOLDER = PAGE.parent
 MODEL_SECONDS = 20
@@ -35,6 +37,7 @@ def chromium() -> Iterator[Browser]:
 @pytest.fixture
 def page(chromium: Browser) -> Browser:
     chromium.open(PAGE.as_uri())
+    shows(chromium, "name", "mnist.dcl")
     return chromium
 
 
@@ -47,9 +50,36 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def shows(page: Browser, name: str, wanted: str, seconds: float = 20) -> None:
+    """Wait until the text of an element is this, or begins so."""
+    page.wait(f"document.getElementById({name!r}).textContent.startsWith({wanted!r})", seconds)
+
+
 def choose(page: Browser, log: Path) -> None:
     page.choose("#files", log)
-    page.wait(f"document.getElementById('name').textContent === {log.name!r}", 10)
+    shows(page, "name", log.name)
+
+
+def drop(page: Browser, log: Path) -> None:
+    """Let a file fall on the middle of the page."""
+    content = base64.b64encode(log.read_bytes()).decode()
+    page.value(f"""(() => {{
+        const dataTransfer = new DataTransfer(), letters = atob({content!r});
+        const bytes = Uint8Array.from(letters, (letter) => letter.charCodeAt(0));
+        dataTransfer.items.add(new File([bytes], {log.name!r}));
+        document.querySelector("main").dispatchEvent(new DragEvent("drop", {{ dataTransfer, bubbles: true }}));
+    }})()""")
+
+
+def slide(page: Browser, place: int) -> None:
+    """Move the slider, as a drag does, and draw the page."""
+    page.value(f"$('slider').value = {place}, $('slider').dispatchEvent(new Event('input')), paint()")
+
+
+def share_of_three(page: Browser, place: int) -> int:
+    """How probable a 3 is to the model of a place of the slider, in percent."""
+    slide(page, place)
+    return int(page.value("$('bars').children[3].textContent").split()[1])
 
 
 def text(page: Browser, name: str) -> str:
@@ -104,11 +134,13 @@ def test_the_recorded_run_is_rebuilt_to_the_digest_of_its_log_and_reads_digits(c
     table = json.loads((FOLDER / "mnist.json").read_text())["table"]
     assert f"{100 * table[-1][1]:.1f} %" in text(chromium, "curve")
     answer = "document.querySelector('#answer b').textContent"
-    read = [chromium.value(f"sample({digit}), {answer}") for digit in range(10)]
+    read = [chromium.value(f"sample({digit}), paint(), {answer}") for digit in range(10)]
     assert sum(int(each) == digit for digit, each in enumerate(read)) >= 8, read
     chromium.value("document.getElementById('clear').click()")
     draw_a_line(chromium)
-    assert chromium.value(answer) == "1"
+    assert chromium.value(f"paint(), {answer}") == "1"
+    chromium.value("sample(3)")
+    assert share_of_three(chromium, 0) < 25 < 90 < share_of_three(chromium, 300)
     assert (cut(chromium), chromium.said) == ([], [])
 
 
@@ -128,6 +160,7 @@ def test_numbers_of_the_page_are_those_of_the_file(page: Browser) -> None:
 
 
 def test_a_drawing_is_centred_by_mass_and_20_pixels_high(page: Browser) -> None:
+    page.value("document.getElementById('clear').click()")
     draw_a_line(page)
     pixels = np.array(page.value("Array.from(image())")).reshape(28, 28)
     rows = np.nonzero(pixels > 0.1)[0]
@@ -193,7 +226,7 @@ def test_a_log_that_cannot_be_followed_is_refused_when_it_is_opened(
     }.items():
         page.choose("#files", log)
         said = f"{told} The page still has the file mnist.dcl."
-        page.wait(f"document.getElementById('trouble').textContent === {said!r}", 10)
+        shows(page, "trouble", said)
     assert text(page, "recorded") == "–"
 
 
@@ -212,8 +245,55 @@ def test_the_page_works_with_the_keyboard_alone(page: Browser) -> None:
     for _ in range(16):
         page.press("Tab", code="Tab", windowsVirtualKeyCode=9)
         seen.append(page.value("document.activeElement.id || document.activeElement.textContent"))
-    assert seen[1:4] == ["start", "files", "clear"]
+    assert seen[1:4] == ["start", "slider", "clear"]
     assert seen[4:14] == [str(digit) for digit in range(10)]
+    assert seen[14] == "files"
+
+
+def test_the_slider_shows_a_round_its_digest_and_what_its_model_reads(page: Browser, short: Path) -> None:
+    drop(page, short)
+    shows(page, "verdict", "The model after 20 of 20 rounds is rebuilt", 60)
+    assert "A run of decomfl: cnn-mnist, mnist, d = 28,938 parameters. 20 rounds, 2 of 10" in text(page, "about")
+    page.value("state.found.set(10, '0'), 0")  # the fault
+    for place, said in {
+        0: "Round 0: equal digests, so the same bits.",
+        10: "Round 10: the digests differ.",
+        13: "The log has no digest of round 13. That of round 10 differs.",
+        20: "Round 20: equal digests, so the same bits.",
+    }.items():
+        assert share_of_three(page, place) < 100
+        assert (text(page, "round"), text(page, "check")) == (f"{place} of 20 rounds", said)
+        assert text(page, "answer").startswith(
+            f"After {place} rounds" if place else "At the start all weights are noise"
+        )
+    page.value("$('slider').focus()")
+    page.press("ArrowLeft", code="ArrowLeft", windowsVirtualKeyCode=37)
+    shows(page, "round", "19 of 20")
+    assert page.said == []
+
+
+def test_the_slider_begins_the_rebuild_and_stays_where_it_is_put_and_cancel_ends_it(page: Browser) -> None:
+    slide(page, 300)
+    page.wait("state.shown > 3", 60)
+    slide(page, 2)
+    page.value("document.getElementById('cancel').click()")
+    shows(page, "hint", "cancelled: the rounds before are here")
+    assert text(page, "round") == "2 of 300 rounds"
+
+
+def test_no_log_stops_the_page_and_what_takes_long_is_cancelled(page: Browser, vectors: Path, tmp_path: Path) -> None:
+    for what, why, content in heavy((vectors / "run.dcl").read_bytes()):
+        log = tmp_path / f"{what}.dcl"
+        log.write_bytes(content)
+        page.choose("#files", log)
+        if why == "busy":
+            shows(page, "time", "rebuilding")
+            page.value("document.getElementById('cancel').click()")
+            assert page.value("document.getElementById('work').hidden && state.job === null")
+        else:
+            said = "does NOT agree: x_0" if why.endswith("false") else why
+            page.wait(f"($('trouble').textContent + $('verdict').textContent).includes({said!r})", 20)
+    assert page.said == []
 
 
 def test_the_page_works_when_it_is_served_too(chromium: Browser) -> None:
@@ -221,6 +301,7 @@ def test_the_page_works_when_it_is_served_too(chromium: Browser) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         Thread(target=server.serve_forever, daemon=True).start()
         chromium.open(f"http://127.0.0.1:{server.server_port}/index.html")
+        shows(chromium, "name", "mnist.dcl")
         chromium.value("document.getElementById('start').click()")
         chromium.wait("document.getElementById('progress').value > 0", 60)
         assert chromium.said == []

@@ -228,18 +228,12 @@ globalThis.decomfl = (function library() {
     }
   }
 
-  // Elements 0, ..., count - 1 of a gaussian direction.
-  function gaussians(key, c2, tag, count) {
-    const z = new Float32Array(Math.ceil(count / TILE) * TILE);
-    for (let tile = 0; tile * TILE < count; tile++) gaussianTile(z.subarray(tile * TILE), key, tile, c2, tag);
-    return z.subarray(0, count);
-  }
-
   function sphereScale(key, p, d) {
-    const g = gaussians(key, p, 0, d), squares = new Float64Array(TILE);
+    const g = new Float32Array(TILE), squares = new Float64Array(TILE);
     let sum = 0;
     for (let start = 0; start < d; start += TILE) {
-      for (let j = 0; j < TILE; j++) squares[j] = start + j < d ? g[start + j] * g[start + j] : 0;
+      gaussianTile(g, key, start / TILE, p, 0);
+      for (let j = 0; j < TILE; j++) squares[j] = start + j < d ? g[j] * g[j] : 0;
       for (let half = 64; half; half >>= 1) for (let j = 0; j < half; j++) squares[j] += squares[j + half];
       sum += squares[0];
     }
@@ -263,7 +257,7 @@ globalThis.decomfl = (function library() {
   }
 
   // 3. The start. -----------------------------------------------------------------------------------------------------
-  const MOST = 2 ** 25; // elements of x: every worker of a page makes all of x_0, so a tab holds them several times
+  const MOST = 2 ** 25; // elements of x
 
   // How many elements a tensor has, once what the header says of it is known to be sound.
   function sizeOf({ shape, draw, scale, cut }) {
@@ -272,34 +266,42 @@ globalThis.decomfl = (function library() {
     return shape.reduce((a, b) => a * b, 1);
   }
 
-  function fill(x, { draw, scale, cut: given }, key, t) {
-    const cut = given ?? Infinity;
+  // Elements first, ..., first + x.length - 1 of tensor t.
+  function fill(x, { draw, scale, cut: given }, key, t, first) {
+    const cut = given ?? Infinity, z = new Float32Array(TILE), next = new Float32Array(TILE);
     x.fill(scale);
-    if (draw === "uniform") {
-      x.forEach((one, j) => {
-        if (j % TILE === 0) tileWords(room, key, j / TILE, t, 4);
-        x[j] = one * f((((room[j % TILE] | 0) >> 8) | 1) * 2 ** -23);
-      });
+    if (draw === "constant") return;
+    for (let tile = Math.floor(first / TILE); tile * TILE < first + x.length; tile++) {
+      if (draw === "uniform") {
+        tileWords(room, key, tile, t, 4);
+        for (let j = 0; j < TILE; j++) z[j] = (((room[j] | 0) >> 8) | 1) * 2 ** -23;
+      } else {
+        gaussianTile(z, key, tile, t, 4);
+        for (let attempt = 1; attempt < 65536 && z.some((one) => Math.abs(one) > cut); attempt++) {
+          gaussianTile(next, key, tile, t + 65536 * attempt, 4);
+          for (let j = 0; j < TILE; j++) if (Math.abs(z[j]) > cut) z[j] = next[j];
+        }
+      }
+      const at = TILE * tile - first; // where the tile begins in x
+      for (let j = Math.max(0, -at); j < Math.min(TILE, x.length - at); j++) x[at + j] *= z[j];
     }
-    if (draw !== "normal") return;
-    const z = gaussians(key, t, 4, x.length);
-    for (let attempt = 1; attempt < 65536 && z.some((one) => Math.abs(one) > cut); attempt++) {
-      const next = gaussians(key, t + 65536 * attempt, 4, x.length);
-      for (let j = 0; j < x.length; j++) if (Math.abs(z[j]) > cut) z[j] = next[j];
-    }
-    x.forEach((one, j) => (x[j] = one * z[j]));
   }
 
-  function startOf({ start, d }) {
+  // Elements first, ..., end - 1 of x_0.
+  function startOf({ start, d }, first = 0, end = d) {
     if (start?.by === "file") refuse("x_0 is packed in the log (--log-start), which cannot be read here: decomfl replay does that");
     if (start?.by !== "stream") refuse("x_0 is not in the log: only models built into decomfl can be rebuilt here, others by decomfl replay");
     const { tensors } = start;
     const sizes = tensors.map(sizeOf), elements = sizes.reduce((sum, size) => sum + size, 0);
     must(elements === d, "elements of the tensors of x_0", `be d = ${d} in all`, elements);
     must(d <= MOST, "d in the header", `fit into the ${MOST} elements that are rebuilt here`, d);
-    const key = split(BigInt(`0x${start.key}`)), x = new Float32Array(d);
-    let at = 0;
-    tensors.forEach((tensor, t) => fill(x.subarray(at, (at += sizes[t])), tensor, key, t));
+    const key = split(BigInt(`0x${start.key}`)), x = new Float32Array(end - first);
+    let at = 0; // where tensor t begins
+    tensors.forEach((tensor, t) => {
+      const from = Math.max(first, at), to = Math.min(end, at + sizes[t]);
+      if (from < to) fill(x.subarray(from - first, to - first), tensor, key, t, from - at);
+      at += sizes[t];
+    });
     return x;
   }
 
@@ -393,7 +395,7 @@ globalThis.decomfl = (function library() {
   }
 
   // What an entry says of round r. Nothing is made of a record before it is known to have as many bytes as it says.
-  function entryOf(entry, runSeed, r, M) {
+  function entryOf(entry, runSeed, r, M, admit) {
     const what = `entry of round ${r} must be one that can be read`, read = reader(entry, `${what}: it`);
     const check = (holds, name, rule, value) => must(holds, `${what}: ${name}`, rule, value);
     const sampled = read.u32(), answered = read.u32(), flags = read.u8(), digest = hex(read.bytes(16));
@@ -401,10 +403,20 @@ globalThis.decomfl = (function library() {
       const found = read.bytes(4 * count), view = new DataView(found.buffer, found.byteOffset, found.length);
       return Uint32Array.from({ length: count }, (_, n) => view.getUint32(4 * n, true));
     };
+    const once = (sorted) => sorted.every((one, n) => n === 0 || one !== sorted[n - 1]);
+    const among = (few, all) => { // both are sorted
+      let n = 0;
+      return few.every((one) => {
+        while (n < all.length && all[n] < one) n++;
+        return all[n] === one;
+      });
+    };
     const asked = numbers(sampled), came = numbers(answered), held = numbers(flags & 1 ? sampled : 0);
-    const examples = numbers(flags & 4 ? answered : 0), each = new Set(asked), some = new Set(came);
-    check(sampled > 0 && each.size === sampled && asked.every((i) => i < M), "sampled clients", `be some of 0..${M - 1}, each once`, "others");
-    check(answered > 0 && some.size === answered && came.every((i) => each.has(i)), "clients that answered", "be some of those, each once", "others");
+    const examples = numbers(flags & 4 ? answered : 0);
+    asked.sort();
+    came.sort();
+    check(sampled > 0 && once(asked) && asked[sampled - 1] < M, "sampled clients", `be some of 0..${M - 1}, each once`, "others");
+    check(answered > 0 && once(came) && among(came, asked), "clients that answered", "be some of those, each once", "others");
     check(held.every((round) => round <= r), "rounds held", `be at most ${r}`, "others");
     check(examples.every((n) => n > 0), "numbers of examples", "be at least 1", 0);
     const frame = [read.u16(), read.u8(), read.u8()], length = read.u32(), sum = read.u32(), body = reader(read.rest(), `${what}: it`);
@@ -423,6 +435,7 @@ globalThis.decomfl = (function library() {
       check(value >= Number(least) && value <= Number(most), `${name} of the message`, words + hint, value);
     }
     check(count <= MOST_SCALARS, "K·P", `be at most ${MOST_SCALARS}, which fit into a reply`, count);
+    admit(count);
     const size = [8 * count, 8 * K, 8, 0, 2 * count][seeding], sent = signs ? Math.ceil(count / 8) : 4 * count;
     const have = body.rest().length, whole = () => check(have === size + sent, "seeds and scalars", `have ${size + sent} bytes`, have);
     if (have < size + sent) whole();
@@ -436,19 +449,35 @@ globalThis.decomfl = (function library() {
     return { round: r, sampled, answered, digest: flags & 2 ? digest : null, eta, K, P, distribution, scalars, streams };
   }
 
-  // All that is in a log; an Error says what is wrong with the file.
-  function readLog(bytes) {
+  // What the page takes on, so that no log fills the memory of a browser or keeps it busy for hours. Each number is
+  // multiplied with each element of a direction and added: a core does some 25 million of these steps a second.
+  const PAGE = {
+    bytes: 16e6, "bytes of header": 1e6, parameters: 4e6, rounds: 2e4, numbers: 4e6, "steps (numbers × parameters)": 1e11,
+  };
+
+  // Refuses what is above its limit, where there is one.
+  function within(limits, what, value) {
+    const most = limits[what] ?? Infinity, said = (n) => n.toLocaleString("en");
+    if (value > most) refuse(`this file has ${said(value)} ${what}, and the page takes at most ${said(most)}: decomfl replay takes more`);
+  }
+
+  // All that is in a log; an Error says what is wrong with the file. It tells at times how many bytes it has read.
+  function readLog(bytes, limits = {}, tell = () => {}) {
+    within(limits, "bytes", bytes.length);
     // Whether the chain value at the end is not that of the bytes before it.
     const broken = (from, to) => hex(blake2b(bytes.subarray(from, to - 16), 16)) !== hex(bytes.subarray(to - 16, to));
     const u32 = (at) => reader(bytes.subarray(at), "the file").u32();
     const magic = hex(bytes.subarray(0, 8)), version = bytes.length < 16 ? 0 : u32(8);
     if (magic !== "8944434c4f470d0a") refuse("this is no log of a run: it begins in another way");
     if (version !== 2) refuse(`this log has version ${version}: only those of version 2 say how x_0 is made`);
+    within(limits, "bytes of header", Math.min(u32(12), bytes.length));
     const [header, raw] = parsed(bytes.subarray(16, 16 + u32(12))), packed = header?.start?.bytes, rounds = [];
     let start = 32 + u32(12) + (Number.isInteger(packed) && packed > 0 ? packed : 0); // x_0 itself may stand after it
     if (broken(0, start)) refuse("the header of this log was changed or cut");
     checkHeader(isTable(raw) ? raw : {});
     const { config } = header, seed = BigInt(header.run_seed);
+    let numbers = 0;
+    within(limits, "parameters", header.d);
     must("rounds" in config && "clients" in config, "config", "have rounds and clients", config);
     while (start < bytes.length) {
       const whole = start + 12 <= bytes.length && crc32(bytes.subarray(start, start + 8)) === u32(start + 8);
@@ -459,8 +488,15 @@ globalThis.decomfl = (function library() {
         refuse(`the entry of round ${r} was changed or moved`);
       }
       const content = bytes.subarray(start + 12, stop - 16);
-      rounds.push({ ...entryOf(content, seed, r, config.clients), bytes: stop - start });
+      const admit = (count) => {
+        const twice = config.distribution === "sphere" ? 2 : 1; // their lengths are measured first
+        within(limits, "rounds", r + 1);
+        within(limits, "numbers", (numbers += count));
+        within(limits, "steps (numbers × parameters)", twice * numbers * header.d);
+      };
+      rounds.push({ ...entryOf(content, seed, r, config.clients, admit), bytes: stop - start });
       start = stop;
+      tell(start);
     }
     return { header, rounds, bytes: bytes.length, cut: bytes.length - start };
   }
@@ -519,7 +555,7 @@ globalThis.decomfl = (function library() {
   // 6. Replay. --------------------------------------------------------------------------------------------------------
   // Elements first, ..., end - 1 of x and of the optimizer's vectors; first is a multiple of 128.
   function partOf({ header, rounds }, first = 0, end = header.d) {
-    const { config, d } = header, [rule, slots, numbers] = ruleOf(config), x = startOf(header).slice(first, end);
+    const { config, d } = header, [rule, slots, numbers] = ruleOf(config), x = startOf(header, first, end);
     const vectors = [x, ...many(slots, () => new Float32Array(x.length))], z = new Float32Array(TILE);
     const key = config.private_seeds ? derive(BigInt(config.seed), 11) : null;
 
@@ -566,5 +602,5 @@ globalThis.decomfl = (function library() {
 
   const digestOf = (vectors) => hex(blake2b(joined(vectors.map(bytesOf)), 16));
   const source = `globalThis.decomfl = (${library})();`;
-  return { blake2b, closing, crc32, derive, digestOf, direction, hex, partOf, readLog, source, startOf };
+  return { PAGE, blake2b, closing, crc32, derive, digestOf, direction, hex, partOf, readLog, source, startOf, within };
 })();

@@ -18,7 +18,20 @@ export function rebuild(log) {
   return { vectors: part.vectors, compared };
 }
 
-function main(path) {
+const USAGE = `usage: node decomfl.mjs RUN.dcl
+
+Rebuilds the model of a run from its log and prints a line for each digest: the round, the digest found here, and
+whether the log's agrees. Exit code 0: all agree; 1: one differs; 2: this is no log, or not one that is read here.`;
+
+function main(path, ...more) {
+  if (path === "--help" || path === "-h") {
+    console.log(USAGE);
+    return 0;
+  }
+  if (!path || more.length) {
+    console.error(path ? `one log is read, got ${more.length + 1}: ${path} ${more.join(" ")}` : USAGE.split("\n")[0]);
+    return 2;
+  }
   const log = readLog(readFileSync(path)), { compared } = rebuild(log);
   if (log.cut) console.error(`the last ${log.cut} bytes are an entry that was not written whole; they are left out`);
   for (const { round, recorded, found } of compared) {
@@ -30,9 +43,10 @@ function main(path) {
 
 if (process.argv[1] && import.meta.url === pathToFileURL(process.argv[1]).href) {
   try {
-    process.exitCode = main(process.argv[2]);
+    process.exitCode = main(...process.argv.slice(2));
   } catch (error) {
-    console.error(error.message);
+    const why = { ENOENT: "there is no such file", EISDIR: "it is a folder", EACCES: "it may not be read" }[error.code];
+    console.error(why ? `${process.argv[2]} cannot be read: ${why}` : error.message);
     process.exitCode = 2;
   }
 }

@@ -1,14 +1,18 @@
-// The page: it reads a log, has workers replay it, shows what comes of it, and lets the model read what is drawn.
+// The page: it has a worker read a log and others replay it, shows the model of any round, and lets it read a digit.
 "use strict";
 
-const { closing, digestOf, partOf, readLog, source } = globalThis.decomfl;
+const { PAGE, closing, source, within } = globalThis.decomfl;
 const $ = (id) => document.getElementById(id);
 const PIXELS = 28, MEAN = 0.1307, STD = 0.3081; // of MNIST's pixels, as they were in training
+const STOPS = 300; // places of the slider, at most and without those of digests: each keeps a model
+const CANCELLED = new Error("it was cancelled");
 
-const state = { log: null, bytes: null, table: null, images: 0, at: 0, x: null, workers: [] };
+// reached: how many of the slider's stops are there; shown: the one that is looked at; kept, found: x and digest by round.
+const state = { log: null, bytes: null, table: null, images: 0, pixels: null, job: null };
 
 // -- Numbers as people read them -----------------------------------------------------------------------------------
 const count = (n) => n.toLocaleString("en");
+const plural = (n, one) => `${count(n)} ${one}${n === 1 ? "" : "s"}`;
 
 // A message that begins with the symbol x_0 keeps the small letter: X_0 would be another symbol.
 const sentence = (text) => `${text.startsWith("x_0") ? text : text[0].toUpperCase() + text.slice(1)}.`;
@@ -22,52 +26,6 @@ function size(bytes) {
   return `${value < 10 && scale > 1 ? value.toFixed(1) : Math.round(value)} ${unit}`;
 }
 
-// -- 1. The file -----------------------------------------------------------------------------------------------------
-function take(bytes, name, table, images) {
-  const log = readLog(bytes);
-  partOf(log, 0, 0); // refuses a run that the reader cannot follow
-  stop();
-  Object.assign(state, { log, bytes, table, images, x: null });
-  const { header, rounds } = log, { d, config } = header;
-  const numbers = rounds.reduce((sum, { K, P }) => sum + K * P, 0);
-  const model = 4 * d, most = Math.max(model, bytes.length);
-  const bar = (id, share) => $(id).style.setProperty("--share", Math.max(share, 0.005));
-  const { K, P } = rounds[0] ?? { K: 0, P: 0 };
-  $("name").textContent = name;
-  $("about").textContent =
-    `${said(config.model)}, ${said(config.data)}, ${config.method}. ` +
-    `${said(config.sampled ?? 1)} of ${said(config.clients ?? 1)} ` +
-    `clients a round, K = ${count(K)} step${K === 1 ? "" : "s"}, P = ${count(P)} directions.`;
-  $("model-size").textContent = size(model);
-  $("log-size").textContent = size(bytes.length);
-  bar("model-bar", model / most);
-  bar("log-bar", bytes.length / most);
-  bar("scalar-bar", (4 * numbers) / bytes.length);
-  $("lede").replaceChildren(
-    "A model of ",
-    bold(`${count(d)} parameters`),
-    ` is ${size(model)} of weights. The file on this page has none of them: it is the log of a training run of `,
-    `${count(rounds.length)} rounds, `,
-    bold(`${count(bytes.length)} bytes`),
-    ". From it your browser rebuilds the trained model, with exactly the same bits.",
-  );
-  $("inside").textContent =
-    `In colour: the ${count(numbers)} numbers that were measured. The rest says which clients took part, and has a ` +
-    `checksum for each round. Sending all weights both ways in each round would be ` +
-    `${size(2 * model * rounds.length)} a client.`;
-  if (log.cut) trouble(`The last ${count(log.cut)} bytes are a round that was not written whole. They are left out.`);
-  $("start").textContent = "Rebuild the model";
-  $("round").textContent = `0 of ${count(rounds.length)} rounds`;
-  $("time").textContent = "";
-  $("progress").value = 0;
-  $("recorded").textContent = $("found").textContent = "–";
-  verdict("All bits of the model go into a digest. Equal digests mean equal models.");
-  drawAt(0);
-  const reads = config.model === "cnn-mnist" && d === 28938;
-  $("draw").hidden = !reads;
-  classify();
-}
-
 function bold(text) {
   const made = document.createElement("b");
   made.textContent = text;
@@ -79,87 +37,234 @@ function trouble(text) {
   $("trouble").hidden = !text;
 }
 
-// The rounds and accuracies of a run's metrics.csv.
+function verdict(text, kind = "") {
+  $("verdict").textContent = text;
+  $("verdict").className = kind;
+}
+
+// -- 1. Work: workers, with a bar and a button that ends them ---------------------------------------------------------
+// A worker that is asked one thing after another. Its script is made of text: from the disk no file may be one.
+function hand(tell) {
+  const script = `${source}\n(${globalThis.decomflWork.install})(${globalThis.decomflWork});`;
+  const address = URL.createObjectURL(new Blob([script], { type: "text/javascript" }));
+  const worker = new Worker(address), waiting = [];
+  URL.revokeObjectURL(address);
+  worker.onmessage = ({ data }) => {
+    if ("at" in data) return tell(data.at);
+    const [resolve, reject] = waiting.shift();
+    return "refused" in data ? reject(new Error(data.refused)) : resolve(data);
+  };
+  const end = (why) => {
+    worker.terminate();
+    waiting.splice(0).forEach(([, reject]) => reject(why));
+  };
+  worker.onerror = (event) => {
+    event.preventDefault();
+    end(new Error("this browser lets the page have no worker, or the worker ended"));
+  };
+  const ask = (question, moved = []) => new Promise((...both) => {
+    waiting.push(both);
+    worker.postMessage(question, moved);
+  });
+  return { ask, end };
+}
+
+// Begins some work, in place of what was being done.
+function begin(what) {
+  state.job?.end();
+  const hands = [], began = performance.now();
+  let share = 0;
+  const seconds = () => (performance.now() - began) / 1000;
+  const tell = (done) => {
+    share = done;
+    $("progress").value = done;
+    const rest = seconds() > 2 && share > 0.02 ? `, about ${Math.ceil((seconds() * (1 - share)) / share)} s left` : "";
+    $("time").textContent = `${what}: ${seconds().toFixed(0)} s${rest}`;
+  };
+  const clock = setInterval(() => tell(share), 500);
+  const job = {
+    tell,
+    seconds,
+    hand() {
+      hands.push(hand(tell));
+      return hands.at(-1);
+    },
+    end() {
+      clearInterval(clock);
+      hands.forEach((each) => each.end(CANCELLED));
+      if (state.job !== job) return;
+      state.job = null;
+      $("work").hidden = true;
+      $("start").disabled = false;
+    },
+  };
+  state.job = job;
+  $("work").hidden = false;
+  $("start").disabled = true;
+  tell(0);
+  return job;
+}
+
+// -- 2. The file -----------------------------------------------------------------------------------------------------
+async function take(bytes, name, table, images) {
+  const job = begin("reading");
+  try {
+    const { log } = await job.hand().ask({ ask: "read", bytes, limits: PAGE });
+    Object.assign(state, { log, bytes, table, images, stops: stopsOf(log.rounds) });
+    forget();
+    introduce(name);
+  } finally {
+    job.end();
+  }
+}
+
+// Forgets every model that was rebuilt.
+function forget() {
+  Object.assign(state, { reached: 0, shown: 0, follows: true, kept: new Map(), found: new Map() });
+}
+
+// Where the slider stops, and where x is needed for a digest.
+function stopsOf(rounds) {
+  const often = Math.max(1, Math.ceil(rounds.length / STOPS)), numbers = rounds.map((_, r) => r + 1);
+  const digests = numbers.filter((r) => rounds[r - 1].digest), few = digests.length <= STOPS;
+  const shown = numbers.filter((r) => r % often === 0 || r === rounds.length || (few && rounds[r - 1].digest));
+  return { shown: [0, ...shown], every: [...new Set([0, ...shown, ...digests])].sort((a, b) => a - b) };
+}
+
+const digestAt = (r) => (r ? state.log.rounds[r - 1].digest : state.log.header.x0);
+
+function introduce(name) {
+  const { header: { d, config }, rounds, numbers, bytes, cut } = state.log;
+  const model = 4 * d, most = Math.max(model, bytes), digests = rounds.filter(({ digest }) => digest).length;
+  const bar = (id, share) => $(id).style.setProperty("--share", Math.max(share, 0.005));
+  const { K, P } = rounds[0] ?? { K: 0, P: 0 };
+  $("name").textContent = name;
+  $("about").textContent =
+    `A run of ${said(config.method)}: ${said(config.model)}, ${said(config.data)}, d = ${plural(d, "parameter")}. ` +
+    `${plural(rounds.length, "round")}, ${said(config.sampled ?? 1)} of ${said(config.clients ?? 1)} clients in each, ` +
+    `K = ${plural(K, "step")}, P = ${plural(P, "direction")}. ${plural(digests, "digest")} and that of the start.`;
+  $("model-size").textContent = size(model);
+  $("log-size").textContent = size(bytes);
+  bar("model-bar", model / most);
+  bar("log-bar", bytes / most);
+  bar("scalar-bar", (4 * numbers) / bytes);
+  $("lede").replaceChildren(
+    "A model of ",
+    bold(`${count(d)} parameters`),
+    ` is ${size(model)} of weights. The file on this page has none of them: it is the log of a training run of `,
+    `${count(rounds.length)} rounds, `,
+    bold(`${count(bytes)} bytes`),
+    ". From it your browser rebuilds the trained model, with exactly the same bits.",
+  );
+  $("inside").textContent =
+    `In colour: the ${count(numbers)} numbers that were measured. The rest says which clients took part, and has a ` +
+    `checksum for each round. Sending all weights both ways in each round would be ` +
+    `${size(2 * model * rounds.length)} a client.`;
+  trouble(cut ? `The last ${count(cut)} bytes are a round that was not written whole. They are left out.` : "");
+  $("start").textContent = "Rebuild the model";
+  $("hint").textContent = "drag: the model after so many rounds";
+  verdict("All bits of the model go into a digest. Equal digests mean equal models.");
+  $("draw").hidden = !(config.model === "cnn-mnist" && d === 28938);
+  $("slider").max = state.stops.shown.length - 1;
+  $("ticks").replaceChildren();
+  state.stops.shown.forEach((r, n) => {
+    const x = `${(100 * n) / Math.max(state.stops.shown.length - 1, 1)}%`;
+    if (digestAt(r)) element("ticks", "line", { x1: x, x2: x, y1: 0, y2: 8 });
+  });
+  paint();
+}
+
+// The rounds and accuracies of a run's metrics.csv, at most a thousand of them.
 function tableOf(text) {
-  const [head, ...rows] = text.trim().split("\n").map((line) => line.split(","));
+  const [head, ...rows] = text.trim().split("\n").map((line) => line.trim().split(","));
   const round = head.indexOf("round"), accuracy = head.indexOf("test_accuracy");
   if (round < 0 || accuracy < 0) throw new Error("this table has no columns round and test_accuracy");
-  return rows.map((row) => [Number(row[round]), Number(row[accuracy])]).filter((row) => row.every(Number.isFinite));
+  const found = rows.map((row) => [row[round], row[accuracy]].map((one) => (one ? Number(one) : NaN)));
+  const sound = found.filter(([r, share]) => r >= 0 && share >= 0 && share <= 1);
+  return sound.filter((_, n) => n % Math.ceil(sound.length / 1000) === 0 || n === sound.length - 1);
+}
+
+async function contentOf(file) {
+  within(PAGE, "bytes", file.size);
+  try {
+    return new Uint8Array(await file.arrayBuffer());
+  } catch {
+    throw new Error(`${file.name} cannot be read: is it a folder?`);
+  }
 }
 
 async function open(files) {
   trouble("");
   try {
     const [table] = files.filter(({ name }) => name.endsWith(".csv")), [log] = files.filter((file) => file !== table);
-    const rows = table ? tableOf(await table.text()) : null;
-    if (log) take(new Uint8Array(await log.arrayBuffer()), log.name, rows, 0);
-    if (rows && !log) {
+    if (!table && !log) throw new Error("this is no file");
+    const rows = table ? tableOf(new TextDecoder().decode(await contentOf(table))) : null;
+    if (log) {
+      await take(await contentOf(log), log.name, rows, 0);
+      await replay();
+    } else {
       Object.assign(state, { table: rows, images: 0 });
-      drawAt(state.at);
+      paint();
     }
   } catch (error) {
-    trouble(`${sentence(error.message)} The page still has the file ${$("name").textContent}.`);
+    const hint = error.message.startsWith("this is no log") ? " A log is the file run.dcl in the folder of a run." : "";
+    trouble(`${sentence(error.message)}${hint} The page still has the file ${$("name").textContent}.`);
   }
 }
 
-// -- 2. The replay ---------------------------------------------------------------------------------------------------
-// In a worker: a part of the elements, by all records, told of after each stop.
-function work() {
-  onmessage = ({ data: { bytes, first, end, stops } }) => {
-    try {
-      const part = globalThis.decomfl.partOf(globalThis.decomfl.readLog(bytes), first, end);
-      const tell = (stop) => postMessage({ stop, vectors: part.vectors.map((vector) => vector.slice()) });
-      tell(0);
-      stops.forEach((stop, n) => {
-        part.advance(n ? stops[n - 1] : 0, stop);
-        tell(stop);
-      });
-    } catch (error) {
-      postMessage({ error: error.message });
-    }
-  };
-}
-
-function stop() {
-  state.workers.forEach((worker) => worker.terminate());
-  state.workers = [];
-  $("start").disabled = false;
-}
-
-function replay() {
-  stop();
+// -- 3. The replay ---------------------------------------------------------------------------------------------------
+// Workers replay a part of the elements each, one stop after another; another one makes the digests.
+async function replay() {
   trouble("");
-  const { log, bytes } = state, { header, rounds } = log, d = header.d, began = performance.now();
-  // Where the page looks: where there is a digest, and often enough that one sees it move.
-  const often = Math.max(1, Math.ceil(rounds.length / 60));
-  const looked = (r) => rounds[r - 1].digest || r % often === 0 || r === rounds.length;
-  const stops = rounds.map((_, r) => r + 1).filter(looked);
-  const tiles = Math.ceil(d / 128), parts = Math.min(navigator.hardwareConcurrency || 2, 8, tiles);
+  forget();
+  const { log, bytes, stops: { shown, every } } = state, { d, config } = log.header, last = log.rounds.length;
+  const tiles = Math.ceil(d / 128), parts = Math.min(navigator.hardwareConcurrency || 2, bytes.length > 2 ** 20 ? 4 : 8, tiles);
   const edges = Array.from({ length: parts + 1 }, (_, n) => Math.min(128 * Math.round((n * tiles) / parts), d));
-  const address = URL.createObjectURL(new Blob([source, `(${work})();`], { type: "text/javascript" }));
-  const waiting = new Map(); // the parts of a model, by the round that they are of
   const compared = []; // the digests of the log beside those found
-  $("start").disabled = true;
-  state.workers = edges.slice(1).map((end, n) => {
-    const worker = new Worker(address);
-    worker.onmessage = ({ data }) => {
-      if (data.error) {
-        stop();
-        trouble(sentence(data.error));
-        return;
-      }
-      const got = waiting.get(data.stop) ?? [];
-      got[n] = data.vectors;
-      waiting.set(data.stop, got);
-      if (got.filter(Boolean).length < parts) return;
-      waiting.delete(data.stop);
-      const whole = got[0].map((_, v) => join(got.map((vectors) => vectors[v])));
-      arrive(data.stop, whole, compared, `${((performance.now() - began) / 1000).toFixed(1)} s`);
+  const reads = !$("draw").hidden, places = new Set(shown);
+  const job = begin("rebuilding");
+  verdict("All bits of the model go into a digest. Equal digests mean equal models.");
+  try {
+    const hands = edges.slice(1).map(() => job.hand()), checker = job.hand();
+    await Promise.all(hands.map((each, n) => each.ask({ ask: "begin", bytes, limits: PAGE, first: edges[n], end: edges[n + 1] })));
+    const whole = (to) => {
+      const count = digestAt(to) ? 9 : reads ? 1 : 0; // of vectors: all, x, or none
+      const asked = Promise.all(hands.map((each) => each.ask({ ask: "advance", to, count })));
+      asked.catch(() => {}); // it is waited for later, or not at all
+      return asked;
     };
-    worker.postMessage({ bytes, first: edges[n], end, stops });
-    return worker;
-  });
-  URL.revokeObjectURL(address);
+    let next = whole(0);
+    for (const [n, at] of every.entries()) {
+      const answers = await next;
+      if (n + 1 < every.length) next = whole(every[n + 1]); // while this one is looked at
+      const vectors = answers[0].vectors.map((_, v) => join(answers.map((answer) => answer.vectors[v])));
+      if (reads && places.has(at)) state.kept.set(at, vectors[0]);
+      if (digestAt(at)) {
+        const { found } = await checker.ask({ ask: "digest", vectors });
+        compared.push({ round: at, recorded: digestAt(at), found });
+        state.found.set(at, found);
+        if (found !== digestAt(at)) verdict(sentence(closing(log, compared)), "bad");
+      }
+      if (places.has(at)) {
+        if (state.follows) state.shown = state.reached;
+        state.reached++;
+      }
+      job.tell(last ? at / last : 1);
+      soon();
+      if (at === 0 && $("verdict").className) break; // no record is applied to another x_0
+    }
+    const good = compared.at(-1).round === last && last >= config.rounds ? "good" : "partly";
+    $("start").textContent = "Rebuild it again";
+    $("hint").textContent = `rebuilt in ${job.seconds().toFixed(1)} s: drag to look back`;
+    paint();
+    if (!$("verdict").className) verdict(sentence(closing(log, compared)), good);
+  } catch (error) {
+    if (state.job && state.job !== job) return; // other work has taken its place
+    if (error !== CANCELLED) trouble(sentence(error.message));
+    else $("hint").textContent = "cancelled: the rounds before are here";
+  } finally {
+    job.end();
+  }
 }
 
 function join(parts) {
@@ -168,41 +273,39 @@ function join(parts) {
   return whole;
 }
 
-// The model after so many rounds is there.
-function arrive(at, vectors, compared, time) {
-  const { log } = state, { header, rounds } = log, recorded = at ? rounds[at - 1].digest : header.x0;
-  state.x = vectors[0];
-  if (recorded) {
-    const found = digestOf(vectors);
-    compared.push({ round: at, recorded, found });
-    $("recorded").textContent = recorded;
-    $("found").textContent = found;
-    verdict(`The same bits after ${count(at)} rounds.`);
-  }
-  const wrong = compared.some((one) => one.recorded !== one.found);
-  if (wrong) verdict(sentence(closing(log, compared)), "bad");
-  $("progress").value = rounds.length ? at / rounds.length : 1;
-  $("round").textContent = `${count(at)} of ${count(rounds.length)} rounds`;
-  $("time").textContent = time;
-  drawAt(at);
-  classify();
-  if (at < rounds.length && !(wrong && at === 0)) return;
-  stop();
-  $("start").textContent = "Rebuild it again";
-  if (wrong) return;
-  const whole = compared[compared.length - 1].round === at && at >= header.config.rounds;
-  verdict(sentence(closing(log, compared)), whole ? "good" : "partly");
+// -- 4. The round that is looked at ----------------------------------------------------------------------------------
+// Draws all that hangs on it, once before the screen is drawn again.
+function soon() {
+  if (!state.waits) requestAnimationFrame(paint);
+  state.waits = true;
 }
 
-function verdict(text, kind = "") {
-  $("verdict").textContent = text;
-  $("verdict").className = kind;
-}
-
-function drawAt(at) {
-  state.at = at;
+function paint() {
+  state.waits = false;
+  if (!state.log) return;
+  const at = state.stops.shown[state.shown], end = state.log.rounds.length;
+  $("slider").value = state.shown;
+  $("round").textContent = `${count(at)} of ${count(end)} rounds`;
+  $("slider").setAttribute("aria-valuetext", $("round").textContent);
+  compare(at);
   drawScalars(at);
   drawCurve(at);
+  classify();
+}
+
+// The digests of a round, and what they say.
+function compare(at) {
+  const recorded = digestAt(at), found = state.found.get(at);
+  const before = [...state.found.keys()].filter((r) => r < at).pop();
+  const same = (r) => state.found.get(r) === digestAt(r);
+  $("recorded").textContent = !state.reached ? "–" : recorded ?? "none of this round";
+  $("found").textContent = found ?? "–";
+  $("check").className = found ? (same(at) ? "note good" : "note bad") : "note";
+  $("check").textContent = "";
+  if (found) $("check").textContent = `Round ${count(at)}: ${same(at) ? "equal digests, so the same bits" : "the digests differ"}.`;
+  else if (before !== undefined) {
+    $("check").textContent = `The log has no digest of round ${count(at)}. That of round ${count(before)} ${same(before) ? "agrees" : "differs"}.`;
+  }
 }
 
 // The numbers of the round that is reached, as bars: at most 40 of them.
@@ -253,7 +356,7 @@ function element(picture, name, attributes) {
   return made;
 }
 
-// -- 3. Drawing and reading ------------------------------------------------------------------------------------------
+// -- 5. Drawing and reading ------------------------------------------------------------------------------------------
 const pen = $("paper").getContext("2d", { willReadFrequently: true });
 let from = null;
 
@@ -273,7 +376,7 @@ function stroke(points) {
 function clear() {
   pen.fillStyle = "#000";
   pen.fillRect(0, 0, 280, 280);
-  classify();
+  drawn();
 }
 
 // Digits of our own, as lines in a square of 100.
@@ -294,7 +397,7 @@ function sample(digit) {
   pen.fillStyle = "#000";
   pen.fillRect(0, 0, 280, 280);
   SAMPLES[digit].forEach((points) => stroke(rounded(points)));
-  classify();
+  drawn();
 }
 
 // The same line with its corners cut, twice.
@@ -384,14 +487,22 @@ function read(pixels, x) {
   return parts.map((part) => part / parts.reduce((a, b) => a + b));
 }
 
-function classify() {
-  const pixels = image(), view = $("seen").getContext("2d"), shown = view.createImageData(PIXELS, PIXELS);
+// The drawing is another one.
+function drawn() {
+  state.pixels = image();
+  const view = $("seen").getContext("2d"), shown = view.createImageData(PIXELS, PIXELS);
   for (let n = 0; n < PIXELS * PIXELS; n++) {
-    const grey = 255 * (pixels?.[n] ?? 0);
+    const grey = 255 * (state.pixels?.[n] ?? 0);
     shown.data.set([grey, grey, grey, 255], 4 * n);
   }
   view.putImageData(shown, 0, 0);
-  const found = pixels && state.x && !$("draw").hidden ? read(pixels, state.x) : null;
+  soon();
+}
+
+// What the model of the round that is looked at reads.
+function classify() {
+  const at = state.stops.shown[state.shown], x = state.kept.get(at);
+  const found = state.pixels && x ? read(state.pixels, x) : null;
   const best = found ? found.indexOf(Math.max(...found)) : -1;
   [...$("bars").children].forEach((bar, digit) => {
     const share = found ? found[digit] : 0;
@@ -399,8 +510,9 @@ function classify() {
     bar.querySelector("i").style.width = `${100 * share}%`;
     bar.querySelector("em").textContent = found ? `${(100 * share).toFixed(0)} %` : "";
   });
-  if (found) $("answer").replaceChildren("The model reads ", bold(`${best}`), ". Other digits to try:");
-  else $("answer").textContent = pixels ? "Rebuild the model: then it reads this." : "Draw, or take one of these:";
+  const when = at ? `After ${plural(at, "round")} the model reads ` : "At the start all weights are noise. The model guesses ";
+  if (found) $("answer").replaceChildren(when, bold(`${best}`), ".");
+  else $("answer").textContent = state.pixels ? "Rebuild the model: then it reads this." : "Draw a digit.";
 }
 
 // -- What people do --------------------------------------------------------------------------------------------------
@@ -417,31 +529,41 @@ $("paper").onpointerdown = (event) => {
   $("paper").setPointerCapture(event.pointerId);
   from = place(event);
   stroke([from]);
-  classify();
+  drawn();
 };
 $("paper").onpointermove = (event) => {
   if (!from) return;
   const to = place(event);
   stroke([from, to]);
   from = to;
-  classify();
+  drawn();
 };
 $("paper").onpointerup = $("paper").onpointercancel = () => (from = null);
 $("clear").onclick = clear;
 $("start").onclick = replay;
+$("cancel").onclick = () => state.job?.end();
+$("slider").oninput = ({ target }) => {
+  if (!state.log) return;
+  if (!state.reached && !state.job) replay(); // and the slider follows it
+  else if (state.reached) Object.assign(state, { follows: false, shown: Math.min(target.value, state.reached - 1) });
+  soon();
+};
 $("files").onchange = ({ target }) => open([...target.files]).then(() => (target.value = ""));
 addEventListener("dragover", (event) => {
   event.preventDefault();
   document.body.classList.add("over");
 });
-addEventListener("dragleave", () => document.body.classList.remove("over"));
+addEventListener("dragleave", ({ relatedTarget }) => relatedTarget || document.body.classList.remove("over"));
 addEventListener("drop", (event) => {
   event.preventDefault();
   document.body.classList.remove("over");
   open([...event.dataTransfer.files]);
 });
-addEventListener("resize", () => state.log && drawAt(state.at));
+addEventListener("resize", soon);
 
-pen.fillRect(0, 0, 280, 280);
+$("limits").textContent =
+  `At most ${size(PAGE.bytes)}, ${count(PAGE.parameters)} parameters, ${count(PAGE.rounds)} rounds, ${count(PAGE.numbers)} numbers and an hour of work.`;
+sample(3);
 const { log, name, table, images } = globalThis.recorded;
-take(Uint8Array.from(atob(log), (letter) => letter.charCodeAt(0)), name, table, images);
+take(Uint8Array.from(atob(log), (letter) => letter.charCodeAt(0)), name, table, images)
+  .catch((error) => error === CANCELLED || trouble(sentence(error.message)));

@@ -46,15 +46,13 @@ def parted(content: bytes) -> tuple[bytes, list[bytes]]:
 
 def chained(header: bytes, bodies: Iterable[bytes], start: bytes = b"", version: int = logs.VERSION) -> bytes:
     """The log of a header's text, x_0 where it is packed behind it, and the bodies of rounds 0, 1, ..."""
-    whole = logs._FILE.pack(logs.MAGIC, version, len(header)) + header + start
-    chain = logs._chained(b"", whole)
-    whole += chain
+    first = logs._FILE.pack(logs.MAGIC, version, len(header)) + header + start
+    pieces = [first, logs._chained(b"", first)]
     for r, body in enumerate(bodies):
         place = struct.pack("<II", r, len(body))
         entry = place + struct.pack("<I", zlib.crc32(place)) + body
-        chain = logs._chained(chain, entry)
-        whole += entry + chain
-    return whole
+        pieces += [entry, logs._chained(pieces[-1], entry)]
+    return b"".join(pieces)
 
 
 def with_record(body: bytes, change: Callable[[bytes], bytes]) -> bytes:
