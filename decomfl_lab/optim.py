@@ -15,7 +15,7 @@ import hashlib
 import math
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -56,7 +56,7 @@ from decomfl_lab.provenance import code_version
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import Seeding, draw_seeds
 from decomfl_lab.replicas.rebuild import axpy_, rebuild_
-from decomfl_lab.replicas.rules import LowPrecision, Sgd, Step, UpdateRule
+from decomfl_lab.replicas.rules import LowPrecision, Momentum, Sgd, Step, UpdateRule
 from decomfl_lab.runs.configuration import OWN_LOSS, TrainConfig
 from decomfl_lab.tables import table_beside
 
@@ -67,6 +67,8 @@ LIGHT = 1 << 20
 """Elements of models of which a gradient is taken before the first step; larger ones come here for want of memory."""
 _NUMBERS = {torch.float32: "float32", torch.float64: "float64"}
 _STATE = "mezo"
+_EARLIER = {"momentum": 0.0}
+"""What states of before there was a choice do not say."""
 _ONE_GROUP = "be of one group: groups come later; give model.named_parameters(), and weight_decay= for all of them"
 
 Closure = Callable[[], "Tensor | float"]
@@ -76,12 +78,13 @@ class MeZO(torch.optim.Optimizer):
     """Gradient descent from two values of the loss along each of P random directions, without a copy of x.
 
         g_p = (f(x + μ z_p) − f(x − μ z_p)) / 2μ,   x ← (1 − ηλ)x,   x ← x − (η/P) Σ_p g_p z_p
+        with momentum:   m ← βm + λx + (1/P) Σ_p g_p z_p,   x ← x − ηm
 
-    It is an optimizer as torch's: ``step(closure)``, schedulers of the learning rate, ``state_dict``. The closure
+    Both are torch's SGD, but for rounding, with ĝ = (1/P) Σ_p g_p z_p as the gradient. It is an optimizer as torch's: ``step(closure)``, schedulers of the learning rate, ``state_dict``. The closure
     returns the loss of the batch, forward only; it is called 2P times, and some 30 times more in the first step, in
     which it is tried, and twice in each step that writes a digest. Each time torch's random generators are where they
     were, so that dropout is the same. Beside the model it needs one tensor at a time, of those that one function
-    of torch takes; the trial of a model of at most 2²⁰ elements takes a gradient, too.
+    of torch takes, and m where there is momentum; the trial of a model of at most 2²⁰ elements takes a gradient, too.
 
     With ``log`` each step is a record of DeComFL with one client, K = 1, no seeds in it (docs/run-log.md). A step whose
     η is 0 moves nothing and has no record. ``decomfl replay`` makes the model again, bit for bit.
@@ -121,8 +124,8 @@ class MeZO(torch.optim.Optimizer):
             perturbations: The number P of directions a step.
             seed: The seed of all directions, 0..2**64-1.
             distribution: The distribution of the directions: gaussian, sphere or rademacher.
-            weight_decay: λ, decoupled.
-            momentum: 0, as steps with momentum come later.
+            weight_decay: λ, which with momentum goes into m, as in torch.optim.SGD.
+            momentum: β in [0, 1). Above 0 each parameter has an m in ``state``, of its shape, type and device.
             rounding: How 16-bit parameters are rounded after a step: stochastic (seeded) or nearest.
             log: The file of the log, which must not be there; None for no log.
             log_start: Whether x_0 goes into the log, packed in memory first. Else a replay must be given it.
@@ -138,9 +141,9 @@ class MeZO(torch.optim.Optimizer):
         dtype = self._named[0][1].dtype
         require_choice("rounding", rounding, ("stochastic", "nearest"))
         require_int("digest_every", digest_every, 1)
-        later = "be 0, as momentum comes later; lab.train has it (method=lab.DeComFL(rule=lab.Momentum(0.9)))"
-        require(momentum == 0, "momentum", later, momentum)
-        rule: UpdateRule = Sgd(_at_least_zero("weight_decay λ", weight_decay))
+        require(is_number(momentum) and 0 <= momentum < 1, "momentum β", "be in [0, 1)", momentum)
+        decay = _at_least_zero("weight_decay λ", weight_decay)
+        rule: UpdateRule = Momentum(float(momentum), weight_decay=decay) if momentum else Sgd(decay)
         if dtype.itemsize == 2:
             rule = LowPrecision(rule, Format(_name_of(dtype)), rounding)  # type: ignore[arg-type]
         self._method = DeComFL(
@@ -311,8 +314,9 @@ class MeZO(torch.optim.Optimizer):
             return loss
         seeds = draw_seeds(Seeding.PER_RUN, self._run_seed, self.steps, 1, len(g))
         record = RoundRecord(self.steps, eta, self._distribution, seeds, g[None])
-        program = Program(["x"])
-        self._method.rule.emit(program, Step(seeds[0], g, eta, self._distribution))
+        rule = self._method.rule
+        program = Program(["x", *rule.slots])
+        rule.emit(program, Step(seeds[0], g, eta, self._distribution))
         self._torn = True
         if self._log is not None:  # which is false while it is empty
             try:
@@ -320,7 +324,8 @@ class MeZO(torch.optim.Optimizer):
             except InputError:
                 self._torn = False
                 raise
-        rebuild_(program, [{"x": w} for _, w in self._named], backend=cpu_backend())  # a GPU's tensors stay there
+        pieces = [{"x": w} | {slot: self.state[w][slot] for slot in rule.slots} for _, w in self._named]
+        rebuild_(program, pieces, backend=cpu_backend())  # a GPU's tensors stay there
         # Torch does not count these writes itself; another optimizer of the same parameters is to see them.
         torch.autograd.graph.increment_version([w for _, w in self._named if not w.is_inference()])
         self._torn, self.steps = False, self.steps + 1
@@ -342,15 +347,24 @@ class MeZO(torch.optim.Optimizer):
 
     # What others may have done ---------------------------------------------------------------------------------------
 
+    def _vectors(self) -> Iterator[tuple[str, Tensor]]:
+        """x, and then the momentum, if any, tensor by tensor, with their names; before the first step it is 0."""
+        for n, (name, w) in enumerate(self._named):
+            yield name or str(n), w.detach()
+        for slot in self._method.rule.slots:
+            for n, (name, w) in enumerate(self._named):
+                own = self.state.get(w, {}).get(slot)
+                yield f"{slot} of {name or n}", torch.zeros_like(w) if own is None else own
+
     def _stamps_now(self) -> list[Any]:
-        return [stamp_of(w) for _, w in self._named]
+        return [stamp_of(vector) for _, vector in self._vectors()]
 
     def _require_untouched(self) -> None:
         """InputError if x is not what the last step left, as far as torch counts writes."""
         rule = "be taken whole; an error or interrupt cut it short: load the state and the weights of before"
         require(not self._torn, f"step {self.steps}", rule, "a part")
-        now = self._stamps_now()
-        touched = [name or n for n, (name, w) in enumerate(self._named) if self._stamps and now[n] != self._stamps[n]]
+        now = zip(self._vectors(), self._stamps or (), strict=False)  # without stamps there is nothing to compare
+        touched = [name for (name, vector), stamp in now if stamp_of(vector) != stamp]
         rule = "be written to by steps alone, as others are not in the log; load_state_dict, or begin anew, after that"
         require(not touched, "parameters", rule, touched)
 
@@ -360,6 +374,9 @@ class MeZO(torch.optim.Optimizer):
             self._require_untouched()
             return False
         require_apart((name or str(n), w) for n, (name, w) in enumerate([*self._named, *self._frozen]))
+        for _, w in self._named:
+            for slot in self._method.rule.slots:
+                self.state[w].setdefault(slot, torch.zeros_like(w))
         if self._resumed is not None:
             digest, chain = self._resumed
             found = self.digest()
@@ -414,10 +431,10 @@ class MeZO(torch.optim.Optimizer):
     # The log ---------------------------------------------------------------------------------------------------------
 
     def digest(self) -> str:
-        """BLAKE2b-128 of x, as hex: what the log has of it."""
+        """BLAKE2b-128 of x, and of the momentum, as hex: what the log has of them."""
         h = hashlib.blake2b(digest_size=16)
-        for _, w in self._named:
-            h.update(w.detach().contiguous().view(-1).cpu().view(torch.uint8).numpy().data)
+        for _, vector in self._vectors():
+            h.update(vector.contiguous().view(-1).cpu().view(torch.uint8).numpy().data)
         return h.hexdigest()
 
     def seal(self) -> None:
@@ -435,13 +452,14 @@ class MeZO(torch.optim.Optimizer):
     def _options(self) -> dict[str, Any]:
         """All that the directions and the update depend on, but η."""
         plain = self._method.plain()
-        named = ("mu", "perturbations", "distribution", "weight_decay", "precision", "rounding")
+        named = ("mu", "perturbations", "distribution", "weight_decay", "momentum", "precision", "rounding")
         return {"seed": self.seed, **{name: plain[name] for name in named}}
 
     def state_dict(self) -> dict[str, Any]:
         """See ``torch.optim.Optimizer``: besides η the options, the number of steps, and digests of x and of the log.
 
-        It has nothing of size d. Save the model's weights with it; a log is cut to it when training goes on.
+        It has nothing of size d but the momentum, if any, which is in ``state`` as torch's own optimizers have it. Save
+        the model's weights with it; a log is cut to it when training goes on.
         """
         chain = None
         if self._log is not None:
@@ -460,12 +478,20 @@ class MeZO(torch.optim.Optimizer):
         """
         own = state_dict.get(_STATE, {})
         require(isinstance(own, Mapping) and bool(own), "state", "be one of decomfl_lab.optim.MeZO", list(state_dict))
+        own = _EARLIER | own
         for name, value in self._options.items():
             require(own.get(name) == value, f"{name} in the state", f"be {value}, as here", own.get(name))
         steps = require_int("steps in the state", own.get("steps"), 0)
         digest, chain = own.get("digest"), own.get("chain")
         require(isinstance(digest, str), "digest in the state", "be text", digest)
         super().load_state_dict({name: value for name, value in state_dict.items() if name != _STATE})
+        for n, (name, w) in enumerate(self._named):
+            for slot, vector in self.state.get(
+                w, {}
+            ).items():  # torch's is the one that the state's optimizer goes on with
+                fits = isinstance(vector, Tensor) and vector.shape == w.shape
+                require(fits, f"{slot} of {name or n} in the state", f"be a tensor of shape {tuple(w.shape)}", vector)
+                self.state[w][slot] = vector.clone()
         if self._log is not None:
             self._log.close()
         self._log = self._stamps = self._measured = None
@@ -484,7 +510,7 @@ class MeZO(torch.optim.Optimizer):
         rule = "have no open log: give its state_dict() to load_state_dict of a new one, which goes on with the log"
         require(self._log is None, "optimizer that is copied or pickled", rule, f"log {self._path}")
         self._require_untouched()
-        named = ("mu", "perturbations", "seed", "distribution", "weight_decay", "rounding")
+        named = ("mu", "perturbations", "seed", "distribution", "weight_decay", "momentum", "rounding")
         options = {name: self._options[name] for name in named} | {"log": self._path, "log_start": self._log_start}
         options |= {"digest_every": self._digest_every, "strict": self._strict, "trust": self._trust}
         params = [*self._named, *self._frozen]

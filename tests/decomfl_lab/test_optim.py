@@ -79,6 +79,26 @@ def test_a_step_is_that_of_the_formula() -> None:
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-7)
 
 
+def test_steps_with_momentum_are_those_of_torch_with_the_estimate_as_gradient() -> None:
+    """In real arithmetic: λx goes into m, as β does, and x moves by m."""
+    model, eta, options = net(torch.float64), 0.05, {"momentum": 0.9, "weight_decay": 0.1}
+    optimizer = MeZO(model.parameters(), eta, mu=1e-4, seed=9, **options)
+    other = copy.deepcopy(model)
+    sgd = torch.optim.SGD(other.parameters(), eta, **options)
+    for r in range(4):
+        z = torch.from_numpy(direction(derive_seed(derive_seed(derive_seed(9, 2), r), 0), 0, 242)).double()
+        optimizer.measure(loss_of(model))
+        for w, part in zip(other.parameters(), z.split([w.numel() for w in other.parameters()]), strict=True):
+            w.grad = float(optimizer._measured[0]) * part.view(w.shape)
+        optimizer.step()
+        sgd.step()
+    for own, w in zip(model.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(own, w, rtol=1e-5, atol=1e-7)
+        torch.testing.assert_close(
+            optimizer.state[own]["momentum"], sgd.state[w]["momentum_buffer"], rtol=1e-5, atol=1e-7
+        )
+
+
 def test_its_records_are_those_of_a_federation_of_one_client(tmp_path: Path) -> None:
     model = net()
     method = lab.DeComFL(perturbations=2, mu=1e-3, rule=lab.Sgd(), seeds="per-run", lean=True, lr=0.05)
@@ -196,10 +216,12 @@ def test_schedulers_set_the_learning_rate_that_the_log_has(make: Callable[[Any],
 # The log
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("distribution", ["gaussian", "sphere", "rademacher"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
-def test_the_log_replays_to_the_bit(dtype: torch.dtype, distribution: str, tmp_path: Path) -> None:
+def test_the_log_replays_to_the_bit(dtype: torch.dtype, distribution: str, momentum: float, tmp_path: Path) -> None:
     options = {"perturbations": 2, "distribution": distribution, "weight_decay": 0.01, "digest_every": 2}
+    options["momentum"] = momentum
     model, optimizer = trained(tmp_path / "run.dcl", model=net(dtype), lr=0.02, mu=0.01, **options)
     optimizer.seal()
     start = net(dtype)
