@@ -365,7 +365,6 @@ def test_an_update_that_was_cut_short_is_not_gone_on_with(monkeypatch: pytest.Mo
     ([nn.Parameter(torch.ones(2, dtype=torch.complex64))], "dtype of parameter 0 must be one of"),
     ([2 * W], "parameter 0 must be a leaf"),
     ([nn.Parameter(torch.ones(3, device="meta"))], "must be dense, with values"),
-    ([{"params": [W]}, {"params": []}], "be of one group: groups come later; give model.named_parameters"),
     ([("a", W), (3, nn.Parameter(torch.ones(1)))], "name of parameter 1 must be text"),
 )
 def test_bad_parameters_are_named(params: Any) -> None:

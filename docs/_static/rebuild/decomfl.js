@@ -28,6 +28,7 @@ globalThis.decomfl = (function library() {
       ["stream", "whole", 0, "1", "1", 0, "", "be 1"],
       ["start", "table", 1, "0", "0", 0, "", "be a table"],
       ["tensors", "list", 1, "0", "0", 65536, "", "be a list of at most 65536"],
+      ["groups", "list", 1, "0", "0", 65536, "", "be a list of at most 65536"],
     ],
     start: [
       ["key", "hex", 0, "0", "16", 0, "", "be text of 16 hexadecimal digits"],
@@ -443,6 +444,7 @@ globalThis.decomfl = (function library() {
     const u32 = (at) => reader(bytes.subarray(at), "the file").u32();
     const magic = hex(bytes.subarray(0, 8)), version = bytes.length < 16 ? 0 : u32(8);
     if (magic !== "8944434c4f470d0a") refuse("this is no log of a run: it begins in another way");
+    if (version === 3) refuse("parameters in groups, of which logs of version 3 are, are not known here: decomfl replay does that");
     if (version !== 2) refuse(`this log has version ${version}: only those of version 2 say how x_0 is made`);
     const [header, raw] = parsed(bytes.subarray(16, 16 + u32(12))), packed = header?.start?.bytes, rounds = [];
     let start = 32 + u32(12) + (Number.isInteger(packed) && packed > 0 ? packed : 0); // x_0 itself may stand after it
