@@ -15,7 +15,7 @@ import hashlib
 import math
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import accumulate, islice
 from pathlib import Path
@@ -609,7 +609,7 @@ _Named = list[tuple[str | None, nn.Parameter]]
 
 def _listed(params: Any, rule: str) -> list[Any]:
     """What there is of parameters, which must have an order."""
-    sound = isinstance(params, Iterable) and not isinstance(params, Tensor | Mapping | Set | str)
+    sound = isinstance(params, Iterable) and not isinstance(params, Tensor | Mapping | set | frozenset | str)
     require(sound, "parameters", rule, type(params).__name__)
     return list(params)
 

@@ -59,12 +59,10 @@ def grouped(model: nn.Module) -> list[dict[str, Any]]:
     return [{"params": weights, "lr": 0.04, "weight_decay": 0.1}, {"params": biases, "lr": 0.01}]
 
 
-def trained(
-    log: Path | None = None, n: int = 5, model: nn.Module | None = None, *, groups: bool = False, **options: Any
-) -> tuple[Any, MeZO]:
+def trained(log: Path | None = None, n: int = 5, model: nn.Module | None = None, **options: Any) -> tuple[Any, MeZO]:
     """A model, ``net()`` unless it is given, and its optimizer after n steps."""
     model = net() if model is None else model
-    params = grouped(model) if groups else model.named_parameters()
+    params = grouped(model) if options.pop("groups", False) else model.named_parameters()
     optimizer = MeZO(params, **{"lr": 0.05, "log": log} | options)
     steps(optimizer, model, n)
     return model, optimizer
@@ -73,7 +71,8 @@ def trained(
 # A step
 
 
-KINDS: dict[str, dict[str, Any]] = {
+Kind = dict[str, Any]
+KINDS: dict[str, Kind] = {
     "plain": {},
     "momentum": {"momentum": 0.9, "weight_decay": 0.1},
     "groups": {"groups": True},
@@ -83,31 +82,25 @@ of_each_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 
 
 @of_each_kind
-def test_a_step_is_that_of_the_formula_and_of_torch_with_the_estimate_as_gradient(kind: dict[str, Any]) -> None:
+def test_a_step_is_that_of_torch_with_the_estimate_as_gradient(kind: Kind) -> None:
     """In real arithmetic: λx is added to the gradient, goes into m with it, and x moves by ηm, with η of its group."""
-    (model, other), mu, P = (net(torch.float64), net(torch.float64)), 1e-4, 3
-    _, optimizer = trained(None, 0, model, mu=mu, perturbations=P, seed=9, **kind)
+    model, P = net(torch.float64), 3
+    other = copy.deepcopy(model)
+    _, optimizer = trained(None, 0, model, perturbations=P, seed=9, **kind)
     plain = {name: value for name, value in kind.items() if name != "groups"}
     sgd = torch.optim.SGD(grouped(other) if "groups" in kind else other.parameters(), 0.05, **plain)
     own, ws = ([w for group in each.param_groups for w in group["params"]] for each in (optimizer, sgd))
-
-    def f(at: Tensor) -> float:
-        named = dict(zip([name for name, _ in optimizer._named], at.split([w.numel() for w in ws]), strict=True))
-        shaped = {name: named[name].view(w.shape) for name, w in other.named_parameters()}
-        return cross_entropy(torch.func.functional_call(other, shaped, X.double()), Y).item()
-
     for r in range(3):
-        seed, x = derive_seed(derive_seed(derive_seed(9, 2), r), 0), nn.utils.parameters_to_vector(ws).detach()
-        z = torch.from_numpy(np.stack([direction(seed, p, x.numel()) for p in range(P)])).double()
-        g = torch.tensor([(f(x + mu * each) - f(x - mu * each)) / (2 * mu) for each in z], dtype=torch.float64)
-        for w, part in zip(ws, (g @ z / P).split([w.numel() for w in ws]), strict=True):
-            w.grad = part.view(w.shape)
-        optimizer.step(lambda: cross_entropy(model(X.double()), Y))
+        optimizer.measure(loss_of(model))
+        seed = derive_seed(derive_seed(derive_seed(9, 2), r), 0)
+        estimate = sum(float(g) * direction(seed, p, 242) for p, g in enumerate(optimizer._measured)) / P
+        for w, part in zip(ws, torch.from_numpy(estimate).split([w.numel() for w in ws]), strict=True):
+            w.grad = part.view(w.shape).double()
+        optimizer.step()
         sgd.step()
     torch.testing.assert_close(own, ws, rtol=1e-5, atol=1e-6)
-    if "momentum" in kind:
-        m, wanted = [optimizer.state[w]["momentum"] for w in own], [sgd.state[w]["momentum_buffer"] for w in ws]
-        torch.testing.assert_close(m, wanted, rtol=1e-5, atol=1e-5)
+    m = [optimizer.state[w].get("momentum") for w in own]
+    torch.testing.assert_close(m, [sgd.state[w].get("momentum_buffer") for w in ws], rtol=1e-5, atol=1e-5)
 
 
 def test_its_records_are_those_of_a_federation_of_one_client(tmp_path: Path) -> None:
@@ -199,30 +192,22 @@ def test_compiled_modules_are_measured_as_they_were_written() -> None:
 
 
 SCHEDULES: dict[str, Callable[[Any], Any]] = {
-    "LambdaLR": lambda optimizer: lr_scheduler.LambdaLR(optimizer, lambda t: min(t, 4) / 4),
-    "OneCycleLR": lambda own: lr_scheduler.OneCycleLR(own, ratios(own, 0.1), total_steps=7, cycle_momentum=False),
-    "CyclicLR": lambda own: lr_scheduler.CyclicLR(own, ratios(own, 0.01), ratios(own, 0.1), 2, cycle_momentum=False),
-    "CosineAnnealingLR": lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, 3),
-    "ReduceLROnPlateau": lambda optimizer: lr_scheduler.ReduceLROnPlateau(optimizer, patience=0),
+    "LambdaLR": lambda own: lr_scheduler.LambdaLR(own, lambda t: min(t, 4) / 4),
+    "OneCycleLR": lambda own: lr_scheduler.OneCycleLR(own, [0.1, 0.025], total_steps=7, cycle_momentum=False),
+    "CyclicLR": lambda own: lr_scheduler.CyclicLR(own, [0.01, 0.0025], [0.1, 0.025], 2, cycle_momentum=False),
+    "CosineAnnealingLR": lambda own: lr_scheduler.CosineAnnealingLR(own, 3),
+    "ReduceLROnPlateau": lambda own: lr_scheduler.ReduceLROnPlateau(own, patience=0),
 }
 
 
-def ratios(optimizer: Any, lr: float) -> list[float]:
-    return [lr, lr / 4][: len(optimizer.param_groups)]
-
-
-@pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("make", SCHEDULES.values(), ids=SCHEDULES)
-def test_schedulers_set_the_learning_rate_that_the_log_has(
-    make: Callable[[Any], Any], groups: int, tmp_path: Path
-) -> None:
-    """That of the first group; the second one is added before the first step."""
+def test_schedulers_set_the_learning_rate_that_the_log_has(make: Callable[[Any], Any], tmp_path: Path) -> None:
+    """That of the first group; the second one, which is added before the first step, keeps its share."""
     model, start = net(), net()
-    first, second = grouped(model) if groups > 1 else ({"params": model.named_parameters(), "lr": 0.04}, None)
-    optimizer = MeZO([first], 1.0, log=tmp_path / "run.dcl")
-    if second:
-        optimizer.add_param_group(second)
-    sgd = torch.optim.SGD([{"params": [W], "lr": 0.04}, {"params": [V], "lr": 0.01}][:groups], 1.0)
+    weights, biases = grouped(model)
+    optimizer = MeZO([weights], 1.0, log=tmp_path / "run.dcl")
+    optimizer.add_param_group(biases)
+    sgd = torch.optim.SGD([{"params": [W], "lr": 0.04}, {"params": [V], "lr": 0.01}])
     schedules = [make(optimizer), make(sgd)]
     used = []
     for _ in range(6):
@@ -238,12 +223,12 @@ def test_schedulers_set_the_learning_rate_that_the_log_has(
 
 
 @refuses(
-    (
-        lambda own: lr_scheduler.OneCycleLR(own, 0.1, total_steps=7, cycle_momentum=False),
-        r"be 0\.25 times .*lists for max_lr",
-    ),
+    (lambda own: lr_scheduler.OneCycleLR(own, 0.1, total_steps=7, cycle_momentum=False), "lists for max_lr"),
     (lambda own: lr_scheduler.CosineAnnealingLR(own, 3, eta_min=0.01), r"lr of group 1 .* and 0 for eta_min"),
-    (lambda own: lr_scheduler.LambdaLR(own, [lambda t: 1, lambda t: 1 / (t + 1)]), "lr of group 1 must be"),
+    (
+        lambda own: lr_scheduler.LambdaLR(own, [lambda t: 1, lambda t: 1 / (t + 1)]),
+        r"lr of group 1 must be 0\.25 times that of group 0",
+    ),
     (lambda own: own.param_groups[0].update(lr=0.0), "lr of group 1 must be"),
     (lambda own: own.param_groups[1].update(weight_decay=1.0), r"weight_decay of group 1 must stay 0\.0"),
     (lambda own: own.add_param_group({"params": [W]}), "group of parameters must be there before the first step"),
@@ -263,9 +248,7 @@ def test_what_changes_one_group_alone_is_refused(act: Callable[[MeZO], Any]) -> 
 @of_each_kind
 @pytest.mark.parametrize("distribution", ["gaussian", "sphere", "rademacher"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
-def test_the_log_replays_to_the_bit(
-    dtype: torch.dtype, distribution: str, kind: dict[str, Any], tmp_path: Path
-) -> None:
+def test_the_log_replays_to_the_bit(dtype: torch.dtype, distribution: str, kind: Kind, tmp_path: Path) -> None:
     options = {"perturbations": 2, "distribution": distribution, "weight_decay": 0.01, "digest_every": 2, **kind}
     model, optimizer = trained(tmp_path / "run.dcl", model=net(dtype), lr=0.02, mu=0.01, **options)
     optimizer.seal()
@@ -332,27 +315,10 @@ def test_other_weights_at_the_start_do_not_agree(tmp_path: Path) -> None:
     assert "x_0 is not the run's" in str(lab.replay(tmp_path / "run.dcl", model))
 
 
-def test_a_log_of_another_learning_rate_than_was_used_does_not_agree(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(optim, "Step", lambda seed, g, eta, kind: lab.replicas.rules.Step(seed, g, 1.001 * eta, kind))
-    trained(tmp_path / "run.dcl", digest_every=2)
-    assert not lab.replay(tmp_path / "run.dcl", net()).agrees
-
-
 GROUPS = [{"tensors": 2, "factor": 1.0, "weight_decay": 0.1}, {"tensors": 2, "factor": 0.25, "weight_decay": 0.0}]
 
 
-@refuses(
-    ([GROUPS[0]], 3, "tensors of the groups must be 4 in all, got 2"),
-    ([GROUPS[0] | {"tensors": 5}, GROUPS[1] | {"tensors": -1}], 3, r"groups\[1\].tensors .* must be .* >= 0"),
-    ([GROUPS[0], GROUPS[1] | {"factor": -0.25}], 3, r"groups\[1\].factor .* must be a number >= 0"),
-    ([GROUPS[0], GROUPS[1] | {"factor": float("nan")}], 3, "run_seed in the header"),  # which is no JSON then
-    ([GROUPS[0], GROUPS[1] | {"weight_decay": 10**400}], 3, r"groups\[1\].weight_decay .* must be"),
-    ([GROUPS[0], GROUPS[1] | {"weight_decay": "0"}], 3, r"groups\[1\].weight_decay .* must be a number"),
-    (GROUPS, 2, "groups in the header of the log .* must be there in version 3, and in no other, got 2"),
-    ([], 3, "groups in the header"),
-)
+@refuses(*rows_of(__file__)["groups"])
 def test_groups_that_are_none_are_refused(groups: Any, version: int, tmp_path: Path) -> None:
     trained(tmp_path / "run.dcl", groups=True)
     text, bodies = parted((tmp_path / "run.dcl").read_bytes())
@@ -435,16 +401,13 @@ def test_an_update_that_was_cut_short_is_not_gone_on_with(monkeypatch: pytest.Mo
     ([("a", W), (3, nn.Parameter(torch.ones(1)))], "name of parameter 1 must be text"),
     ([("a", W), nn.Parameter(torch.ones(1))], "names of the parameters must differ, and be of all or none"),
     ({W}, "parameters must be .* a list of groups of them, got 'set'"),
-    ([{"params": {W}}], "parameters must be a list of them"),
     ([{"params": 3}], "parameters must be a list of them"),
     ([{"weights": [W]}], "group must have params"),
     ([{"params": [W], "momentum": 0.9}], r"group must have params.*what else there is, MeZO.*got 'momentum'"),
     ([{"params": [W]}, {"params": W}], "parameters must hold each once"),
     ([{"params": W, "lr": 0.0}, {"params": []}], "lr of the first group must be above 0, as the others are multiples"),
     ([{"params": W, "lr": 1e-300}, {"params": [], "lr": 1e300}], "lr of the first group"),
-    ([{"params": W}, {"params": [], "lr": "a"}], "lr of group 1 must be a finite number"),
     ([{"params": W}, {"params": [], "weight_decay": -1}], "weight_decay of group 1 must be a finite number"),
-    ([{"params": []}, {"params": []}], "parameters must hold some that are trained"),
 )
 def test_bad_parameters_are_named(params: Any) -> None:
     MeZO(params, lr=0.1)
@@ -487,6 +450,13 @@ def pickled(given: Any) -> Any:
     return pickle.loads(pickle.dumps(given))
 
 
+def loaded(given: Any) -> Any:
+    """A copy that is given the state of the original, which goes on, too."""
+    model, optimizer = copy.deepcopy(given)
+    optimizer.load_state_dict(given[1].state_dict())
+    return model, optimizer
+
+
 def test_a_copy_is_trusted_as_the_original_is() -> None:
     model, optimizer = copy.deepcopy(((own := net()), MeZO(own.parameters(), 0.05, trust=True)))
     calls: list[Tensor] = []
@@ -498,9 +468,9 @@ def test_a_copy_is_trusted_as_the_original_is() -> None:
 @of_each_kind
 @pytest.mark.parametrize("n", [0, 3], ids=["new", "after steps"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("copied", [copy.deepcopy, pickled])
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickled, loaded])
 def test_a_copy_with_its_model_goes_on_to_the_bit(
-    copied: Callable[[Any], Any], dtype: torch.dtype, n: int, kind: dict[str, Any]
+    copied: Callable[[Any], Any], dtype: torch.dtype, n: int, kind: Kind
 ) -> None:
     model = net(dtype)
     model[0].bias.requires_grad_(False)
@@ -514,8 +484,7 @@ def test_a_copy_with_its_model_goes_on_to_the_bit(
     assert again.digest() == before
     steps(again, other)
     assert same(model, other)
-    for name in ("mezo", "param_groups"):  # the first has the digest of the rest
-        assert again.state_dict()[name] == optimizer.state_dict()[name]
+    assert again.state_dict()["mezo"] == optimizer.state_dict()["mezo"]  # which has the digest of all vectors
 
 
 OPEN = r"optimizer that is copied or pickled must have no open log: give its state_dict\(\) to load_state_dict of a new"
@@ -568,26 +537,6 @@ def test_a_second_writer_is_told_and_the_log_is_that_of_one_model(tmp_path: Path
             steps(other, third, 1)
     again.seal()
     assert same(lab.replay(log, net()).model, second)
-
-
-@of_each_kind
-def test_a_run_that_was_stopped_goes_on_to_the_bit(kind: dict[str, Any], tmp_path: Path) -> None:
-    """Also where the optimizer whose state it is goes on as well."""
-    whole, unbroken = trained(**kind)
-    model, first = trained(tmp_path / "run.dcl", 3, **kind)
-    torch.save((first.state_dict(), model.state_dict()), tmp_path / "saved")
-    first._log.close()
-    state, weights = torch.load(tmp_path / "saved")
-    for _ in range(2):
-        other, again = trained(tmp_path / "run.dcl", 0, **kind)
-        other.load_state_dict(weights)
-        again.load_state_dict(state)
-        steps(again, other, 2)
-        assert again.digest() == unbroken.digest()
-        again.seal()
-        again._log.close()
-    assert same(other, whole)
-    assert lab.replay(tmp_path / "run.dcl", net()).agrees
 
 
 PEAK = text_beside(__name__, "peak_of_a_step.txt")
