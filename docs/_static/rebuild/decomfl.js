@@ -444,7 +444,7 @@ globalThis.decomfl = (function library() {
     const u32 = (at) => reader(bytes.subarray(at), "the file").u32();
     const magic = hex(bytes.subarray(0, 8)), version = bytes.length < 16 ? 0 : u32(8);
     if (magic !== "8944434c4f470d0a") refuse("this is no log of a run: it begins in another way");
-    if (version === 3) refuse("parameters in groups, of which logs of version 3 are, are not known here: decomfl replay does that");
+    if (version === 3) refuse("this log has parameters in groups (version 3), which are not known here: decomfl replay rebuilds it");
     if (version !== 2) refuse(`this log has version ${version}: only those of version 2 say how x_0 is made`);
     const [header, raw] = parsed(bytes.subarray(16, 16 + u32(12))), packed = header?.start?.bytes, rounds = [];
     let start = 32 + u32(12) + (Number.isInteger(packed) && packed > 0 ? packed : 0); // x_0 itself may stand after it
