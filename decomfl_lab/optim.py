@@ -50,7 +50,7 @@ from decomfl_lab.objectives.needs import Needs
 from decomfl_lab.objectives.perturbation import moved, stamp_of
 from decomfl_lab.objectives.trial import ROUNDING, STILL, refuse, unlike
 from decomfl_lab.objectives.vectors import inner
-from decomfl_lab.outside import TensorGroup
+from decomfl_lab.outside import MOST_GROUPS, TensorGroup
 from decomfl_lab.plugins import OWN
 from decomfl_lab.protocol.log import LogEntry, RunLog
 from decomfl_lab.protocol.server import DIRECTIONS
@@ -127,14 +127,15 @@ class MeZO(torch.optim.Optimizer):
             params: ``model.named_parameters()``, whose names go into the log, or ``model.parameters()``; or groups of
                 these as torch's, ``{"params": ..., "lr": ..., "weight_decay": ...}``. Frozen ones
                 (``requires_grad=False``) are left out.
-            lr: The learning rate η, at least 0; that of the groups that say none. What a group has is η of the first
-                group times a factor, which stays: schedulers move all groups by one ratio.
+            lr: The learning rate η, at least 0, of groups that have none of their own. A group's is that of the first
+                one times a factor, which is fixed when the group is given.
             mu: The smoothing radius μ.
             perturbations: The number P of directions a step.
             seed: The seed of all directions, 0..2**64-1.
             distribution: The distribution of the directions: gaussian, sphere or rademacher.
-            weight_decay: λ, which with momentum goes into m, as in torch.optim.SGD.
-            momentum: β in [0, 1). Above 0 each parameter has an m in ``state``, of its shape, type and device.
+            weight_decay: λ of groups that have none of their own. With momentum λx goes into m, as in torch.optim.SGD.
+            momentum: β in [0, 1), of all groups. Above 0 each parameter has an m in ``state``, of its shape, type and
+                device.
             rounding: How 16-bit parameters are rounded after a step: stochastic (seeded) or nearest.
             log: The file of the log, which must not be there; None for no log.
             log_start: Whether x_0 goes into the log, packed in memory first. Else a replay must be given it.
@@ -203,7 +204,7 @@ class MeZO(torch.optim.Optimizer):
         require(new, "group of parameters", rule, f"one after {self.steps} steps")
         require(isinstance(param_group, Mapping) and "params" in param_group, "group", "have params", param_group)
         for name in param_group:
-            rule = "have params, lr, weight_decay and a name alone: what else there is, MeZO(...) is given for all"
+            rule = "have params, lr, weight_decay and a name alone: other options are one for all, in MeZO(...)"
             require(name in _OF_A_GROUP, "group", rule, name)
         trained, frozen = _split(param_group["params"])
         every = [*self._named, *trained]
@@ -215,6 +216,7 @@ class MeZO(torch.optim.Optimizer):
         sound = len({*names}) == len(names) and len(names) in (0, len(every))
         require(sound, "names of the parameters", "differ, and be of all or none", names)
         n, whole = len(self._groups), self.defaults | param_group
+        require(n < MOST_GROUPS, "number of groups", f"be at most {MOST_GROUPS}", n + 1)
         lrs = [*self._lrs, _at_least_zero(f"lr of group {n}" if n else "lr η", whole["lr"])]
         rule = "be above 0, as the others are multiples of it: put a group that stands still behind another one"
         sound = not n or (lrs[0] > 0 and math.isfinite(lrs[-1] / lrs[0]))

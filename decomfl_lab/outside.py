@@ -47,6 +47,8 @@ _PLAIN = {
     "object": "a table",
 }
 """What JSON has, in plain words."""
+MOST_GROUPS = 1 << 12
+"""The most groups of parameters, as every step is made for each of them."""
 _MOST_NUMBERS = 1 << 26
 """The most numbers of an example of a log: more of it is refused before memory is taken for it."""
 
@@ -150,7 +152,7 @@ class Header(Struct, frozen=True, kw_only=True):
     """Logs of version 1 do not have it."""
     tensors: Annotated[tuple[NamedTensor, ...], Meta(max_length=MOST_TENSORS)] = ()
     """The parameters, in the log of an optimizer (``decomfl_lab.optim``); none in that of a run."""
-    groups: Annotated[tuple[TensorGroup, ...], Meta(max_length=MOST_TENSORS)] = ()
+    groups: Annotated[tuple[TensorGroup, ...], Meta(max_length=MOST_GROUPS)] = ()
     """The groups that these are in, in a log of version 3; none where they are of one group."""
 
     def __post_init__(self) -> None:

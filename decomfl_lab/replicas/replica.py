@@ -305,16 +305,12 @@ def same_bits(x: Tensor, y: Tensor) -> bool:
 
 
 class GroupedReplica(Replica):
-    """A replica whose pieces, the parameters of an optimizer, are in groups (``rules.Group``)."""
+    """A replica whose pieces, parameters of an optimizer, are in groups (``rules.Group``); records alone move it."""
 
     def __init__(self, x: Tensor, groups: Sequence[Group], **options: Any) -> None:
         """See ``Replica``; the groups have the pieces in their order."""
         super().__init__(x, groups[0].rule, **options)
         self.groups = groups
-
-    def step_(self, step: Step) -> None:
-        """See ``Replica.step_``."""
-        self._run(programs_of(self.groups, [self._real(step)]))
 
     def _programs(self, records: Sequence[RoundRecord]) -> list[Program]:
         return programs_of(self.groups, [self._real(step) for record in records for step in _steps(record)])

@@ -403,7 +403,7 @@ def test_an_update_that_was_cut_short_is_not_gone_on_with(monkeypatch: pytest.Mo
     ({W}, "parameters must be .* a list of groups of them, got 'set'"),
     ([{"params": 3}], "parameters must be a list of them"),
     ([{"weights": [W]}], "group must have params"),
-    ([{"params": [W], "momentum": 0.9}], r"group must have params.*what else there is, MeZO.*got 'momentum'"),
+    ([{"params": [W], "momentum": 0.9}], r"group must have params.* one for all, in MeZO\(\.\.\.\), got 'momentum'"),
     ([{"params": [W]}, {"params": W}], "parameters must hold each once"),
     ([{"params": W, "lr": 0.0}, {"params": []}], "lr of the first group must be above 0, as the others are multiples"),
     ([{"params": W, "lr": 1e-300}, {"params": [], "lr": 1e300}], "lr of the first group"),
@@ -561,19 +561,11 @@ def test_a_state_has_nothing_of_size_d_and_is_refused_without_its_weights() -> N
         steps(again, other)
 
 
-@refuses(
-    ({"mu": 0.1}, r"mu in the state must be 0\.001, as here, got 0\.1"),
-    ({"perturbations": 2}, "perturbations in the state"),
-    ({"steps": -1}, "steps in the state must be an integer"),
-    ({"digest": None}, "digest in the state must be text"),
-    ({"momentum": 0.9}, r"momentum in the state must be 0\.0, as here"),
-    ({"groups": GROUPS}, r"groups in the state must be \[\], as here"),
-    (None, r"state must be one of decomfl_lab\.optim\.MeZO"),
-)
-def test_states_of_others_are_refused(change: dict[str, Any] | None) -> None:
+@refuses(*rows_of(__file__)["states"])
+def test_states_of_others_are_refused(change: dict[str, Any]) -> None:
     _, optimizer = trained(n=0)
     state = optimizer.state_dict()
-    state["mezo"] = {} if change is None else state["mezo"] | change
+    state["mezo"] = state["mezo"] | change if change else {}
     optimizer.load_state_dict(state)
 
 
