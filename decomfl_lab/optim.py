@@ -15,14 +15,15 @@ import hashlib
 import math
 import warnings
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
 import torch
+from msgspec.structs import asdict
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -41,7 +42,7 @@ from decomfl_lab.estimators.differences import central
 from decomfl_lab.estimators.resolution import Resolution, span
 from decomfl_lab.files import as_path, held_file
 from decomfl_lab.methods.decomfl import DeComFL
-from decomfl_lab.noise import STREAM_VERSION, Distribution, Format, Program, cpu_backend, derive_seed
+from decomfl_lab.noise import STREAM_VERSION, Distribution, Format, cpu_backend, derive_seed
 from decomfl_lab.objectives.function import back, enabled
 from decomfl_lab.objectives.lines import LINES, continuous
 from decomfl_lab.objectives.modules import require_apart
@@ -49,6 +50,7 @@ from decomfl_lab.objectives.needs import Needs
 from decomfl_lab.objectives.perturbation import moved, stamp_of
 from decomfl_lab.objectives.trial import ROUNDING, STILL, refuse, unlike
 from decomfl_lab.objectives.vectors import inner
+from decomfl_lab.outside import MOST_GROUPS, TensorGroup
 from decomfl_lab.plugins import OWN
 from decomfl_lab.protocol.log import LogEntry, RunLog
 from decomfl_lab.protocol.server import DIRECTIONS
@@ -56,7 +58,7 @@ from decomfl_lab.provenance import code_version
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import Seeding, draw_seeds
 from decomfl_lab.replicas.rebuild import axpy_, rebuild_
-from decomfl_lab.replicas.rules import LowPrecision, Sgd, Step, UpdateRule
+from decomfl_lab.replicas.rules import Group, LowPrecision, Momentum, Sgd, Step, UpdateRule, programs_of
 from decomfl_lab.runs.configuration import OWN_LOSS, TrainConfig
 from decomfl_lab.tables import table_beside
 
@@ -67,7 +69,12 @@ LIGHT = 1 << 20
 """Elements of models of which a gradient is taken before the first step; larger ones come here for want of memory."""
 _NUMBERS = {torch.float32: "float32", torch.float64: "float64"}
 _STATE = "mezo"
-_ONE_GROUP = "be of one group: groups come later; give model.named_parameters(), and weight_decay= for all of them"
+_EARLIER: dict[str, Any] = {"momentum": 0.0, "groups": []}
+"""What states of before there was a choice do not say."""
+_OF_A_GROUP = ("params", "lr", "weight_decay", "initial_lr", "name")
+"""What a group of parameters may say; all else is one for all."""
+_RATIO = 1e-9
+"""The largest relative difference of two groups' learning rates that is put down to a schedule's rounding."""
 
 Closure = Callable[[], "Tensor | float"]
 
@@ -76,12 +83,15 @@ class MeZO(torch.optim.Optimizer):
     """Gradient descent from two values of the loss along each of P random directions, without a copy of x.
 
         g_p = (f(x + μ z_p) − f(x − μ z_p)) / 2μ,   x ← (1 − ηλ)x,   x ← x − (η/P) Σ_p g_p z_p
+        with momentum:   m ← βm + λx + (1/P) Σ_p g_p z_p,   x ← x − ηm
+
+    Up to rounding both are torch's SGD, with (1/P) Σ_p g_p z_p for the gradient.
 
     It is an optimizer as torch's: ``step(closure)``, schedulers of the learning rate, ``state_dict``. The closure
     returns the loss of the batch, forward only; it is called 2P times, and some 30 times more in the first step, in
     which it is tried, and twice in each step that writes a digest. Each time torch's random generators are where they
     were, so that dropout is the same. Beside the model it needs one tensor at a time, of those that one function
-    of torch takes; the trial of a model of at most 2²⁰ elements takes a gradient, too.
+    of torch takes, and m where there is momentum; the trial of a model of at most 2²⁰ elements takes a gradient, too.
 
     With ``log`` each step is a record of DeComFL with one client, K = 1, no seeds in it (docs/run-log.md). A step whose
     η is 0 moves nothing and has no record. ``decomfl replay`` makes the model again, bit for bit.
@@ -114,15 +124,18 @@ class MeZO(torch.optim.Optimizer):
         """An optimizer before its first step; nothing is written until then.
 
         Args:
-            params: ``model.named_parameters()``, whose names go into the log, or ``model.parameters()``. Frozen ones
+            params: ``model.named_parameters()``, whose names go into the log, or ``model.parameters()``; or groups of
+                these as torch's, ``{"params": ..., "lr": ..., "weight_decay": ...}``. Frozen ones
                 (``requires_grad=False``) are left out.
-            lr: The learning rate η, at least 0.
+            lr: The learning rate η, at least 0, of groups that have none of their own. A group's is that of the first
+                one times a factor, which is fixed when the group is given.
             mu: The smoothing radius μ.
             perturbations: The number P of directions a step.
             seed: The seed of all directions, 0..2**64-1.
             distribution: The distribution of the directions: gaussian, sphere or rademacher.
-            weight_decay: λ, decoupled.
-            momentum: 0, as steps with momentum come later.
+            weight_decay: λ of groups that have none of their own. With momentum λx goes into m, as in torch.optim.SGD.
+            momentum: β in [0, 1), of all groups. Above 0 each parameter has an m in ``state``, of its shape, type and
+                device.
             rounding: How 16-bit parameters are rounded after a step: stochastic (seeded) or nearest.
             log: The file of the log, which must not be there; None for no log.
             log_start: Whether x_0 goes into the log, packed in memory first. Else a replay must be given it.
@@ -131,16 +144,28 @@ class MeZO(torch.optim.Optimizer):
             trust: Whether to take it on trust that the closure is one function of the parameters, with slopes at μ.
 
         Raises:
-            InputError: If a value breaks a rule, or parameters differ in type, or are of more than one group.
+            InputError: If a value breaks a rule, or parameters differ in type.
         """
-        self._named, self._frozen = _split(params)
-        self._d = sum(w.numel() for _, w in self._named)
+        given = _listed(params, "be model.named_parameters(), model.parameters(), or a list of groups of them")
+        if not any(isinstance(each, Mapping) for each in given):
+            given = [{"params": given}]
+        self._named: _Named = []
+        self._frozen: list[_Named] = []  # of each group
+        self._groups: list[TensorGroup] = []
+        self._lrs: list[float] = []  # of the groups, as they were given
+        self._stamps: list[Any] | None = None  # of the parameters after the last step; None before the first one
+        self._resumed: tuple[str, str | None] | None = None  # digest of x and chain of the log, as a state has them
+        self.steps = 0
+        defaults = {"lr": _at_least_zero("lr η", lr), "weight_decay": _at_least_zero("weight_decay λ", weight_decay)}
+        super().__init__(given, defaults)
+        require(bool(self._named), "parameters", "hold some that are trained (requires_grad)", "none of them")
+        require(self._d > 0, "parameters", "have elements", 0)
         dtype = self._named[0][1].dtype
         require_choice("rounding", rounding, ("stochastic", "nearest"))
         require_int("digest_every", digest_every, 1)
-        later = "be 0, as momentum comes later; lab.train has it (method=lab.DeComFL(rule=lab.Momentum(0.9)))"
-        require(momentum == 0, "momentum", later, momentum)
-        rule: UpdateRule = Sgd(_at_least_zero("weight_decay λ", weight_decay))
+        require(is_number(momentum) and 0 <= momentum < 1, "momentum β", "be in [0, 1)", momentum)
+        decay = self._groups[0].weight_decay
+        rule: UpdateRule = Momentum(float(momentum), weight_decay=decay) if momentum else Sgd(decay)
         if dtype.itemsize == 2:
             rule = LowPrecision(rule, Format(_name_of(dtype)), rounding)  # type: ignore[arg-type]
         self._method = DeComFL(
@@ -153,25 +178,53 @@ class MeZO(torch.optim.Optimizer):
         )
         self._distribution = Distribution(distribution)
         self.seed = require_int("seed", seed, 0, 2**64 - 1)
-        self.steps = 0
         self._run_seed = derive_seed(seed, DIRECTIONS)
         self._path = None if log is None else as_path("log", log)
         self._log_start, self._digest_every, self._strict, self._trust = log_start, digest_every, strict, trust
         self._log: RunLog | None = None
-        self._stamps: list[Any] | None = None  # of the parameters after the last step; None before the first one
-        self._resumed: tuple[str, str | None] | None = None  # digest of x and chain of the log, as a state has them
         self._measured: NDArray[np.float32] | None = None
         self._dtype = dtype  # of the last loss
         self._needs, self._resolution = Needs(), Resolution(_NUMBERS.get(dtype, "bfloat16"))
         self._torn = False  # whether an update began and its record is not in the log
         self._loaded = False  # whether a state was loaded
-        super().__init__([w for _, w in self._named], {"lr": _at_least_zero("lr η", lr)})
+
+    @property
+    def _d(self) -> int:
+        return sum(w.numel() for _, w in self._named)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """See ``torch.optim.Optimizer``; InputError for a second group."""
-        first = not self.param_groups
-        require(first, "parameters", _ONE_GROUP, "a second group")
-        super().add_param_group(param_group)
+        """See ``torch.optim.Optimizer``: before the first step.
+
+        Raises:
+            InputError: After it, as the log says at its start which parameters there are; or for a group that has not
+                ``params``, or parameters that do not go with the others.
+        """
+        new = not self.steps and self._stamps is None and self._resumed is None
+        rule = "be there before the first step: directions and log are those of all parameters"
+        require(new, "group of parameters", rule, f"one after {self.steps} steps")
+        require(isinstance(param_group, Mapping) and "params" in param_group, "group", "have params", param_group)
+        for name in param_group:
+            rule = "have params, lr, weight_decay and a name alone: other options are one for all, in MeZO(...)"
+            require(name in _OF_A_GROUP, "group", rule, name)
+        trained, frozen = _split(param_group["params"])
+        every = [*self._named, *trained]
+        kinds = sorted({str(w.dtype) for _, w in every})
+        require(len(kinds) <= 1, "dtype of the parameters", "be one for all: cast them, or freeze the others", kinds)
+        once = len({id(w) for _, w in every}) == len(every)
+        require(once, "parameters", "hold each once, as model.named_parameters() does", "one twice")
+        names = [name for name, _ in every if name is not None]
+        sound = len({*names}) == len(names) and len(names) in (0, len(every))
+        require(sound, "names of the parameters", "differ, and be of all or none", names)
+        n, whole = len(self._groups), self.defaults | param_group
+        require(n < MOST_GROUPS, "number of groups", f"be at most {MOST_GROUPS}", n + 1)
+        lrs = [*self._lrs, _at_least_zero(f"lr of group {n}" if n else "lr η", whole["lr"])]
+        rule = "be above 0, as the others are multiples of it: put a group that stands still behind another one"
+        sound = not n or (lrs[0] > 0 and math.isfinite(lrs[-1] / lrs[0]))
+        require(sound, "lr of the first group", rule, lrs[0])
+        decay = _at_least_zero(f"weight_decay of group {n}" if n else "weight_decay λ", whole["weight_decay"])
+        super().add_param_group({**param_group, "params": [w for _, w in trained]})
+        self._named, self._frozen, self._lrs = every, [*self._frozen, frozen], lrs
+        self._groups.append(TensorGroup(len(trained), lrs[-1] / lrs[0] if n else 1.0, decay))
 
     # A step ----------------------------------------------------------------------------------------------------------
 
@@ -304,15 +357,14 @@ class MeZO(torch.optim.Optimizer):
         loss = None if closure is None else self.measure(closure)
         require(self._measured is not None, "closure", "be given, or measure(closure) called before", closure)
         self._require_untouched()
-        eta = _at_least_zero("lr η", self.param_groups[0]["lr"])
+        eta = self._learning_rate()
         g, self._measured = self._measured, None
         assert g is not None
         if not eta:
             return loss
         seeds = draw_seeds(Seeding.PER_RUN, self._run_seed, self.steps, 1, len(g))
         record = RoundRecord(self.steps, eta, self._distribution, seeds, g[None])
-        program = Program(["x"])
-        self._method.rule.emit(program, Step(seeds[0], g, eta, self._distribution))
+        programs = programs_of(self._rules, [Step(seeds[0], g, eta, self._distribution)])
         self._torn = True
         if self._log is not None:  # which is false while it is empty
             try:
@@ -320,7 +372,9 @@ class MeZO(torch.optim.Optimizer):
             except InputError:
                 self._torn = False
                 raise
-        rebuild_(program, [{"x": w} for _, w in self._named], backend=cpu_backend())  # a GPU's tensors stay there
+        slots = self._method.rule.slots
+        pieces = [{"x": w} | {slot: self.state[w][slot] for slot in slots} for _, w in self._named]
+        rebuild_(programs, pieces, backend=cpu_backend())  # a GPU's tensors stay there
         # Torch does not count these writes itself; another optimizer of the same parameters is to see them.
         torch.autograd.graph.increment_version([w for _, w in self._named if not w.is_inference()])
         self._torn, self.steps = False, self.steps + 1
@@ -328,6 +382,20 @@ class MeZO(torch.optim.Optimizer):
         if self._log is not None and self.steps % self._digest_every == 0:
             self._log.sign(self.digest())
         return loss
+
+    def _learning_rate(self) -> float:
+        """η, that of the first group; InputError where another one's is no longer what it was as a multiple of η."""
+        eta = _at_least_zero("lr η", self.param_groups[0]["lr"])
+        for n, (group, own) in enumerate(zip(self.param_groups, self._groups, strict=True)):
+            lr, decay, wanted = _at_least_zero(f"lr of group {n}", group["lr"]), group["weight_decay"], eta * own.factor
+            rule = f"be {own.factor:.6g} times that of group 0, as at the start, here {wanted:.6g}: a schedule that "
+            rule += "multiplies all by one number keeps that (lists for max_lr and min_lr, and 0 for eta_min)"
+            # A schedule that ends in 0 leaves a rounding of where it began.
+            near = math.isclose(lr, wanted, rel_tol=_RATIO, abs_tol=_RATIO * self._lrs[n])
+            require(near, f"lr of group {n}", rule, lr)
+            rule = f"stay {own.weight_decay}, as the log says it once"
+            require(decay == own.weight_decay, f"weight_decay of group {n}", rule, decay)
+        return eta
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget what ``measure`` found, and gradients that others have left."""
@@ -342,15 +410,24 @@ class MeZO(torch.optim.Optimizer):
 
     # What others may have done ---------------------------------------------------------------------------------------
 
+    def _vectors(self) -> Iterator[tuple[str, Tensor]]:
+        """x, and then the momentum, if any, tensor by tensor, with their names; before the first step it is 0."""
+        for n, (name, w) in enumerate(self._named):
+            yield name or str(n), w.detach()
+        for slot in self._method.rule.slots:
+            for n, (name, w) in enumerate(self._named):
+                own = self.state.get(w, {}).get(slot)
+                yield f"{slot} of {name or n}", torch.zeros_like(w) if own is None else own
+
     def _stamps_now(self) -> list[Any]:
-        return [stamp_of(w) for _, w in self._named]
+        return [stamp_of(vector) for _, vector in self._vectors()]
 
     def _require_untouched(self) -> None:
         """InputError if x is not what the last step left, as far as torch counts writes."""
         rule = "be taken whole; an error or interrupt cut it short: load the state and the weights of before"
         require(not self._torn, f"step {self.steps}", rule, "a part")
-        now = self._stamps_now()
-        touched = [name or n for n, (name, w) in enumerate(self._named) if self._stamps and now[n] != self._stamps[n]]
+        now = zip(self._vectors(), self._stamps or (), strict=False)  # without stamps there is nothing to compare
+        touched = [name for (name, vector), stamp in now if stamp_of(vector) != stamp]
         rule = "be written to by steps alone, as others are not in the log; load_state_dict, or begin anew, after that"
         require(not touched, "parameters", rule, touched)
 
@@ -359,7 +436,11 @@ class MeZO(torch.optim.Optimizer):
         if self._stamps is not None:
             self._require_untouched()
             return False
-        require_apart((name or str(n), w) for n, (name, w) in enumerate([*self._named, *self._frozen]))
+        frozen = [each for group in self._frozen for each in group]
+        require_apart((name or str(n), w) for n, (name, w) in enumerate([*self._named, *frozen]))
+        for _, w in self._named:
+            for slot in self._method.rule.slots:
+                self.state[w].setdefault(slot, torch.zeros_like(w))
         if self._resumed is not None:
             digest, chain = self._resumed
             found = self.digest()
@@ -377,7 +458,8 @@ class MeZO(torch.optim.Optimizer):
             lr = float(self.param_groups[0]["lr"]) or 1.0
             config = TrainConfig(self._method.but({"lr": lr}), clients=1, sampled=1, rounds=1, seed=self.seed)
             config = config.but(model=OWN, data=OWN, loss=OWN_LOSS, log_start=self._log_start)
-            start, packed = {"by": "given"}, b""
+            start: dict[str, Any] = {"by": "given"}
+            packed = b""
             if self._log_start:
                 # x_0 is compressed in pieces, 16-bit numbers as float32 ones.
                 wide = torch.float64 if self._named[0][1].dtype == torch.float64 else torch.float32
@@ -385,7 +467,7 @@ class MeZO(torch.optim.Optimizer):
                 for _, w in self._named:
                     pieces.append(pack.compress(w.detach().cpu().to(wide).contiguous().numpy().tobytes()))
                 packed = b"".join([*pieces, pack.flush()])
-                start = {"by": "file", "dtype": _name_of(wide), "bytes": len(packed)}  # type: ignore[dict-item]
+                start = {"by": "file", "dtype": _name_of(wide), "bytes": len(packed)}
             header = {
                 "config": config.to_dict(),
                 "data": "",
@@ -401,6 +483,8 @@ class MeZO(torch.optim.Optimizer):
                 "start": start,
                 "tensors": [{"name": name or "", "shape": list(w.shape)} for name, w in self._named],
             }
+            if groups := self._options["groups"]:
+                header["groups"] = groups
             rule = "be a new file, or load_state_dict called before, to go on with it"
             with held_file("log", self._path, threads=True):
                 if self._path.exists():  # the state may be that of before the first step
@@ -408,16 +492,19 @@ class MeZO(torch.optim.Optimizer):
                         same = self._loaded and {**log.header, "code": header["code"]} == header
                     require(same, "log", rule, str(self._path))
                 self._log = RunLog.create(self._path, header, packed)
+        # All groups have one rule, each with its own weight decay.
+        rules = [self._method.but({"weight_decay": own.weight_decay}).rule for own in self._groups]
+        self._rules = [Group(own.tensors, rule, own.factor) for own, rule in zip(self._groups, rules, strict=True)]
         self._resumed, self._stamps = None, self._stamps_now()
         return True
 
     # The log ---------------------------------------------------------------------------------------------------------
 
     def digest(self) -> str:
-        """BLAKE2b-128 of x, as hex: what the log has of it."""
+        """BLAKE2b-128 of x, and of the momentum, as hex: what the log has of them."""
         h = hashlib.blake2b(digest_size=16)
-        for _, w in self._named:
-            h.update(w.detach().contiguous().view(-1).cpu().view(torch.uint8).numpy().data)
+        for _, vector in self._vectors():
+            h.update(vector.contiguous().view(-1).cpu().view(torch.uint8).numpy().data)
         return h.hexdigest()
 
     def seal(self) -> None:
@@ -435,13 +522,15 @@ class MeZO(torch.optim.Optimizer):
     def _options(self) -> dict[str, Any]:
         """All that the directions and the update depend on, but η."""
         plain = self._method.plain()
-        named = ("mu", "perturbations", "distribution", "weight_decay", "precision", "rounding")
-        return {"seed": self.seed, **{name: plain[name] for name in named}}
+        named = ("mu", "perturbations", "distribution", "weight_decay", "momentum", "precision", "rounding")
+        groups = [asdict(own) for own in self._groups] if len(self._groups) > 1 else []
+        return {"seed": self.seed, **{name: plain[name] for name in named}, "groups": groups}
 
     def state_dict(self) -> dict[str, Any]:
         """See ``torch.optim.Optimizer``: besides η the options, the number of steps, and digests of x and of the log.
 
-        It has nothing of size d. Save the model's weights with it; a log is cut to it when training goes on.
+        It has nothing of size d but the momentum, if any, which is in ``state`` as torch's own optimizers have it. Save
+        the model's weights with it; a log is cut to it when training goes on.
         """
         chain = None
         if self._log is not None:
@@ -460,12 +549,22 @@ class MeZO(torch.optim.Optimizer):
         """
         own = state_dict.get(_STATE, {})
         require(isinstance(own, Mapping) and bool(own), "state", "be one of decomfl_lab.optim.MeZO", list(state_dict))
+        own = _EARLIER | own
         for name, value in self._options.items():
             require(own.get(name) == value, f"{name} in the state", f"be {value}, as here", own.get(name))
         steps = require_int("steps in the state", own.get("steps"), 0)
         digest, chain = own.get("digest"), own.get("chain")
         require(isinstance(digest, str), "digest in the state", "be text", digest)
         super().load_state_dict({name: value for name, value in state_dict.items() if name != _STATE})
+        for group, told in zip(self.param_groups, self._groups, strict=True):
+            group.setdefault("weight_decay", told.weight_decay)
+        for n, (own_name, w) in enumerate(self._named):
+            for slot, vector in self.state.get(w, {}).items():
+                fits = isinstance(vector, Tensor) and vector.shape == w.shape
+                require(
+                    fits, f"{slot} of {own_name or n} in the state", f"be a tensor of shape {tuple(w.shape)}", vector
+                )
+                self.state[w][slot] = vector.clone()  # the optimizer whose state it is may go on, too
         if self._log is not None:
             self._log.close()
         self._log = self._stamps = self._measured = None
@@ -484,14 +583,20 @@ class MeZO(torch.optim.Optimizer):
         rule = "have no open log: give its state_dict() to load_state_dict of a new one, which goes on with the log"
         require(self._log is None, "optimizer that is copied or pickled", rule, f"log {self._path}")
         self._require_untouched()
-        named = ("mu", "perturbations", "seed", "distribution", "weight_decay", "rounding")
+        named = ("mu", "perturbations", "seed", "distribution", "momentum", "rounding")
         options = {name: self._options[name] for name in named} | {"log": self._path, "log_start": self._log_start}
         options |= {"digest_every": self._digest_every, "strict": self._strict, "trust": self._trust}
-        params = [*self._named, *self._frozen]
-        return _made_again, (type(self), params, self.defaults["lr"], options, self.state_dict())
+        options["weight_decay"] = self.defaults["weight_decay"]
+        groups, trained = [], iter(self._named)
+        for own, frozen, lr in zip(self._groups, self._frozen, self._lrs, strict=True):
+            params = [*islice(trained, own.tensors), *frozen]
+            groups.append({"params": params, "lr": lr, "weight_decay": own.weight_decay})
+        return _made_again, (type(self), groups, self.defaults["lr"], options, self.state_dict())
 
 
-def _made_again(kind: type[MeZO], params: "_Named", lr: float, options: dict[str, Any], state: dict[str, Any]) -> MeZO:
+def _made_again(
+    kind: type[MeZO], params: list[dict[str, Any]], lr: float, options: dict[str, Any], state: dict[str, Any]
+) -> MeZO:
     made = kind(params, lr, **options)
     made.load_state_dict(state)
     made._loaded = False  # a copy has a log of its own
@@ -504,13 +609,17 @@ def _made_again(kind: type[MeZO], params: "_Named", lr: float, options: dict[str
 _Named = list[tuple[str | None, nn.Parameter]]
 
 
+def _listed(params: Any, rule: str) -> list[Any]:
+    """What there is of parameters, which must have an order."""
+    sound = isinstance(params, Iterable) and not isinstance(params, Tensor | Mapping | set | frozenset | str)
+    require(sound, "parameters", rule, type(params).__name__)
+    return list(params)
+
+
 def _split(params: Iterable[Any]) -> tuple[_Named, _Named]:
-    """The parameters that are trained, in their order, with names where they have them; and those that are not."""
-    rule = "be model.named_parameters() or model.parameters()"
-    require(isinstance(params, Iterable) and not isinstance(params, Tensor), "parameters", rule, type(params).__name__)
-    given: list[Any] = list(params)
-    groups = any(isinstance(each, Mapping) for each in given)
-    require(not groups, "parameters", _ONE_GROUP, "a list of groups")
+    """The parameters of a group that are trained, in their order, with names where they have them; and the others."""
+    rule = "be a list of them, as model.named_parameters() is"
+    given: list[Any] = [params] if isinstance(params, Tensor) else _listed(params, rule)
     pairs = (each if isinstance(each, tuple) and len(each) == 2 else (None, each) for each in given)
     found: _Named = []
     frozen: _Named = []
@@ -527,13 +636,6 @@ def _split(params: Iterable[Any]) -> tuple[_Named, _Named]:
         require(w.layout == torch.strided and not w.is_meta, what, "be dense, with values", (w.layout, w.device))
         require(w.dtype in _DTYPES, f"dtype of {what}", f"be one of {', '.join(map(_name_of, _DTYPES))}", w.dtype)
         found.append((name, w))
-    require(bool(found), "parameters", "hold some that are trained (requires_grad)", f"{len(given)}, none of them")
-    kinds = sorted({str(w.dtype) for _, w in found})
-    require(len(kinds) == 1, "dtype of the parameters", "be one for all: cast them, or freeze the others", kinds)
-    once = len({id(w) for _, w in found}) == len(found)
-    require(once, "parameters", "hold each once, as model.named_parameters() does", "one twice")
-    total = sum(w.numel() for _, w in found)
-    require(total > 0, "parameters", "have elements", total)
     return found, frozen
 
 
@@ -593,7 +695,7 @@ class MeZOTraining:
         if self.optimizer is not None:
             group = self._mezo.param_groups[0]
             of_mezo = {"learning_rate": group.get("initial_lr", group["lr"])}
-            of_mezo["weight_decay"] = self._mezo._options["weight_decay"]
+            of_mezo["weight_decay"] = self._mezo.defaults["weight_decay"]
         fields = dataclasses.fields(own)
         defaults = {each.name: each.default for each in fields if each.default is not dataclasses.MISSING}
         for name, (allowed, rule) in _NEEDED.items():

@@ -7,6 +7,7 @@ does not know are left alone, as a later version may have written them.
 
 import math
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -26,6 +27,7 @@ T = TypeVar("T")
 
 _LONG = (1 << 63) - 1
 Whole = Annotated[int, Meta(ge=0, le=_LONG)]
+Amount = Annotated[float, Meta(ge=0, le=sys.float_info.max)]
 Size = Annotated[int, Meta(ge=1, le=1 << 48)]
 _MOST = (1 << 32) - 1
 Count = Annotated[int, Meta(ge=0, le=_MOST)]
@@ -45,6 +47,8 @@ _PLAIN = {
     "object": "a table",
 }
 """What JSON has, in plain words."""
+MOST_GROUPS = 1 << 12
+"""The most groups of parameters, as every step is made for each of them."""
 _MOST_NUMBERS = 1 << 26
 """The most numbers of an example of a log: more of it is refused before memory is taken for it."""
 
@@ -123,6 +127,14 @@ class NamedTensor(Struct, frozen=True):
     shape: Annotated[tuple[Whole, ...], Meta(max_length=16)]
 
 
+class TensorGroup(Struct, frozen=True):
+    """Consecutive parameters of an optimizer's, whose learning rate is that of the record times a factor."""
+
+    tensors: Annotated[int, Meta(ge=0, le=MOST_TENSORS)]
+    factor: Amount
+    weight_decay: Amount
+
+
 class Header(Struct, frozen=True, kw_only=True):
     """What a log says of its run."""
 
@@ -140,6 +152,8 @@ class Header(Struct, frozen=True, kw_only=True):
     """Logs of version 1 do not have it."""
     tensors: Annotated[tuple[NamedTensor, ...], Meta(max_length=MOST_TENSORS)] = ()
     """The parameters, in the log of an optimizer (``decomfl_lab.optim``); none in that of a run."""
+    groups: Annotated[tuple[TensorGroup, ...], Meta(max_length=MOST_GROUPS)] = ()
+    """The groups that these are in, in a log of version 3; none where they are of one group."""
 
     def __post_init__(self) -> None:
         numbers = math.prod(self.shape)
@@ -154,6 +168,9 @@ class Header(Struct, frozen=True, kw_only=True):
             rule = "differ, and be of all or none"
             sound = len({*names}) == len(names) and len(names) in (0, len(self.tensors))
             require(sound, "names of the parameters", rule, names)
+        if self.groups:
+            count = sum(group.tensors for group in self.groups)
+            require(count == len(self.tensors), "tensors of the groups", f"be {len(self.tensors)} in all", count)
 
 
 # What a server says of its run before a client says hello.

@@ -37,6 +37,8 @@ MAGIC = b"\x89DCLOG\r\n"
 """A file that went through a change of line endings has another one."""
 VERSION = 2
 """The version that is written; a log of version 1 is read, too, and lacks what the header says of x_0."""
+GROUPED = 3
+"""The version of a log with ``groups`` in its header, which a reader of version 2 would pass over."""
 _NAMELESS = "a nameless log"
 _FILE = struct.Struct("<8sII")  # magic, version, bytes of the header
 _ENTRY = struct.Struct("<III")  # round, bytes of the body, CRC-32 of the 8 bytes before it
@@ -103,7 +105,7 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
         magic = begin[: len(MAGIC)]
         require(magic == MAGIC, "log", f"begin with {MAGIC!r}, as run.dcl does, in {self.name}", magic)
         _, version, length = _FILE.unpack(begin) if len(begin) == _FILE.size else (magic, VERSION, 0)
-        require(1 <= version <= VERSION, f"version of the log {self.name}", f"be 1 to {VERSION}", version)
+        require(1 <= version <= GROUPED, f"version of the log {self.name}", f"be 1 to {GROUPED}", version)
         self.version = version  # the version of the file
         text = file.read(min(length, size))
         try:
@@ -124,6 +126,9 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
             )
         seed = header.get("run_seed") if isinstance(header, dict) else None
         require_int(f"run_seed in the header of the log {self.name}", seed, 0, 2**64 - 1)
+        grouped = bool(header.get("groups"))
+        rule = f"be there in version {GROUPED}, and in no other"
+        require(grouped == (version == GROUPED), f"groups in the header of the log {self.name}", rule, version)
         # what the run is: plain values, of which ``run_seed`` is needed to read records without seeds
         self.header: dict[str, Any] = header
         self._starts = array("Q", [file.tell()])  # of each entry, and the end of the last one
@@ -141,7 +146,7 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
             InputError: If the file cannot be written, or the header lacks a ``run_seed`` of 64 bits.
         """
         require_int("run_seed in the header of a log", header.get("run_seed"), 0, 2**64 - 1)
-        begin = _beginning(VERSION, header, start)
+        begin = _beginning(GROUPED if header.get("groups") else VERSION, header, start)
         with contextlib.ExitStack() as opened:
             if path is None:
                 file: IO[bytes] = opened.enter_context(tempfile.TemporaryFile(buffering=0))

@@ -135,7 +135,7 @@ class PooledReplica(Replica):
     def _program(self) -> Program:
         return Program(["x"])
 
-    def _run(self, program: Program) -> None:
+    def _run(self, program: Program | Sequence[Program]) -> None:
         self.own()
         self._run_on(program, {"x": self.x})
 

@@ -122,7 +122,7 @@ def _run(
 
 
 def rebuild_(
-    program: Program,
+    program: Program | Sequence[Program],
     pieces: Sequence[Mapping[str, Tensor]],
     *,
     backend: str | Backend | None = None,
@@ -131,7 +131,7 @@ def rebuild_(
     """Apply ``program`` in place to a model given as consecutive pieces, each in one pass.
 
     Args:
-        program: The instructions.
+        program: The instructions, for all pieces or for each its own.
         pieces: The pieces of the model (tensors, layers, or the whole), each a tensor for every name of the
             program, all of one shape and device, of float32, float64, bfloat16 or float16, and of any strides
             that hold each element once. A piece's elements take their places in row-major order.
@@ -144,28 +144,30 @@ def rebuild_(
     """
     require(bool(pieces), "pieces", "hold at least one piece", pieces)
     workers = torch.get_num_threads() if workers is None else require_int("workers", workers, 1)
+    programs = [program] * len(pieces) if isinstance(program, Program) else program
+    require(len(programs) == len(pieces), "programs", f"be as many as the pieces, {len(pieces)}", len(programs))
     parts = []
-    for piece in pieces:
-        require(set(piece) == set(program.names), "piece", f"hold {program.names}", tuple(piece))
-        tensors = [piece[name].detach() for name in program.names]
-        for name, tensor in zip(program.names, tensors, strict=True):
+    for own, piece in zip(programs, pieces, strict=True):
+        require(set(piece) == set(own.names), "piece", f"hold {own.names}", tuple(piece))
+        tensors = [piece[name].detach() for name in own.names]
+        for name, tensor in zip(own.names, tensors, strict=True):
             _check(name, tensor, tensors[0])
-        parts.append(tensors)
-    backend = backend_for(parts[0][0]) if backend is None else backend
-    d = sum(tensors[0].numel() for tensors in parts)
+        parts.append((own, tensors))
+    backend = backend_for(parts[0][1][0]) if backend is None else backend
+    d = sum(tensors[0].numel() for _, tensors in parts)
     require(d > 0, "pieces", "hold at least one element", d)
 
     def go(*, store: bool) -> int:
         broken = first = 0
-        for tensors in parts:
-            broken += _run(program, tensors, d, first, backend, workers, store)
+        for own, tensors in parts:
+            broken += _run(own, tensors, d, first, backend, workers, store)
             first += tensors[0].numel()
         return broken
 
-    if program.limited:
+    if any(own.limited for own in programs):
         broken = go(store=False)
         if broken:
-            limits = sorted({at.value for at in program.instructions if at.op is noise.Op.LIMIT})
+            limits = sorted({at.value for own in programs for at in own.instructions if at.op is noise.Op.LIMIT})
             raise InputError(
                 f"updates must stay within their limits {limits}, but do not at {broken} elements "
                 "(counted once a step): nothing was changed; a coarser grid or a smaller step would fit"

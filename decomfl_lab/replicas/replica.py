@@ -17,7 +17,7 @@ from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import StepSeed, keyed
 from decomfl_lab.replicas.rebuild import backend_for, rebuild_
-from decomfl_lab.replicas.rules import Sgd, Step, UpdateRule
+from decomfl_lab.replicas.rules import Group, Sgd, Step, UpdateRule, programs_of
 
 _WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -115,11 +115,11 @@ class Replica:
             self.state = {slot: vector.clone() for slot, vector in self.state.items()}
             self._shared = False
 
-    def _run(self, program: Program) -> None:
+    def _run(self, program: Program | Sequence[Program]) -> None:
         self.own()
         self._run_on(program, {"x": self.x, **self.state})
 
-    def _run_on(self, program: Program, vectors: Mapping[str, Tensor]) -> None:
+    def _run_on(self, program: Program | Sequence[Program], vectors: Mapping[str, Tensor]) -> None:
         cut = {name: vector.split(self.sizes) for name, vector in vectors.items()}
         pieces = [{name: parts[n] for name, parts in cut.items()} for n in range(len(self.sizes))]
         rebuild_(program, pieces, backend=self.backend, workers=self.workers)
@@ -153,13 +153,18 @@ class Replica:
 
         Source: [DeComFL, eq. (reconstruct)].
         """
-        program = self._program()
         for n, record in enumerate(records):
             if record.round != self.round + n:
                 raise InputError(f"a replica at round {self.round + n} cannot apply the record of round {record.round}")
-            self._emit(program, record)
-        self._run(program)
+        self._run(self._programs(records))
         self.round += len(records)
+
+    def _programs(self, records: Sequence[RoundRecord]) -> Program | Sequence[Program]:
+        """The steps of the records, in one program for all pieces of x, or in one for each."""
+        program = self._program()
+        for record in records:
+            self._emit(program, record)
+        return program
 
     def _emit(self, program: Program, record: RoundRecord) -> None:
         for step in _steps(record):
@@ -297,6 +302,18 @@ def step_together_(replicas: Sequence[Replica], steps: Sequence[Step]) -> bool:
 def same_bits(x: Tensor, y: Tensor) -> bool:
     """Whether two vectors are the same, −0 and 0 told apart."""
     return x is y or torch.equal(x.view(_WORDS[x.element_size()]), y.view(_WORDS[y.element_size()]))
+
+
+class GroupedReplica(Replica):
+    """A replica whose pieces, parameters of an optimizer, are in groups (``rules.Group``); records alone move it."""
+
+    def __init__(self, x: Tensor, groups: Sequence[Group], **options: Any) -> None:
+        """See ``Replica``; the groups have the pieces in their order."""
+        super().__init__(x, groups[0].rule, **options)
+        self.groups = groups
+
+    def _programs(self, records: Sequence[RoundRecord]) -> list[Program]:
+        return programs_of(self.groups, [self._real(step) for record in records for step in _steps(record)])
 
 
 class SyncReplica(Replica):

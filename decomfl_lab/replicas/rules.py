@@ -8,8 +8,9 @@ backend, and has the same bits on a whole vector as on any slice of it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,6 +93,25 @@ class UpdateRule(ABC):
         """InputError if a replica of this rule cannot start at x."""
         wanted = "be float32 or float64 (16-bit replicas need a LowPrecision rule)"
         require(x.dtype.is_floating_point and x.dtype.itemsize >= 4, "dtype of x", wanted, x.dtype)
+
+
+class Group(NamedTuple):
+    """Consecutive pieces of x with a learning rate, and a rule of one kind, of their own."""
+
+    pieces: int  # how many
+    rule: UpdateRule  # how they move
+    factor: float = 1.0  # c ≥ 0: where a step has the learning rate η, they have fl(ηc)
+
+
+def programs_of(groups: Sequence[Group], steps: Sequence[Step]) -> list[Program]:
+    """The program of each piece of x: these steps, by the rule and the learning rate of its group."""
+    found: list[Program] = []
+    for group in groups:
+        program = Program(["x", *group.rule.slots])
+        for step in steps:
+            group.rule.emit(program, replace(step, eta=step.eta * group.factor))
+        found += [program] * group.pieces
+    return found
 
 
 def _check_weight_decay(weight_decay: float) -> None:

@@ -30,7 +30,8 @@ from decomfl_lab.protocol.messages import Held
 from decomfl_lab.protocol.server import Terms, Tracking
 from decomfl_lab.records.record import History, RoundRecord
 from decomfl_lab.records.seeds import Seeding
-from decomfl_lab.replicas.replica import Replica
+from decomfl_lab.replicas.replica import GroupedReplica, Replica
+from decomfl_lab.replicas.rules import Group
 from decomfl_lab.replicas.start import made_again
 from decomfl_lab.runs.configuration import (
     CROSS_ENTROPY,
@@ -351,7 +352,11 @@ def _of_optimizer(path: Path, log: RunLog, header: Header, model: nn.Module | No
     else:
         x = method.rule.begin(x)
     sizes = [math.prod(own.shape) for own in header.tensors]
-    observer = Replica(x.to(find_device(device)), method.rule, sizes=sizes)
+    # Groups have the rule of the configuration, each with its own weight decay.
+    rules = [method.but({"weight_decay": own.weight_decay}).rule for own in header.groups]
+    groups = [Group(own.tensors, rule, own.factor) for own, rule in zip(header.groups, rules, strict=True)]
+    groups = groups or [Group(len(sizes), method.rule)]
+    observer = GroupedReplica(x.to(find_device(device)), groups, sizes=sizes)
     seeding, kind = Seeding(method.seeds), Distribution(method.distribution)
     terms = Terms(1, method.P, None, kind, seeding, log.header["run_seed"], np.float32)
 

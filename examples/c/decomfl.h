@@ -268,6 +268,7 @@ static int decomfl_open(decomfl *r, const uint8_t *bytes, size_t size) {
     uint8_t chain[16];
     *r = (decomfl){.bytes = bytes, .size = size};
     if (size < 32 || memcmp(bytes, "\x89" "DCLOG\r\n", 8)) return refuse(r, "this is no log of a run");
+    if (number(bytes + 8, 4) == 3) return refuse(r, "parameters in groups (version 3) are not known here");
     if (number(bytes + 8, 4) != 2) return refuse(r, "only logs of version 2 say how x_0 is made");
     uint64_t length = number(bytes + 12, 4), end = 16 + length, packed, seed;
     if (end + 16 > size) return refuse(r, "the header was changed or cut");

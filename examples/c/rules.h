@@ -26,6 +26,7 @@ static const rule HEADER_RULES[] = {
     {"stream", "whole", 0, "1", "1", 0, "", "be 1"},
     {"start", "table", 1, "0", "0", 0, "", "be a table"},
     {"tensors", "list", 1, "0", "0", 65536, "", "be a list of at most 65536"},
+    {"groups", "list", 1, "0", "0", 4096, "", "be a list of at most 4096"},
     {0}};
 
 static const rule START_RULES[] = {

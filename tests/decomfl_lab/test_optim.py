@@ -1,6 +1,7 @@
 """MeZO as an optimizer of torch: its steps, its log, and what others may do between them."""
 
 import copy
+import json
 import pickle
 import subprocess
 import sys
@@ -27,11 +28,12 @@ from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.tables import text_beside
 from tests.cases import refuses, rows_of
 from tests.decomfl_lab.language.tiny import tiny, transformers
+from tests.decomfl_lab.runs.rewritten import chained, parted
 from tests.situations.judge import Mine, made, same
 
 X = torch.randn(24, 5, generator=torch.Generator().manual_seed(1))
 Y = (X[:, 0] > 0).long()
-W = nn.Parameter(torch.ones(3))
+W, V = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
 
 
 def net(dtype: torch.dtype = torch.float32, dropout: float = 0.0) -> nn.Sequential:
@@ -50,10 +52,18 @@ def steps(optimizer: MeZO, model: nn.Module, n: int = 5) -> list[float | None]:
     return [optimizer.step(loss_of(model)) for _ in range(n)]
 
 
+def grouped(model: nn.Module) -> list[dict[str, Any]]:
+    """Weights, which decay, and biases, which do not and have a learning rate of their own."""
+    named = list(model.named_parameters())
+    weights, biases = ([each for each in named if kind in each[0]] for kind in ("weight", "bias"))
+    return [{"params": weights, "lr": 0.04, "weight_decay": 0.1}, {"params": biases, "lr": 0.01}]
+
+
 def trained(log: Path | None = None, n: int = 5, model: nn.Module | None = None, **options: Any) -> tuple[Any, MeZO]:
     """A model, ``net()`` unless it is given, and its optimizer after n steps."""
     model = net() if model is None else model
-    optimizer = MeZO(model.named_parameters(), **{"lr": 0.05, "log": log} | options)
+    params = grouped(model) if options.pop("groups", False) else model.named_parameters()
+    optimizer = MeZO(params, **{"lr": 0.05, "log": log} | options)
     steps(optimizer, model, n)
     return model, optimizer
 
@@ -61,22 +71,36 @@ def trained(log: Path | None = None, n: int = 5, model: nn.Module | None = None,
 # A step
 
 
-def test_a_step_is_that_of_the_formula() -> None:
-    model, eta, mu, P = net(torch.float64), 0.05, 1e-4, 3
-    x = nn.utils.parameters_to_vector(model.parameters()).detach().clone()
-    seed = derive_seed(derive_seed(derive_seed(9, 2), 0), 0)
-    z = torch.from_numpy(np.stack([direction(seed, p, x.numel()) for p in range(P)])).double()
+Kind = dict[str, Any]
+KINDS: dict[str, Kind] = {
+    "plain": {},
+    "momentum": {"momentum": 0.9, "weight_decay": 0.1},
+    "groups": {"groups": True},
+    "groups with momentum": {"groups": True, "momentum": 0.9},
+}
+of_each_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 
-    def f(at: Tensor) -> float:
-        other = net(torch.float64)
-        nn.utils.vector_to_parameters(at, other.parameters())
-        return loss_of(other)().item()
 
-    g = torch.tensor([(f(x + mu * own) - f(x - mu * own)) / (2 * mu) for own in z], dtype=torch.float64)
-    wanted = (1 - eta * 0.1) * x - eta * g @ z / P
-    MeZO(model.parameters(), eta, mu=mu, perturbations=P, seed=9, weight_decay=0.1).step(loss_of(model))
-    found = nn.utils.parameters_to_vector(model.parameters()).detach()
-    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-7)
+@of_each_kind
+def test_a_step_is_that_of_torch_with_the_estimate_as_gradient(kind: Kind) -> None:
+    """In real arithmetic: λx is added to the gradient, goes into m with it, and x moves by ηm, with η of its group."""
+    model, P = net(torch.float64), 3
+    other = copy.deepcopy(model)
+    _, optimizer = trained(None, 0, model, perturbations=P, seed=9, **kind)
+    plain = {name: value for name, value in kind.items() if name != "groups"}
+    sgd = torch.optim.SGD(grouped(other) if "groups" in kind else other.parameters(), 0.05, **plain)
+    own, ws = ([w for group in each.param_groups for w in group["params"]] for each in (optimizer, sgd))
+    for r in range(3):
+        optimizer.measure(loss_of(model))
+        seed = derive_seed(derive_seed(derive_seed(9, 2), r), 0)
+        estimate = sum(float(g) * direction(seed, p, 242) for p, g in enumerate(optimizer._measured)) / P
+        for w, part in zip(ws, torch.from_numpy(estimate).split([w.numel() for w in ws]), strict=True):
+            w.grad = part.view(w.shape).double()
+        optimizer.step()
+        sgd.step()
+    torch.testing.assert_close(own, ws, rtol=1e-5, atol=1e-6)
+    m = [optimizer.state[w].get("momentum") for w in own]
+    torch.testing.assert_close(m, [sgd.state[w].get("momentum_buffer") for w in ws], rtol=1e-5, atol=1e-5)
 
 
 def test_its_records_are_those_of_a_federation_of_one_client(tmp_path: Path) -> None:
@@ -168,17 +192,22 @@ def test_compiled_modules_are_measured_as_they_were_written() -> None:
 
 
 SCHEDULES: dict[str, Callable[[Any], Any]] = {
-    "LambdaLR": lambda optimizer: lr_scheduler.LambdaLR(optimizer, lambda t: min(t, 4) / 4),
-    "OneCycleLR": lambda optimizer: lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=7, cycle_momentum=False),
-    "CyclicLR": lambda optimizer: lr_scheduler.CyclicLR(optimizer, 0.01, 0.1, 2, cycle_momentum=False),
-    "ReduceLROnPlateau": lambda optimizer: lr_scheduler.ReduceLROnPlateau(optimizer, patience=0),
+    "LambdaLR": lambda own: lr_scheduler.LambdaLR(own, lambda t: min(t, 4) / 4),
+    "OneCycleLR": lambda own: lr_scheduler.OneCycleLR(own, [0.1, 0.025], total_steps=7, cycle_momentum=False),
+    "CyclicLR": lambda own: lr_scheduler.CyclicLR(own, [0.01, 0.0025], [0.1, 0.025], 2, cycle_momentum=False),
+    "CosineAnnealingLR": lambda own: lr_scheduler.CosineAnnealingLR(own, 3),
+    "ReduceLROnPlateau": lambda own: lr_scheduler.ReduceLROnPlateau(own, patience=0),
 }
 
 
 @pytest.mark.parametrize("make", SCHEDULES.values(), ids=SCHEDULES)
 def test_schedulers_set_the_learning_rate_that_the_log_has(make: Callable[[Any], Any], tmp_path: Path) -> None:
+    """That of the first group; the second one, which is added before the first step, keeps its share."""
     model, start = net(), net()
-    optimizer, sgd = MeZO(model.named_parameters(), 0.08, log=tmp_path / "run.dcl"), torch.optim.SGD([W], 0.08)
+    weights, biases = grouped(model)
+    optimizer = MeZO([weights], 1.0, log=tmp_path / "run.dcl")
+    optimizer.add_param_group(biases)
+    sgd = torch.optim.SGD([{"params": [W], "lr": 0.04}, {"params": [V], "lr": 0.01}])
     schedules = [make(optimizer), make(sgd)]
     used = []
     for _ in range(6):
@@ -193,13 +222,34 @@ def test_schedulers_set_the_learning_rate_that_the_log_has(make: Callable[[Any],
     assert same(lab.replay(tmp_path / "run.dcl", start).model, model)
 
 
+@refuses(
+    (lambda own: lr_scheduler.OneCycleLR(own, 0.1, total_steps=7, cycle_momentum=False), "lists for max_lr"),
+    (lambda own: lr_scheduler.CosineAnnealingLR(own, 3, eta_min=0.01), r"lr of group 1 .* and 0 for eta_min"),
+    (
+        lambda own: lr_scheduler.LambdaLR(own, [lambda t: 1, lambda t: 1 / (t + 1)]),
+        r"lr of group 1 must be 0\.25 times that of group 0",
+    ),
+    (lambda own: own.param_groups[0].update(lr=0.0), "lr of group 1 must be"),
+    (lambda own: own.param_groups[1].update(weight_decay=1.0), r"weight_decay of group 1 must stay 0\.0"),
+    (lambda own: own.add_param_group({"params": [W]}), "group of parameters must be there before the first step"),
+)
+def test_what_changes_one_group_alone_is_refused(act: Callable[[MeZO], Any]) -> None:
+    model, optimizer = trained(n=1, groups=True)
+    schedule = act(optimizer)
+    for _ in range(3):
+        optimizer.step(loss_of(model))
+        if schedule is not None:
+            schedule.step()
+
+
 # The log
 
 
+@of_each_kind
 @pytest.mark.parametrize("distribution", ["gaussian", "sphere", "rademacher"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
-def test_the_log_replays_to_the_bit(dtype: torch.dtype, distribution: str, tmp_path: Path) -> None:
-    options = {"perturbations": 2, "distribution": distribution, "weight_decay": 0.01, "digest_every": 2}
+def test_the_log_replays_to_the_bit(dtype: torch.dtype, distribution: str, kind: Kind, tmp_path: Path) -> None:
+    options = {"perturbations": 2, "distribution": distribution, "weight_decay": 0.01, "digest_every": 2, **kind}
     model, optimizer = trained(tmp_path / "run.dcl", model=net(dtype), lr=0.02, mu=0.01, **options)
     optimizer.seal()
     start = net(dtype)
@@ -265,12 +315,17 @@ def test_other_weights_at_the_start_do_not_agree(tmp_path: Path) -> None:
     assert "x_0 is not the run's" in str(lab.replay(tmp_path / "run.dcl", model))
 
 
-def test_a_log_of_another_learning_rate_than_was_used_does_not_agree(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(optim, "Step", lambda seed, g, eta, kind: lab.replicas.rules.Step(seed, g, 1.001 * eta, kind))
-    trained(tmp_path / "run.dcl", digest_every=2)
-    assert not lab.replay(tmp_path / "run.dcl", net()).agrees
+GROUPS = [{"tensors": 2, "factor": 1.0, "weight_decay": 0.1}, {"tensors": 2, "factor": 0.25, "weight_decay": 0.0}]
+
+
+@refuses(*rows_of(__file__)["groups"])
+def test_groups_that_are_none_are_refused(groups: Any, version: int, tmp_path: Path) -> None:
+    trained(tmp_path / "run.dcl", groups=True)
+    text, bodies = parted((tmp_path / "run.dcl").read_bytes())
+    assert json.loads(text)["groups"] == GROUPS
+    header = json.dumps(json.loads(text) | {"groups": groups}).encode()
+    (tmp_path / "run.dcl").write_bytes(chained(header, bodies, version=version))
+    lab.replay(tmp_path / "run.dcl", net())
 
 
 def test_a_step_is_a_hundred_bytes_and_four_for_each_further_direction(tmp_path: Path) -> None:
@@ -343,8 +398,16 @@ def test_an_update_that_was_cut_short_is_not_gone_on_with(monkeypatch: pytest.Mo
     ([nn.Parameter(torch.ones(2, dtype=torch.complex64))], "dtype of parameter 0 must be one of"),
     ([2 * W], "parameter 0 must be a leaf"),
     ([nn.Parameter(torch.ones(3, device="meta"))], "must be dense, with values"),
-    ([{"params": [W]}, {"params": []}], "be of one group: groups come later; give model.named_parameters"),
     ([("a", W), (3, nn.Parameter(torch.ones(1)))], "name of parameter 1 must be text"),
+    ([("a", W), nn.Parameter(torch.ones(1))], "names of the parameters must differ, and be of all or none"),
+    ({W}, "parameters must be .* a list of groups of them, got 'set'"),
+    ([{"params": 3}], "parameters must be a list of them"),
+    ([{"weights": [W]}], "group must have params"),
+    ([{"params": [W], "momentum": 0.9}], r"group must have params.* one for all, in MeZO\(\.\.\.\), got 'momentum'"),
+    ([{"params": [W]}, {"params": W}], "parameters must hold each once"),
+    ([{"params": W, "lr": 0.0}, {"params": []}], "lr of the first group must be above 0, as the others are multiples"),
+    ([{"params": W, "lr": 1e-300}, {"params": [], "lr": 1e300}], "lr of the first group"),
+    ([{"params": W}, {"params": [], "weight_decay": -1}], "weight_decay of group 1 must be a finite number"),
 )
 def test_bad_parameters_are_named(params: Any) -> None:
     MeZO(params, lr=0.1)
@@ -387,6 +450,13 @@ def pickled(given: Any) -> Any:
     return pickle.loads(pickle.dumps(given))
 
 
+def loaded(given: Any) -> Any:
+    """A copy that is given the state of the original, which goes on, too."""
+    model, optimizer = copy.deepcopy(given)
+    optimizer.load_state_dict(given[1].state_dict())
+    return model, optimizer
+
+
 def test_a_copy_is_trusted_as_the_original_is() -> None:
     model, optimizer = copy.deepcopy(((own := net()), MeZO(own.parameters(), 0.05, trust=True)))
     calls: list[Tensor] = []
@@ -395,13 +465,17 @@ def test_a_copy_is_trusted_as_the_original_is() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:the loss:decomfl_lab.LabWarning")  # of differences in bfloat16
+@of_each_kind
 @pytest.mark.parametrize("n", [0, 3], ids=["new", "after steps"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("copied", [copy.deepcopy, pickled])
-def test_a_copy_with_its_model_goes_on_to_the_bit(copied: Callable[[Any], Any], dtype: torch.dtype, n: int) -> None:
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickled, loaded])
+def test_a_copy_with_its_model_goes_on_to_the_bit(
+    copied: Callable[[Any], Any], dtype: torch.dtype, n: int, kind: Kind
+) -> None:
     model = net(dtype)
     model[0].bias.requires_grad_(False)
-    optimizer = MeZO(model.named_parameters(), 0.05, perturbations=2, seed=4, weight_decay=0.1, rounding="nearest")
+    options = {"perturbations": 2, "seed": 4, "weight_decay": 0.1, "rounding": "nearest"}
+    _, optimizer = trained(None, 0, model, **options | kind)
     lr_scheduler.ExponentialLR(optimizer, 0.9)
     steps(optimizer, model, n)
     other, again = copied((model, optimizer))
@@ -410,7 +484,7 @@ def test_a_copy_with_its_model_goes_on_to_the_bit(copied: Callable[[Any], Any], 
     assert again.digest() == before
     steps(again, other)
     assert same(model, other)
-    assert again.state_dict() == optimizer.state_dict()
+    assert again.state_dict()["mezo"] == optimizer.state_dict()["mezo"]  # which has the digest of all vectors
 
 
 OPEN = r"optimizer that is copied or pickled must have no open log: give its state_dict\(\) to load_state_dict of a new"
@@ -487,17 +561,11 @@ def test_a_state_has_nothing_of_size_d_and_is_refused_without_its_weights() -> N
         steps(again, other)
 
 
-@refuses(
-    ({"mu": 0.1}, r"mu in the state must be 0\.001, as here, got 0\.1"),
-    ({"perturbations": 2}, "perturbations in the state"),
-    ({"steps": -1}, "steps in the state must be an integer"),
-    ({"digest": None}, "digest in the state must be text"),
-    (None, r"state must be one of decomfl_lab\.optim\.MeZO"),
-)
-def test_states_of_others_are_refused(change: dict[str, Any] | None) -> None:
+@refuses(*rows_of(__file__)["states"])
+def test_states_of_others_are_refused(change: dict[str, Any]) -> None:
     _, optimizer = trained(n=0)
     state = optimizer.state_dict()
-    state["mezo"] = {} if change is None else state["mezo"] | change
+    state["mezo"] = state["mezo"] | change if change else {}
     optimizer.load_state_dict(state)
 
 

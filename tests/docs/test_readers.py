@@ -121,6 +121,7 @@ def odd(folder: Path) -> Iterator[tuple[bytes, int, str]]:
     for cut in (content[:-5], content[:-16] + bytes(16), content + b"\x01\x02"):
         yield cut, 0, "not written whole"
     yield content[:8] + struct.pack("<I", 1) + content[12:], 2, "version 2"
+    yield content[:8] + struct.pack("<I", 3) + content[12:], 2, "parameters in groups"
     yield content[:10], 2, ""
     text, bodies = parted(content)
     for start, packed in (({"by": "given"}, b""), ({"by": "file", "dtype": "float32", "bytes": 5}, b"12345")):

@@ -28,6 +28,7 @@ globalThis.decomfl = (function library() {
       ["stream", "whole", 0, "1", "1", 0, "", "be 1"],
       ["start", "table", 1, "0", "0", 0, "", "be a table"],
       ["tensors", "list", 1, "0", "0", 65536, "", "be a list of at most 65536"],
+      ["groups", "list", 1, "0", "0", 4096, "", "be a list of at most 4096"],
     ],
     start: [
       ["key", "hex", 0, "0", "16", 0, "", "be text of 16 hexadecimal digits"],
@@ -469,6 +470,7 @@ globalThis.decomfl = (function library() {
     const u32 = (at) => reader(bytes.subarray(at), "the file").u32();
     const magic = hex(bytes.subarray(0, 8)), version = bytes.length < 16 ? 0 : u32(8);
     if (magic !== "8944434c4f470d0a") refuse("this is no log of a run: it begins in another way");
+    if (version === 3) refuse("this log has parameters in groups (version 3), which are not known here: decomfl replay rebuilds it");
     if (version !== 2) refuse(`this log has version ${version}: only those of version 2 say how x_0 is made`);
     within(limits, "bytes of header", Math.min(u32(12), bytes.length));
     const [header, raw] = parsed(bytes.subarray(16, 16 + u32(12))), packed = header?.start?.bytes, rounds = [];
