@@ -24,6 +24,7 @@ from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_typ
 from msgspec import Meta, Struct, defstruct
 
 from decomfl_lab.errors import InputError, is_number, require, require_choice, require_int, shown
+from decomfl_lab.plugins import OWN, OwnFunction, is_named, plain
 from decomfl_lab.tables import table_beside
 
 REQUIRED: Final[Any] = dataclasses.MISSING
@@ -55,6 +56,7 @@ class Option:
     symbol: str = ""  # the paper's symbol, which errors have beside the name
     of: Any = None  # the type of the value, or of a schedule's numbers, where the default does not tell it
     choices: Collection[str] = ()  # the values that it may have, where they are few
+    own: str = ""  # what a user's own function is a function of that may stand in its place (``plugins.OwnFunction``)
     ge: float | None = None  # the least number
     gt: float | None = None  # or the number that it is above
     le: float | None = None  # the largest number
@@ -84,7 +86,8 @@ class Option:
             name: What the option is called here, perhaps with the file that it stands in.
             value: The value; None is one where it is the default.
         """
-        if not (value is None and self.default is None):
+        is_own = bool(self.own) and (isinstance(value, OwnFunction) or is_named(value))
+        if not is_own and not (value is None and self.default is None):
             self._require(name, value, self.kind)
 
     def _require(self, name: str, value: Any, kind: Any) -> None:
@@ -102,14 +105,20 @@ class Option:
             for each in value:
                 self._require(name, each, get_args(kind)[0])
         elif get_origin(kind) is dict:
-            require(isinstance(value, Mapping), name, "be {round: value, ...}", value)
+            rule = " or ".join(["{round: value, ...}", *self.by_name])
+            require(isinstance(value, Mapping), name, f"be {rule}", value)
             for r, each in value.items():
                 require_int(f"round in {name}", r, 1)
                 self._require(f"{name} at round {r}", each, get_args(kind)[1])
         elif self.choices:
-            require_choice(name, value, self.choices)
+            require_choice(name, value, [*self.choices, *self.by_name])
         elif kind is str:
             require(isinstance(value, str), name, "be text", value)
+
+    @property
+    def by_name(self) -> list[str]:
+        """How a function of the user's own is given, in words, where there may be one."""
+        return [f"file.py:name of a function of {self.own}"] * bool(self.own)
 
     @cached_property
     def _range(self) -> str:
@@ -130,8 +139,7 @@ class Option:
         if self.kind is float and type(value) is int:
             require(abs(value) < _LONG, name, "be a number of 64 bits", value)
             value = float(value)
-        elif self.is_schedule:
-            require(isinstance(value, Mapping), name, "be a table of ROUND = VALUE", value)
+        elif self.is_schedule and isinstance(value, Mapping):
             try:
                 value = {int(r): each for r, each in value.items()}
             except ValueError:
@@ -146,12 +154,16 @@ class Option:
         limits = {name: getattr(self, name) for name in ("ge", "gt", "le", "lt")}
         if kind is int:  # a range beyond 64 bits is told by the help alone
             limits = {name: int(own) for name, own in limits.items() if own is not None and abs(own) < _LONG}
-        elif self.choices:
+        elif self.choices and not self.own:
             kind = Literal[*map(str, self.choices)]
         elif kind not in (bool, float, str):
             kind = str
         meta = Meta(**limits if kind in (int, float) else {}, description=self.help, extra={"group": self.group})
         own: Any = Annotated[kind, meta]
+        if self.own:  # one of the choices, or the name of a function
+            pattern = f"^({'|'.join([*map(str, self.choices), f'{OWN} .+', '.+:.+'])})$"
+            named = Annotated[str, Meta(pattern=pattern, description=self.help, extra={"group": self.group})]
+            return dict[str, own] | named if self.is_schedule else named
         if self.is_schedule:
             return dict[str, own]
         return list[own] if get_args(self.kind) else own
@@ -177,9 +189,9 @@ class Codec:
         if type(value) not in self.kinds:
             raise InputError(f"{self.title} must be one of the lab's to be written to a file, got {value!r}")
         own, names = self.kinds[type(value)]
-        fields = [getattr(value, each.name) for each in dataclasses.fields(value)]
-        plain = {name: each.default for name, each in self.options.items()}
-        return {**plain, **own, **dict(zip(names, fields, strict=True))}
+        fields = [plain(getattr(value, each.name)) for each in dataclasses.fields(value)]
+        defaults = {name: each.default for name, each in self.options.items()}
+        return {**defaults, **own, **dict(zip(names, fields, strict=True))}
 
 
 def option(default: Any, help_: str = "", group: str = "", *, codec: Codec | None = None, **more: Any) -> Any:
@@ -243,10 +255,10 @@ def struct_of(name: str, options: Mapping[str, Option]) -> type[Struct]:
     return defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
 
 
-def require_option(owner: str, name: str, known: Iterable[str]) -> None:
-    """InputError for an option that ``owner`` does not have; it names the one that is meant, or is nearest."""
+def require_option(what: str, name: str, known: Iterable[str]) -> None:
+    """InputError where ``what`` (an option, a key of a file) is unknown; it names what is meant, or is nearest."""
     names = list(known)
     meant = WORDS.get(name.replace("_", "-"), "").replace("-", "_")
     if name not in names and meant in names:
-        raise InputError(f"option of {owner} must be one of its own, got {name!r} (did you mean {meant}?)")
-    require_choice(f"option of {owner}", name, names)
+        raise InputError(f"{what} must be one of its own, got {name!r} (did you mean {meant}?)")
+    require_choice(what, name, names)

@@ -1,6 +1,6 @@
 """The parts that a method makes, for the laws: its server, clients and replicas, and what it says that clients send."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -19,6 +19,8 @@ from decomfl_lab.methods.decomfl import Lagging
 from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.registry import name_of
 from decomfl_lab.objectives.objective import Objective, Perturbable
+from decomfl_lab.protocol.aggregation import Aggregation, OwnRule
+from decomfl_lab.records.record import ScalarArray
 from decomfl_lab.replicas.pool_sums import PooledSgd
 
 _CHOICES = ("rule", "estimator", "distribution", "seeds", "tracking", "pool", "pool_exponent")
@@ -57,13 +59,16 @@ class _OfMethod(Implementation):
         default = type(method)()
         self.names = {own.name for own in fields(method)}
         self.kept = {name for name in _CHOICES if getattr(method, name, None) != getattr(default, name, None)}
+        aggregation = method.aggregation
+        self.rule = aggregation if isinstance(aggregation, OwnRule) else None
         if not any(method.rule in kind for kind in RULES):  # a rule of its own, which no case would have
             self.kept.add("rule")
 
     @property
     def replaced(self) -> frozenset[str]:
         """See ``Implementation.replaced``: the parts that it has the options for."""
-        return super().replaced - {part for part, option in _PARTS.items() if option not in self.names}
+        lacking = {part for part, option in _PARTS.items() if option not in self.names}
+        return super().replaced - lacking - ({"aggregate"} if self.rule is None else set())
 
     @property
     def skips(self) -> Mapping[str, str]:  # type: ignore[override]
@@ -122,6 +127,12 @@ class _OfMethod(Implementation):
     def measured_by(self, case: Case) -> Estimator:
         """See ``Implementation.measured_by``: what the method says, whatever its clients have."""
         return self._with(case).measured_by()
+
+    def aggregate(self, rule: Aggregation, replies: Sequence[ScalarArray]) -> ScalarArray:
+        """See ``Implementation.aggregate``: by the user's own rule, which is none of the lab's."""
+        if rule is not self.rule:
+            raise NotImplementedError(f"{self.rule} is none of the lab's rules")
+        return super().aggregate(rule, replies)
 
     def replica(self, case: Case, *, per_tensor: bool = False) -> Any:
         """See ``Implementation.replica``: the federation's own, outside the protocol."""

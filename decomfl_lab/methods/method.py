@@ -8,15 +8,16 @@ Modules of methods import torch, and what imports it, where a federation is made
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from decomfl_lab.errors import InputError, require, require_choice
 from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.expected_traffic import Cohort, ExpectedTraffic
-from decomfl_lab.options import Option, option, require_option, require_options
-from decomfl_lab.records.schedules import Schedule
+from decomfl_lab.options import Option, option, own_options, require_option, require_options
+from decomfl_lab.plugins import OwnFunction, plain
+from decomfl_lab.records.schedules import OwnSchedule, Schedule
 
 if TYPE_CHECKING:
     from decomfl_lab.federations.setting import Federation
@@ -32,17 +33,27 @@ class Method:
     tunable: ClassVar[bool] = False  # whether its learning rate, and P, may be searched (``runs.tuning``)
 
     lr: float = option(0.001, "The learning rate η.", "optimizer", symbol="η", gt=0)
-    lr_schedule: Mapping[int, float] = option(
-        {}, "The learning rate η from a round on, as ROUND=VALUE,...: e.g. 500=0.0005.", "optimizer", of=float, gt=0
+    lr_schedule: Mapping[int, float] | Callable[[int, float], float] = option(
+        {},
+        "The learning rate η from a round on, as ROUND=VALUE,...: e.g. 500=0.0005; or file.py:name of a function of "
+        "(round, lr) that returns it, asked for every round.",
+        "optimizer",
+        of=float,
+        gt=0,
+        own="(round, lr)",
     )
 
     def __new__(cls, **options: Any) -> Self:
         """InputError for an option that the method does not have."""
         for name in options:
-            require_option(cls.name or cls.__name__, name, [own.name for own in dataclasses.fields(cls)])
+            require_option(f"option of {cls.name or cls.__name__}", name, [own.name for own in dataclasses.fields(cls)])
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
+        kind: Any = type(self)
+        for name, own in own_options(kind).items():
+            if own.own:
+                object.__setattr__(self, name, OwnFunction.of(name, own.own, getattr(self, name)))
         require_options(self)
 
     @property
@@ -93,7 +104,10 @@ class Method:
     @property
     def eta(self) -> Schedule[float]:
         """η over the rounds."""
-        return Schedule(self.lr, self.lr_schedule)
+        if isinstance(self.lr_schedule, Mapping):
+            return Schedule(self.lr, self.lr_schedule)
+        assert isinstance(self.lr_schedule, OwnFunction)
+        return OwnSchedule(self.lr, own=self.lr_schedule)
 
     def federation(self, setting: TrainingSetting) -> Federation:
         """Server and clients at round 0."""
@@ -148,5 +162,5 @@ class Method:
         found: dict[str, Any] = {}
         for own in dataclasses.fields(self):
             codec, value = own.metadata.get("codec"), getattr(self, own.name)
-            found |= codec.split(value) if codec else {own.name: value}
+            found |= codec.split(value) if codec else {own.name: plain(value)}
         return found

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -19,8 +19,9 @@ from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.shared_options import AGGREGATION, DEFAULT_RULE, REPLICA_RULE, require_rule, weighting_option
 from decomfl_lab.noise import Distribution, require_distribution
 from decomfl_lab.options import option
-from decomfl_lab.protocol.aggregation import Aggregation, Mean, Weighting, Weights
-from decomfl_lab.protocol.attacks import ATTACKS, VOTES, Attack
+from decomfl_lab.plugins import is_named
+from decomfl_lab.protocol.aggregation import Aggregation, Mean, OwnRule, Weighting, Weights
+from decomfl_lab.protocol.attacks import ATTACKS, OWN_LIE, VOTES, Attack
 from decomfl_lab.protocol.messages import Kind
 from decomfl_lab.protocol.server import Server, Tracking
 from decomfl_lab.protocol.wire import PLAN_BYTES, scalar_bytes
@@ -91,20 +92,27 @@ class Scalars(Perturbing):
     )
     aggregation: Aggregation = option(Mean(), codec=AGGREGATION)
     weighting: str = weighting_option()
-    attack: str = option(
+    attack: str | Callable[..., Any] = option(
         NOBODY,
         f"What lying clients send in place of their scalars, to try an aggregation: {NOBODY}, {', '.join(ATTACKS)}. "
-        "They know what the honest ones send (docs/robust.md).",
+        f"They know what the honest ones send (docs/robust.md). Or file.py:name of a function of {OWN_LIE}, what "
+        "the liar measured, what the honest ones send and normal numbers, that returns what it sends.",
         rare=True,
         choices=(NOBODY, *ATTACKS),
+        own=OWN_LIE,
     )
     attackers: int = option(0, "The number f of the sampled clients that lie, others in every round.", rare=True)
     attack_scale: float = option(0.0, "The scale c of the attack; 0 for the one that is usual of its kind.", rare=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        is_one = isinstance(self.aggregation, Aggregation) and not isinstance(self.aggregation, type)
-        require(is_one, "aggregation", "be a rule, as lab.Median() or lab.TrimmedMean(1)", self.aggregation)
+        own: Any = self.aggregation
+        ours = type(own).__module__ == Aggregation.__module__
+        if is_named(own) or (callable(own) and not isinstance(own, type) and not ours):
+            object.__setattr__(self, "aggregation", OwnRule(own))
+        ours = type(self.aggregation).__module__ == Aggregation.__module__
+        rule = "be a rule, as lab.Median() or lab.TrimmedMean(1), or a function of (replies)"
+        require(ours, "aggregation", rule, self.aggregation)
         rule = f"be one of {np.dtype(self.dtype)} scalars for {self.name}"
         require(self.aggregation.dtype is self.dtype, "aggregation", rule, self.aggregation)
         # A class derived from Mean may do something else.
@@ -117,7 +125,7 @@ class Scalars(Perturbing):
                 require(getattr(self, name) == default, name, rule, getattr(self, name))
         else:
             Attack(self.attack, self.attackers, 0, self.attack_scale)  # its options are in range
-            if self.dtype is np.int8:
+            if self.dtype is np.int8 and self.attack in ATTACKS:
                 require_choice(f"attack on the signs of {self.name}", self.attack, (NOBODY, *VOTES))
 
     def attack_of(self, setting: TrainingSetting) -> Attack | None:

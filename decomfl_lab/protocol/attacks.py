@@ -5,8 +5,9 @@ What they send is a function of the run's seed, the round and the honest replies
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from decomfl_lab.errors import is_number, require, require_int
 from decomfl_lab.noise import derive_seed, direction
 from decomfl_lab.noise.draws import STREAM, draws_of
+from decomfl_lab.plugins import OwnFunction
 from decomfl_lab.protocol.aggregation import Krum
 from decomfl_lab.protocol.messages import Reply
 
@@ -38,6 +40,7 @@ _SCALES = {
 """The scale c of each kind where none is given."""
 
 ATTACKS = tuple(_SCALES)
+OWN_LIE = "(own, honest, z)"
 VOTES = ("gaussian", "sign", "constant")
 """Those that say something where replies are signs."""
 
@@ -46,6 +49,11 @@ def _mean(values: _F64) -> _F64:
     """Of the first axis, every sum rounded once."""
     columns = values.reshape(len(values), -1).T.tolist()
     return np.array([math.fsum(column) for column in columns]).reshape(values.shape[1:]) / len(values)
+
+
+def _normal(path: tuple[int, ...], like: _F64) -> _F64:
+    """Standard normal numbers of this shape: a direction of the lab's stream."""
+    return direction(derive_seed(*path), 0, like.size).astype(np.float64).reshape(like.shape)
 
 
 @dataclass(frozen=True)
@@ -63,6 +71,9 @@ class Attack:
         krum           −λ sgn(g),  g the reply that Krum takes of the honest ones, λ the largest of c‖g‖∞ 2^−j,
                        j = 0..39, at which Krum takes the lie               c = 1
 
+    A function of the user's own is given g_i, shape (K, P), the honest replies (h, K, P), and z (K, P), standard normal
+    numbers, others for each liar and round. All are read-only; it returns what the liar sends.
+
     Of signs a liar sends the sign of that, 1 of 0. Lies are kept within what float32 holds.
 
     Raises:
@@ -74,7 +85,7 @@ class Attack:
     code of DeComFL has gaussian, sign, trim and krum.
     """
 
-    kind: str  # one of ``ATTACKS``
+    kind: str | Callable[..., Any]  # one of ``ATTACKS``, or a function of the user's own
     f: int  # the liars of a round; fewer where not more than f answer, as one is honest
     seed: int  # the run's seed
     scale: float = 0.0  # c, in the unit of a scalar for gaussian and constant; 0 for that of the table
@@ -83,6 +94,8 @@ class Attack:
         require_int("attackers f", self.f, 1)
         sound = is_number(self.scale) and self.scale >= 0
         require(sound, "attack_scale c", "be a finite number of at least 0", self.scale)
+        unscaled = self.scale == 0 or self.kind in _SCALES
+        require(unscaled, "attack_scale c", f"be left out with attack {self.kind}", self.scale)
         if self.kind == "trim":
             require(self.scale == 0 or self.scale >= 1, "attack_scale c of trim", "be 0 or at least 1", self.scale)
 
@@ -119,10 +132,15 @@ class Attack:
 
     def _lie(self, path: tuple[int, ...], own: _F64, honest: _F64, f: int) -> _F64:
         """What one of f liars sends, of the path of its random choices, its own reply (K, P) and the honest ones."""
-        c, mean = self.scale or _SCALES[self.kind], _mean(honest)
+        c, mean = self.scale or _SCALES.get(str(self.kind), 1.0), _mean(honest)
         match self.kind:
-            case "gaussian":  # a direction of the lab's stream
-                lie = c * direction(derive_seed(*path), 0, own.size).astype(np.float64).reshape(own.shape)
+            case OwnFunction():
+                z = _normal(path, own)
+                lie, again = (self.kind.array(own.shape, np.floating, own, honest, z) for _ in range(2))
+                rule = "be the same when it is asked again: keep nothing between calls, take what is random from z"
+                require(np.array_equal(lie, again), f"attack {self.kind}", rule, (lie.tolist(), again.tolist()))
+            case "gaussian":
+                lie = c * _normal(path, own)
             case "sign":
                 lie = -c * own
             case "scaled":
@@ -140,13 +158,13 @@ class Attack:
                 # Farther from the mean: away from 0 where the end is beyond it, towards 0 where it is not.
                 lie = np.where(mean * end > 0, end / factor, end * factor)
             case _:
-                rule, replies = Krum(f), [each.astype(np.float32) for each in honest]
+                robust, replies = Krum(f), [each.astype(np.float32) for each in honest]
                 # Of the honest ones alone, who are at least f + 3, Krum can tolerate fewer.
                 taken = Krum(min(f, (len(honest) - 3) // 2))(replies)
                 lie = -c * float(abs(taken).max()) * np.sign(taken, dtype=np.float64)
                 for _ in range(_HALVINGS):
                     sent = lie.astype(np.float32)
-                    if rule([*replies, *[sent] * f]).tobytes() == sent.tobytes():
+                    if robust([*replies, *[sent] * f]).tobytes() == sent.tobytes():
                         break
                     lie = lie / 2
         return lie

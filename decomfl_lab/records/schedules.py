@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Generic, TypeVar
 
-from decomfl_lab.errors import require_int
+from decomfl_lab.errors import is_number, require, require_int
+from decomfl_lab.plugins import OwnFunction
 
 Value = TypeVar("Value", int, float)
 
@@ -34,6 +35,22 @@ class Schedule(Generic[Value]):
         """The value in force in round r."""
         past = [change for change in self.changes if change <= r]
         return self.changes[max(past)] if past else self.initial
+
+
+@dataclass(frozen=True)
+class OwnSchedule(Schedule[float]):
+    """Numbers above 0 by a function of the user's own, of the round and the value ``initial``."""
+
+    own: OwnFunction = field(kw_only=True)
+
+    def __call__(self, r: int) -> float:
+        """The value in round r; InputError unless it is such a number, and the same again."""
+        value, again = self.own(r, self.initial), self.own(r, self.initial)
+        what = f"{self.own.option} {self.own} at round {r}"
+        require(is_number(value) and value > 0, what, "be a finite number above 0", value)
+        rule = "be the same when it is asked again (keep nothing between calls, seed what is random)"
+        require(value == again, what, rule, (value, again))
+        return float(value)
 
 
 def growing(M: int, joined: Mapping[int, int]) -> Schedule[int]:
