@@ -24,7 +24,7 @@ from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_typ
 from msgspec import Meta, Struct, defstruct
 
 from decomfl_lab.errors import InputError, is_number, require, require_choice, require_int, shown
-from decomfl_lab.plugins import OWN, OwnFunction, is_named, plain
+from decomfl_lab.plugins import OWN, is_named
 from decomfl_lab.tables import table_beside
 
 REQUIRED: Final[Any] = dataclasses.MISSING
@@ -56,7 +56,7 @@ class Option:
     symbol: str = ""  # the paper's symbol, which errors have beside the name
     of: Any = None  # the type of the value, or of a schedule's numbers, where the default does not tell it
     choices: Collection[str] = ()  # the values that it may have, where they are few
-    own: str = ""  # what a user's own function is a function of that may stand in its place (``plugins.OwnFunction``)
+    own: str = ""  # what a function of the user's own is one of, where that may be given instead; the help says so
     ge: float | None = None  # the least number
     gt: float | None = None  # or the number that it is above
     le: float | None = None  # the largest number
@@ -86,8 +86,8 @@ class Option:
             name: What the option is called here, perhaps with the file that it stands in.
             value: The value; None is one where it is the default.
         """
-        is_own = bool(self.own) and (isinstance(value, OwnFunction) or is_named(value))
-        if not is_own and not (value is None and self.default is None):
+        named = bool(self.own) and is_named(value)
+        if not named and not (value is None and self.default is None):
             self._require(name, value, self.kind)
 
     def _require(self, name: str, value: Any, kind: Any) -> None:
@@ -119,6 +119,11 @@ class Option:
     def by_name(self) -> list[str]:
         """How a function of the user's own is given, in words, where there may be one."""
         return [f"file.py:name of a function of {self.own}"] * bool(self.own)
+
+    @property
+    def told(self) -> str:
+        """The help, and what else may be given."""
+        return " ".join([self.help, *(f"Or {each}." for each in self.by_name)])
 
     @cached_property
     def _range(self) -> str:
@@ -158,11 +163,11 @@ class Option:
             kind = Literal[*map(str, self.choices)]
         elif kind not in (bool, float, str):
             kind = str
-        meta = Meta(**limits if kind in (int, float) else {}, description=self.help, extra={"group": self.group})
+        meta = Meta(**limits if kind in (int, float) else {}, description=self.told, extra={"group": self.group})
         own: Any = Annotated[kind, meta]
         if self.own:  # one of the choices, or the name of a function
             pattern = f"^({'|'.join([*map(str, self.choices), f'{OWN} .+', '.+:.+'])})$"
-            named = Annotated[str, Meta(pattern=pattern, description=self.help, extra={"group": self.group})]
+            named = Annotated[str, Meta(pattern=pattern, description=self.told, extra={"group": self.group})]
             return dict[str, own] | named if self.is_schedule else named
         if self.is_schedule:
             return dict[str, own]
@@ -189,9 +194,9 @@ class Codec:
         if type(value) not in self.kinds:
             raise InputError(f"{self.title} must be one of the lab's to be written to a file, got {value!r}")
         own, names = self.kinds[type(value)]
-        fields = [plain(getattr(value, each.name)) for each in dataclasses.fields(value)]
-        defaults = {name: each.default for name, each in self.options.items()}
-        return {**defaults, **own, **dict(zip(names, fields, strict=True))}
+        fields = [getattr(value, each.name) for each in dataclasses.fields(value)]
+        plain = {name: each.default for name, each in self.options.items()}
+        return {**plain, **own, **dict(zip(names, fields, strict=True))}
 
 
 def option(default: Any, help_: str = "", group: str = "", *, codec: Codec | None = None, **more: Any) -> Any:

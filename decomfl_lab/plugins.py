@@ -14,12 +14,11 @@ import traceback
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,11 +60,6 @@ def name_of(function: Any) -> str:
     name = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', '')}"
     known = is_own(name) and not name.startswith("__main__")
     return name if known else f"{OWN} {getattr(function, '__qualname__', type(function).__name__)}"
-
-
-def plain(value: Any) -> Any:
-    """The value as files have it: of a user's own function its name."""
-    return value.name if isinstance(value, OwnFunction) else value
 
 
 def targets_of(metrics: str) -> dict[str, str]:
@@ -167,51 +161,56 @@ def made(argument: str, target: str, *kinds: type[T]) -> T:
     return found
 
 
-@dataclass(frozen=True, repr=False)
-class OwnFunction:
-    """A function of the user's own in the place of an option's value.
+class OwnFunction(str):
+    """A function of the user's own in the place of an option's value, and the text of its name, as files have it.
 
-    It is imported when it is first called: what files say of a run can be read, compared and replayed without it.
+    The name is module:function, file.py:name, or "own NAME" where it was handed over in Python. The function is
+    imported when it is first called: what files say of a run can be read, compared and replayed without it.
     """
 
     option: str  # the option
     form: str  # what it is a function of, as (round, lr)
-    name: str  # module:function, file.py:name, or "own NAME" where it was handed over in Python
-    given: Any = field(default=None, compare=False)  # the function, where it was handed over
+    given: Any  # the function, where it was handed over
 
-    @classmethod
-    def of(cls, option: str, form: str, value: Any) -> Any:
-        """The function that the value is, or names; any other value as it is."""
-        if is_named(value):
-            return cls(option, form, value)
-        is_function = callable(value) and not isinstance(value, type | OwnFunction)
-        return cls(option, form, name_of(value), value) if is_function else value
-
-    def __repr__(self) -> str:
-        return self.name
+    def __new__(cls, name: str, option: str, form: str, given: Any = None) -> Self:
+        """See the class."""
+        own = super().__new__(cls, name)
+        own.option, own.form, own.given = option, form, given
+        return own
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return OwnFunction, (self.option, self.form, self.name, self.given)
+        return OwnFunction, (str(self), self.option, self.form, self.given)
+
+    @classmethod
+    def of(cls, value: Any, option: str, form: str) -> Any:
+        """The function that the value is, or names; any other value as it is."""
+        if is_named(value):
+            return value if isinstance(value, OwnFunction) else cls(value, option, form)
+        return cls(name_of(value), option, form, value) if callable(value) and not isinstance(value, type) else value
 
     @cached_property
     def function(self) -> Any:
         """The function; InputError if it cannot be imported, or was handed over in Python and is not given again."""
         if self.given is not None:
             return self.given
-        require(is_own(self.name), self.option, "be given again, as the run had it from Python", self.name)
-        found = named(self.option, self.name)
-        found = made(self.option, self.name, object) if isinstance(found, type) else found
-        require(callable(found), f"{self.option} {self.name!r}", f"be a function of {self.form}", type(found).__name__)
+        require(is_own(self), self.option, "be given again, as the run had it from Python", self)
+        found = named(self.option, self)
+        found = made(self.option, self, object) if isinstance(found, type) else found
+        require(callable(found), f"{self.option} {self}", f"be a function of {self.form}", type(found).__name__)
         return found
 
     def __call__(self, *of: Any) -> Any:
-        """What the function returns; InputError where it fails."""
+        """What the function returns; InputError if it fails, or returns something else when it is asked again."""
         try:
-            return self.function(*of)
+            found, again = self.function(*of), self.function(*of)
+            same = np.asarray(found).tobytes() == np.asarray(again).tobytes()
         except InputError:
             raise
         except THEIRS as error:  # whatever a user's function does
-            raise _refusal(self.option, f"run as a function of {self.form}", self.name, error) from error
+            raise _refusal(self.option, f"run as a function of {self.form}", self, error) from error
+        rule = "be the same when it is asked again (keep nothing between calls, draw nothing of its own)"
+        require(same, f"{self.option} {self}", rule, (found, again))
+        return found
 
     def array(self, shape: tuple[int, ...], kind: type[np.number[Any]], *of: NDArray[Any]) -> NDArray[Any]:
         """The numbers (K, P) that it makes of arrays, which it cannot write to; InputError if they are none."""
@@ -219,10 +218,10 @@ class OwnFunction:
             each.flags.writeable = False
         found = self(*of)
         is_array = isinstance(found, np.ndarray) and found.dtype.kind in "biufc"
-        sound = is_array and found.shape == shape and np.issubdtype(found.dtype, kind) and not np.isnan(found).any()
+        sound = is_array and found.shape == shape and np.issubdtype(found.dtype, kind) and np.isfinite(found).all()
         got = f"{found.dtype} of shape {found.shape}: {found}" if is_array else type(found).__name__
-        rule = f"return {kind.__name__} numbers of shape (K, P) = {shape}, none of them NaN"
-        require(sound, f"{self.option} {self.name}", rule, got)
+        rule = f"return {kind.__name__} numbers of shape (K, P) = {shape}, all finite"
+        require(sound, f"{self.option} {self}", rule, got)
         return np.array(found)
 
 

@@ -129,9 +129,11 @@ class _OfMethod(Implementation):
         return self._with(case).measured_by()
 
     def aggregate(self, rule: Aggregation, replies: Sequence[ScalarArray]) -> ScalarArray:
-        """See ``Implementation.aggregate``: by the user's own rule, which is none of the lab's."""
+        """See ``Implementation.aggregate``: by the user's own rule, of numbers whose sums are below the largest."""
         if rule is not self.rule:
             raise NotImplementedError(f"{self.rule} is none of the lab's rules")
+        if replies[0].dtype != rule.dtype or len(replies) < rule.least or np.abs(replies).max() > 2.0**100:
+            raise RefusedError(f"{rule} takes {rule.least} replies and more, of float32 numbers up to 2^100")
         return super().aggregate(rule, replies)
 
     def replica(self, case: Case, *, per_tensor: bool = False) -> Any:

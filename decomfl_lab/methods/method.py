@@ -16,7 +16,7 @@ from decomfl_lab.errors import InputError, require, require_choice
 from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.expected_traffic import Cohort, ExpectedTraffic
 from decomfl_lab.options import Option, option, own_options, require_option, require_options
-from decomfl_lab.plugins import OwnFunction, plain
+from decomfl_lab.plugins import OwnFunction
 from decomfl_lab.records.schedules import OwnSchedule, Schedule
 
 if TYPE_CHECKING:
@@ -35,8 +35,7 @@ class Method:
     lr: float = option(0.001, "The learning rate η.", "optimizer", symbol="η", gt=0)
     lr_schedule: Mapping[int, float] | Callable[[int, float], float] = option(
         {},
-        "The learning rate η from a round on, as ROUND=VALUE,...: e.g. 500=0.0005; or file.py:name of a function of "
-        "(round, lr) that returns it, asked for every round.",
+        "The η from a round on, as ROUND=VALUE,...: e.g. 500=0.0005.",
         "optimizer",
         of=float,
         gt=0,
@@ -53,7 +52,7 @@ class Method:
         kind: Any = type(self)
         for name, own in own_options(kind).items():
             if own.own:
-                object.__setattr__(self, name, OwnFunction.of(name, own.own, getattr(self, name)))
+                object.__setattr__(self, name, OwnFunction.of(getattr(self, name), name, own.own))
         require_options(self)
 
     @property
@@ -162,5 +161,5 @@ class Method:
         found: dict[str, Any] = {}
         for own in dataclasses.fields(self):
             codec, value = own.metadata.get("codec"), getattr(self, own.name)
-            found |= codec.split(value) if codec else {own.name: plain(value)}
-        return found
+            found |= codec.split(value) if codec else {own.name: value}
+        return {name: str(value) if isinstance(value, OwnFunction) else value for name, value in found.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -92,11 +92,10 @@ class Scalars(Perturbing):
     )
     aggregation: Aggregation = option(Mean(), codec=AGGREGATION)
     weighting: str = weighting_option()
-    attack: str | Callable[..., Any] = option(
+    attack: str = option(
         NOBODY,
         f"What lying clients send in place of their scalars, to try an aggregation: {NOBODY}, {', '.join(ATTACKS)}. "
-        f"They know what the honest ones send (docs/robust.md). Or file.py:name of a function of {OWN_LIE}, what "
-        "the liar measured, what the honest ones send and normal numbers, that returns what it sends.",
+        "They know what the honest ones send (docs/robust.md).",
         rare=True,
         choices=(NOBODY, *ATTACKS),
         own=OWN_LIE,

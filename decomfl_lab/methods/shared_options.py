@@ -96,8 +96,7 @@ AGGREGATION = Codec(
         "aggregation": Option(
             "mean",
             "The rule that makes a round's scalars of the clients': mean, or one that liars cannot move far: clipped "
-            "(mean of replies of bounded norm), median, trimmed (mean without the extremes) or krum. Or file.py:name "
-            "of a function of (replies), n (K, P) float32 arrays, that returns one.",
+            "(mean of replies of bounded norm), median, trimmed (mean without the extremes) or krum.",
             choices=_AGGREGATIONS,
             own="(replies)",
         ),

@@ -239,10 +239,10 @@ class OwnRule(Aggregation):
     own: Any  # the function, or its name
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "own", OwnFunction.of("aggregation", "(replies)", self.own))
+        object.__setattr__(self, "own", OwnFunction.of(self.own, "aggregation", "(replies)"))
 
     def __repr__(self) -> str:
-        return repr(self.own)
+        return str(self.own)
 
     @property
     def least(self) -> int:
@@ -253,11 +253,7 @@ class OwnRule(Aggregation):
         """See ``Aggregation``; InputError, too, where the rule is none."""
         values = _values(self, replies).astype(np.float32) + np.float32(0)  # of zeros there is one alone, +0
         found, again = (self.own.array(values.shape[1:], np.float32, np.roll(values, n, axis=0)) for n in (0, 1))
-        require_sound(f"scalars of aggregation {self}", found)
-        rule = (
-            "give the same bits in any order of the clients, and keep nothing between calls (sum by math.fsum, or sort "
-            "first: np.sort(replies, axis=0))"
-        )
+        rule = "give the same bits in any order of the clients (sum by math.fsum, or first np.sort(replies, axis=0))"
         apart = float(abs(found.astype(np.float64) - again).max())
         require(found.tobytes() == again.tobytes(), f"aggregation {self}", rule, f"differences of {apart:g}")
         return found  # type: ignore[no-any-return]

@@ -90,8 +90,6 @@ class Materials:
             return cross_entropy
         if self.config.loss == OWN_LOSS:
             return None
-        rule = "be given again, as the run was trained with a loss given in Python"
-        require(is_own(self.config.loss), "loss", rule, self.config.loss)
         return own_loss(self.config.loss)
 
     def takes_whole_batches(self, loss: LossFunction | None = None) -> bool:
@@ -193,7 +191,7 @@ def fitted(config: TrainConfig, dataset: Dataset, sampled: int | None = None) ->
 
 def own_loss(target: str) -> LossFunction:
     """The loss that a ``module:function`` is, or that a ``module:Class`` of losses makes, as torch.nn:HuberLoss."""
-    loss: LossFunction = OwnFunction("loss", "(outputs, targets), or of (model, batch)", target).function
+    loss: LossFunction = OwnFunction(target, "loss", "(outputs, targets), or of (model, batch)").function
     return loss
 
 
@@ -224,7 +222,7 @@ def metrics_of(config: TrainConfig, given: Mapping[str, Metric] | None) -> dict[
     if given is not None:
         require(given.keys() == config.measures.keys(), "metrics", f"be {[*config.measures]}, as in the run", [*given])
     for name, target in config.measures.items():
-        own = OwnFunction.of("metrics", "(outputs, targets)", target if given is None else given[name])
+        own = OwnFunction.of(target if given is None else given[name], "metrics", "(outputs, targets)")
         require(callable(own), f"metric {name!r}", "be a function of (outputs, targets)", target)
         found[f"test_{name}"] = own.function
     return found

@@ -396,8 +396,7 @@ def _run(
     with_data = measures or header.config.get("batchnorm") == "frozen"
     objects = {"model": own["model"], "loss": own["loss"], "data": own["clients"]}
     unused = [name for name in objects if objects[name] is not None or not (with_data or name == "model")]
-    # A replay computes no metrics, and the log has what came of aggregation, liars and schedule: none of them is made
-    # where nothing is measured, so that no code is imported for them.
+    # No metrics are computed; and the log has what came of the parts, which are made to measure alone.
     unused += ["metrics", *(() if measures else PARTS)]
     config = config_from_mapping(header.config, f"log {path}", lenient=True, trust_code=trust_code, unused=unused)
     if not measures:
