@@ -233,7 +233,7 @@ class Majority(Aggregation):
 class OwnRule(Aggregation):
     """A rule of the user's own: a function of the round's replies, (n, K, P) float32 numbers that are read-only.
 
-    In every round it is called a second time, with the clients in another order.
+    In every round it is tried on other numbers, with the clients in two orders.
     """
 
     own: Any  # the function, or its name
@@ -252,11 +252,15 @@ class OwnRule(Aggregation):
     def __call__(self, replies: Sequence[_F32]) -> _F32:
         """See ``Aggregation``; InputError, too, where the rule is none."""
         values = _values(self, replies).astype(np.float32) + np.float32(0)  # of zeros there is one alone, +0
-        found, again = (self.own.array(values.shape[1:], np.float32, np.roll(values, n, axis=0)) for n in (0, 1))
+        shape = values.shape[1:]
+        # Differences of losses have few digits, whose sums are exact in any order: the order is tried of numbers that
+        # have all digits.
+        full = values + np.random.default_rng(0).standard_normal(values.shape, np.float32)
+        one, other = (self.own.array(shape, np.float32, np.roll(full, n, axis=0)) for n in (0, 1))
         rule = "give the same bits in any order of the clients (sum by math.fsum, or first np.sort(replies, axis=0))"
-        apart = float(abs(found.astype(np.float64) - again).max())
-        require(found.tobytes() == again.tobytes(), f"aggregation {self}", rule, f"differences of {apart:g}")
-        return found  # type: ignore[no-any-return]
+        apart = float(abs(one.astype(np.float64) - other).max())
+        require(one.tobytes() == other.tobytes(), f"aggregation {self}", rule, f"differences of {apart:g}")
+        return self.own.array(shape, np.float32, values)
 
 
 def omega(rule: Aggregation, n: int, f: int) -> float:
