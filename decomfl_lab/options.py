@@ -163,14 +163,15 @@ class Option:
             kind = Literal[*map(str, self.choices)]
         elif kind not in (bool, float, str):
             kind = str
-        meta = Meta(**limits if kind in (int, float) else {}, description=self.told, extra={"group": self.group})
+        about: dict[str, Any] = {"description": self.told, "extra": {"group": self.group}}
+        meta = Meta(**limits if kind in (int, float) else {}, **about)
         own: Any = Annotated[kind, meta]
-        if self.own:  # one of the choices, or the name of a function
-            pattern = f"^({'|'.join([*map(str, self.choices), f'{OWN} .+', '.+:.+'])})$"
-            named = Annotated[str, Meta(pattern=pattern, description=self.told, extra={"group": self.group})]
-            return dict[str, own] | named if self.is_schedule else named
         if self.is_schedule:
-            return dict[str, own]
+            # The name of a function has no pattern: msgspec 0.22 corrupts memory by a union with a text that has one.
+            return Annotated[dict[str, own] | str, Meta(**about)] if self.own else dict[str, own]
+        if self.own:
+            pattern = f"^({'|'.join([*map(str, self.choices), f'{OWN} .+', '.+:.+'])})$"
+            return Annotated[str, Meta(pattern=pattern, **about)]
         return list[own] if get_args(self.kind) else own
 
 

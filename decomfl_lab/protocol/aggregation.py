@@ -260,7 +260,8 @@ class OwnRule(Aggregation):
         rule = "give the same bits in any order of the clients (sum by math.fsum, or first np.sort(replies, axis=0))"
         apart = float(abs(one.astype(np.float64) - other).max())
         require(one.tobytes() == other.tobytes(), f"aggregation {self}", rule, f"differences of {apart:g}")
-        return self.own.array(shape, np.float32, values)
+        found: _F32 = self.own.array(shape, np.float32, values)
+        return found
 
 
 def omega(rule: Aggregation, n: int, f: int) -> float:
