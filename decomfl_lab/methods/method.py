@@ -17,7 +17,7 @@ from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.expected_traffic import Cohort, ExpectedTraffic
 from decomfl_lab.options import Option, option, own_options, require_option, require_options
 from decomfl_lab.plugins import OwnFunction
-from decomfl_lab.records.schedules import OwnSchedule, Schedule
+from decomfl_lab.records.schedules import Schedule
 
 if TYPE_CHECKING:
     from decomfl_lab.federations.setting import Federation
@@ -34,12 +34,7 @@ class Method:
 
     lr: float = option(0.001, "The learning rate η.", "optimizer", symbol="η", gt=0)
     lr_schedule: Mapping[int, float] | Callable[[int, float], float] = option(
-        {},
-        "The η from a round on, as ROUND=VALUE,...: e.g. 500=0.0005.",
-        "optimizer",
-        of=float,
-        gt=0,
-        own="(round, lr)",
+        {}, "η from a round on, as ROUND=VALUE,...: e.g. 500=0.0005.", "optimizer", of=float, gt=0, own="(round, lr)"
     )
 
     def __new__(cls, **options: Any) -> Self:
@@ -103,10 +98,8 @@ class Method:
     @property
     def eta(self) -> Schedule[float]:
         """η over the rounds."""
-        if isinstance(self.lr_schedule, Mapping):
-            return Schedule(self.lr, self.lr_schedule)
-        assert isinstance(self.lr_schedule, OwnFunction)
-        return OwnSchedule(self.lr, own=self.lr_schedule)
+        rates: Any = self.lr_schedule
+        return Schedule(self.lr, own=rates) if isinstance(rates, OwnFunction) else Schedule(self.lr, rates)
 
     def federation(self, setting: TrainingSetting) -> Federation:
         """Server and clients at round 0."""
