@@ -105,25 +105,20 @@ class Option:
             for each in value:
                 self._require(name, each, get_args(kind)[0])
         elif get_origin(kind) is dict:
-            rule = " or ".join(["{round: value, ...}", *self.by_name])
-            require(isinstance(value, Mapping), name, f"be {rule}", value)
+            rule = "be {round: value, ...}" + " or file.py:name" * bool(self.own)
+            require(isinstance(value, Mapping), name, rule, value)
             for r, each in value.items():
                 require_int(f"round in {name}", r, 1)
                 self._require(f"{name} at round {r}", each, get_args(kind)[1])
         elif self.choices:
-            require_choice(name, value, [*self.choices, *self.by_name])
+            require_choice(name, value, [*self.choices, *["file.py:name"] * bool(self.own)])
         elif kind is str:
             require(isinstance(value, str), name, "be text", value)
 
     @property
-    def by_name(self) -> list[str]:
-        """How a function of the user's own is given, in words, where there may be one."""
-        return [f"file.py:name of a function of {self.own}"] * bool(self.own)
-
-    @property
     def told(self) -> str:
         """The help, and what else may be given."""
-        return " ".join([self.help, *(f"Or {each}." for each in self.by_name)])
+        return f"{self.help} Or file.py:name of a function of {self.own}." if self.own else self.help
 
     @cached_property
     def _range(self) -> str:

@@ -204,8 +204,6 @@ class OwnFunction(str):
         try:
             found, again = self.function(*of), self.function(*of)
             same = np.asarray(found).tobytes() == np.asarray(again).tobytes()
-        except InputError:
-            raise
         except THEIRS as error:  # whatever a user's function does
             raise _refusal(self.option, f"run as a function of {self.form}", self, error) from error
         rule = "be the same when it is asked again (keep nothing between calls, draw nothing of its own)"
@@ -216,13 +214,11 @@ class OwnFunction(str):
         """The numbers (K, P) that it makes of arrays, which it cannot write to; InputError if they are none."""
         for each in of:
             each.flags.writeable = False
-        found = self(*of)
-        is_array = isinstance(found, np.ndarray) and found.dtype.kind in "biufc"
-        sound = is_array and found.shape == shape and np.issubdtype(found.dtype, kind) and np.isfinite(found).all()
-        got = f"{found.dtype} of shape {found.shape}: {found}" if is_array else type(found).__name__
+        found = np.array(self(*of))
+        sound = found.shape == shape and np.issubdtype(found.dtype, kind) and bool(np.isfinite(found).all())
         rule = f"return {kind.__name__} numbers of shape (K, P) = {shape}, all finite"
-        require(sound, f"{self.option} {self}", rule, got)
-        return np.array(found)
+        require(sound, f"{self.option} {self}", rule, f"{found.dtype} of shape {found.shape}: {found}")
+        return found
 
 
 @contextmanager

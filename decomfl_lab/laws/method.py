@@ -27,6 +27,7 @@ _CHOICES = ("rule", "estimator", "distribution", "seeds", "tracking", "pool", "p
 """Options that stay as they are where they are not the class's defaults; else the cases draw them too."""
 
 _PARTS = {
+    "aggregate": "aggregation",
     "keyed_client": "private_seeds",
     "lean_client": "lean",
     "sync_client": "revert",
@@ -59,16 +60,15 @@ class _OfMethod(Implementation):
         default = type(method)()
         self.names = {own.name for own in fields(method)}
         self.kept = {name for name in _CHOICES if getattr(method, name, None) != getattr(default, name, None)}
-        aggregation = method.aggregation
-        self.rule = aggregation if isinstance(aggregation, OwnRule) else None
+        self.rule = method.aggregation if isinstance(method.aggregation, OwnRule) else None
+        self.names -= {"aggregation"} if self.rule is None else set()
         if not any(method.rule in kind for kind in RULES):  # a rule of its own, which no case would have
             self.kept.add("rule")
 
     @property
     def replaced(self) -> frozenset[str]:
         """See ``Implementation.replaced``: the parts that it has the options for."""
-        lacking = {part for part, option in _PARTS.items() if option not in self.names}
-        return super().replaced - lacking - ({"aggregate"} if self.rule is None else set())
+        return super().replaced - {part for part, option in _PARTS.items() if option not in self.names}
 
     @property
     def skips(self) -> Mapping[str, str]:  # type: ignore[override]

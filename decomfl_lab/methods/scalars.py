@@ -21,7 +21,7 @@ from decomfl_lab.noise import Distribution, require_distribution
 from decomfl_lab.options import option
 from decomfl_lab.plugins import is_named
 from decomfl_lab.protocol.aggregation import Aggregation, Mean, OwnRule, Weighting, Weights
-from decomfl_lab.protocol.attacks import ATTACKS, OWN_LIE, VOTES, Attack
+from decomfl_lab.protocol.attacks import ATTACKS, VOTES, Attack
 from decomfl_lab.protocol.messages import Kind
 from decomfl_lab.protocol.server import Server, Tracking
 from decomfl_lab.protocol.wire import PLAN_BYTES, scalar_bytes
@@ -98,24 +98,22 @@ class Scalars(Perturbing):
         "They know what the honest ones send (docs/robust.md).",
         rare=True,
         choices=(NOBODY, *ATTACKS),
-        own=OWN_LIE,
+        own="(own, honest, z)",
     )
     attackers: int = option(0, "The number f of the sampled clients that lie, others in every round.", rare=True)
     attack_scale: float = option(0.0, "The scale c of the attack; 0 for the one that is usual of its kind.", rare=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        own: Any = self.aggregation
-        ours = type(own).__module__ == Aggregation.__module__
-        if is_named(own) or (callable(own) and not isinstance(own, type) and not ours):
-            object.__setattr__(self, "aggregation", OwnRule(own))
-        ours = type(self.aggregation).__module__ == Aggregation.__module__
-        rule = "be a rule, as lab.Median() or lab.TrimmedMean(1), or a function of (replies)"
-        require(ours, "aggregation", rule, self.aggregation)
+        given: Any = self.aggregation
+        if type(given).__module__ != Aggregation.__module__:
+            is_function = callable(given) and not isinstance(given, type)
+            rule = "be a rule, as lab.Median() or lab.TrimmedMean(1), or a function of (replies)"
+            require(is_function or is_named(given), "aggregation", rule, given)
+            object.__setattr__(self, "aggregation", OwnRule(given))
         rule = f"be one of {np.dtype(self.dtype)} scalars for {self.name}"
         require(self.aggregation.dtype is self.dtype, "aggregation", rule, self.aggregation)
-        # A class derived from Mean may do something else.
-        weighable = self.weighting == Weighting.CLIENTS or type(self.aggregation) is Mean
+        weighable = self.weighting == Weighting.CLIENTS or isinstance(self.aggregation, Mean)
         rule = f"be {Weighting.CLIENTS} with aggregation {self.aggregation}, which has no weights; only the mean has"
         require(weighable, "weighting", rule, str(self.weighting))
         if self.attack == NOBODY:

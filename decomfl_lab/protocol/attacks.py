@@ -39,7 +39,6 @@ _SCALES = {
 """The scale c of each kind where none is given."""
 
 ATTACKS = tuple(_SCALES)
-OWN_LIE = "(own, honest, z)"
 VOTES = ("gaussian", "sign", "constant")
 """Those that say something where replies are signs."""
 
@@ -48,11 +47,6 @@ def _mean(values: _F64) -> _F64:
     """Of the first axis, every sum rounded once."""
     columns = values.reshape(len(values), -1).T.tolist()
     return np.array([math.fsum(column) for column in columns]).reshape(values.shape[1:]) / len(values)
-
-
-def _normal(path: tuple[int, ...], like: _F64) -> _F64:
-    """Standard normal numbers of this shape: a direction of the lab's stream."""
-    return direction(derive_seed(*path), 0, like.size).astype(np.float64).reshape(like.shape)
 
 
 @dataclass(frozen=True)
@@ -132,11 +126,12 @@ class Attack:
     def _lie(self, path: tuple[int, ...], own: _F64, honest: _F64, f: int) -> _F64:
         """What one of f liars sends, of the path of its random choices, its own reply (K, P) and the honest ones."""
         c, mean = self.scale or _SCALES.get(self.kind, 1.0), _mean(honest)
+        z = direction(derive_seed(*path), 0, own.size).astype(np.float64).reshape(own.shape)  # of the lab's stream
         match self.kind:
             case OwnFunction():
-                lie = self.kind.array(own.shape, np.floating, own, honest, _normal(path, own))
+                lie = self.kind.array(own.shape, np.floating, own, honest, z)
             case "gaussian":
-                lie = c * _normal(path, own)
+                lie = c * z
             case "sign":
                 lie = -c * own
             case "scaled":

@@ -262,14 +262,14 @@ def parse_schedule(name: str, text: str, option: Option) -> dict[int, float] | s
     """{round: value} from "500=0.1,1000=0.05", or the name of code; InputError naming the piece that does not fit."""
     if option.own and is_own(text):
         return text
-    rule = " or ".join(["ROUND=VALUE pieces joined by commas", *option.by_name])
+    rule = "be ROUND=VALUE pieces joined by commas" + " or file.py:name" * bool(option.own)
     schedule: dict[int, float] = {}
     for piece in text.split(",") if text.strip() else ():
         try:
             r, value = piece.split("=")
             schedule[int(r)] = option.of(value)
         except ValueError:
-            raise InputError(f"{name} must be {rule}, got {piece!r}") from None
+            raise InputError(f"{name} must {rule}, got {piece!r}") from None
     return schedule
 
 

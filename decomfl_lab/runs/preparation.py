@@ -209,11 +209,7 @@ def names_of_metrics(metrics: Mapping[str, Metric] | None) -> str:
     """What a configuration calls a user's measures; InputError if they are none."""
     rule = "be {name: function of (outputs, targets)}"
     require(metrics is None or isinstance(metrics, Mapping), "metrics", rule, metrics)
-    pieces = []
-    for name, metric in (metrics or {}).items():
-        require(callable(metric), f"metric {name!r}", "be a function of (outputs, targets)", metric)
-        pieces.append(f"{name}={name_of(metric)}")
-    return ",".join(pieces)
+    return ",".join(f"{name}={name_of(metric)}" for name, metric in (metrics or {}).items())
 
 
 def metrics_of(config: TrainConfig, given: Mapping[str, Metric] | None) -> dict[str, Metric]:
@@ -223,7 +219,7 @@ def metrics_of(config: TrainConfig, given: Mapping[str, Metric] | None) -> dict[
         require(given.keys() == config.measures.keys(), "metrics", f"be {[*config.measures]}, as in the run", [*given])
     for name, target in config.measures.items():
         own = OwnFunction.of(target if given is None else given[name], "metrics", "(outputs, targets)")
-        require(callable(own), f"metric {name!r}", "be a function of (outputs, targets)", target)
+        require(callable(own), f"metric {name!r}", "be a function of (outputs, targets)", own)
         found[f"test_{name}"] = own.function
     return found
 

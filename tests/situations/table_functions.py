@@ -25,9 +25,6 @@ for _loss in (nn.functional.mse_loss, nn.MSELoss(), nn.L1Loss(), nn.SmoothL1Loss
     at(f"{_loss} of outputs (N, 1) and targets (N,)", both=refused(r"targets.reshape\(-1, 1\) mends it"))(
         zoo.linear(4, 1), _loss, [(X, REAL[:, 0])]
     )
-at("squares of outputs (N,) and targets (N, 1)", both=refused(r"squeeze\(-1\) of the outputs"))(
-    lambda: nn.Sequential(zoo.linear(4, 1)(), nn.Flatten(0)), nn.functional.mse_loss, [(X, REAL[:, :1])]
-)
 
 # --- losses that read the module by a closure -------------------------------------------------------------------------
 
