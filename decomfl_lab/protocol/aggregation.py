@@ -253,7 +253,7 @@ class OwnRule(Aggregation):
         """See ``Aggregation``; InputError, too, where the rule is none."""
         values = _values(self, replies).astype(np.float32) + np.float32(0)  # of zeros there is one alone, +0
         shape = values.shape[1:]
-        # Differences of losses have few digits, and sums without an order; these numbers have all.
+        # The order is tried of numbers with all digits: differences of losses have few, and their sums are often exact.
         full = values + np.random.default_rng(0).standard_normal(values.shape, np.float32)
         one, other = (self.own.array(shape, np.float32, np.roll(full, n, axis=0)) for n in (0, 1))
         rule = "give the same bits in any order of the clients (sum by math.fsum, or first np.sort(replies, axis=0))"
