@@ -24,6 +24,7 @@ from typing import Annotated, Any, Final, Literal, get_args, get_origin, get_typ
 from msgspec import Meta, Struct, defstruct
 
 from decomfl_lab.errors import InputError, is_number, require, require_choice, require_int, shown
+from decomfl_lab.plugins import OWN, is_named
 from decomfl_lab.tables import table_beside
 
 REQUIRED: Final[Any] = dataclasses.MISSING
@@ -55,6 +56,7 @@ class Option:
     symbol: str = ""  # the paper's symbol, which errors have beside the name
     of: Any = None  # the type of the value, or of a schedule's numbers, where the default does not tell it
     choices: Collection[str] = ()  # the values that it may have, where they are few
+    own: str = ""  # what a function of the user's own is one of, where that may be given instead; the help says so
     ge: float | None = None  # the least number
     gt: float | None = None  # or the number that it is above
     le: float | None = None  # the largest number
@@ -84,7 +86,8 @@ class Option:
             name: What the option is called here, perhaps with the file that it stands in.
             value: The value; None is one where it is the default.
         """
-        if not (value is None and self.default is None):
+        named = bool(self.own) and is_named(value)
+        if not named and not (value is None and self.default is None):
             self._require(name, value, self.kind)
 
     def _require(self, name: str, value: Any, kind: Any) -> None:
@@ -102,14 +105,20 @@ class Option:
             for each in value:
                 self._require(name, each, get_args(kind)[0])
         elif get_origin(kind) is dict:
-            require(isinstance(value, Mapping), name, "be {round: value, ...}", value)
+            rule = "be {round: value, ...}" + " or file.py:name" * bool(self.own)
+            require(isinstance(value, Mapping), name, rule, value)
             for r, each in value.items():
                 require_int(f"round in {name}", r, 1)
                 self._require(f"{name} at round {r}", each, get_args(kind)[1])
         elif self.choices:
-            require_choice(name, value, self.choices)
+            require_choice(name, value, [*self.choices, *["file.py:name"] * bool(self.own)])
         elif kind is str:
             require(isinstance(value, str), name, "be text", value)
+
+    @property
+    def told(self) -> str:
+        """The help, and what else may be given."""
+        return f"{self.help} Or file.py:name of a function of {self.own}." if self.own else self.help
 
     @cached_property
     def _range(self) -> str:
@@ -130,8 +139,7 @@ class Option:
         if self.kind is float and type(value) is int:
             require(abs(value) < _LONG, name, "be a number of 64 bits", value)
             value = float(value)
-        elif self.is_schedule:
-            require(isinstance(value, Mapping), name, "be a table of ROUND = VALUE", value)
+        elif self.is_schedule and isinstance(value, Mapping):
             try:
                 value = {int(r): each for r, each in value.items()}
             except ValueError:
@@ -146,14 +154,19 @@ class Option:
         limits = {name: getattr(self, name) for name in ("ge", "gt", "le", "lt")}
         if kind is int:  # a range beyond 64 bits is told by the help alone
             limits = {name: int(own) for name, own in limits.items() if own is not None and abs(own) < _LONG}
-        elif self.choices:
+        elif self.choices and not self.own:
             kind = Literal[*map(str, self.choices)]
         elif kind not in (bool, float, str):
             kind = str
-        meta = Meta(**limits if kind in (int, float) else {}, description=self.help, extra={"group": self.group})
+        about: dict[str, Any] = {"description": self.told, "extra": {"group": self.group}}
+        meta = Meta(**limits if kind in (int, float) else {}, **about)
         own: Any = Annotated[kind, meta]
         if self.is_schedule:
-            return dict[str, own]
+            # The name of a function has no pattern: msgspec 0.22 corrupts memory by a union with a text that has one.
+            return Annotated[dict[str, own] | str, Meta(**about)] if self.own else dict[str, own]
+        if self.own:
+            pattern = f"^({'|'.join([*map(str, self.choices), f'{OWN} .+', '.+:.+'])})$"
+            return Annotated[str, Meta(pattern=pattern, **about)]
         return list[own] if get_args(self.kind) else own
 
 
@@ -243,10 +256,10 @@ def struct_of(name: str, options: Mapping[str, Option]) -> type[Struct]:
     return defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
 
 
-def require_option(owner: str, name: str, known: Iterable[str]) -> None:
-    """InputError for an option that ``owner`` does not have; it names the one that is meant, or is nearest."""
+def require_option(what: str, name: str, known: Iterable[str]) -> None:
+    """InputError where ``what`` (an option, a key of a file) is unknown; it names what is meant, or is nearest."""
     names = list(known)
     meant = WORDS.get(name.replace("_", "-"), "").replace("-", "_")
     if name not in names and meant in names:
-        raise InputError(f"option of {owner} must be one of its own, got {name!r} (did you mean {meant}?)")
-    require_choice(f"option of {owner}", name, names)
+        raise InputError(f"{what} must be one of its own, got {name!r} (did you mean {meant}?)")
+    require_choice(what, name, names)

@@ -11,12 +11,17 @@ import importlib
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from decomfl_lab.distribution import PACKAGES, hiding
 from decomfl_lab.errors import THEIRS, InputError, require, shown
@@ -27,6 +32,8 @@ if TYPE_CHECKING:
 
 OWN = "own"
 """What a run's configuration calls a model and data that its user handed over in Python."""
+_SPREAD = r"Using a target size \(torch\.Size\(\[(.+?)(, 1)?\]\)\) that .* input size \(torch\.Size\(\[\1(, 1)?\]\)\)"
+"""What torch warns of where a loss by its name takes differences of (N, 1) and (N,), which are (N, N)."""
 T = TypeVar("T")
 
 Trust = bool | Collection[str]
@@ -42,6 +49,18 @@ def is_own(target: str) -> bool:
     module, _, name = target.rpartition(":")
     parts = name.split(".") if module.endswith(".py") else (*module.split("."), *name.split("."))
     return all(part.isidentifier() for part in parts)
+
+
+def is_named(value: object) -> bool:
+    """Whether a value stands for code of the user's: by the name that it has, or that it had in Python."""
+    return isinstance(value, str) and (is_own(value) or value.startswith(f"{OWN} "))
+
+
+def name_of(function: Any) -> str:
+    """The module:function by which a function can be imported again, else "own ..."."""
+    name = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', '')}"
+    known = is_own(name) and not name.startswith("__main__")
+    return name if known else f"{OWN} {getattr(function, '__qualname__', type(function).__name__)}"
 
 
 def targets_of(metrics: str) -> dict[str, str]:
@@ -143,11 +162,73 @@ def made(argument: str, target: str, *kinds: type[T]) -> T:
     return found
 
 
+class OwnFunction(str):
+    """A function of the user's own in the place of an option's value, and the text of its name, as files have it.
+
+    The name is module:function, file.py:name, or "own NAME" where it was handed over in Python. The function is
+    imported when it is first called: what files say of a run can be read, compared and replayed without it.
+    """
+
+    option: str  # the option
+    form: str  # what it is a function of, as (round, lr)
+    given: Any  # the function, where it was handed over
+
+    def __new__(cls, name: str, option: str, form: str, given: Any = None) -> Self:
+        """See the class."""
+        own = super().__new__(cls, name)
+        own.option, own.form, own.given = option, form, given
+        return own
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return OwnFunction, (str(self), self.option, self.form, self.given)
+
+    @classmethod
+    def of(cls, value: Any, option: str, form: str) -> Any:
+        """The function that the value is, or names; any other value as it is."""
+        if is_named(value):
+            return value if isinstance(value, OwnFunction) else cls(value, option, form)
+        return cls(name_of(value), option, form, value) if callable(value) and not isinstance(value, type) else value
+
+    @cached_property
+    def function(self) -> Any:
+        """The function; InputError if it cannot be imported, or was handed over in Python and is not given again."""
+        if self.given is not None:
+            return self.given
+        require(is_own(self), self.option, "be given again, as the run had it from Python", self)
+        found = named(self.option, self)
+        found = made(self.option, self, object) if isinstance(found, type) else found
+        require(callable(found), f"{self.option} {self}", f"be a function of {self.form}", type(found).__name__)
+        return found
+
+    def __call__(self, *of: Any) -> Any:
+        """What the function returns; InputError if it fails, or returns something else when it is asked again."""
+        try:
+            found, again = self.function(*of), self.function(*of)
+            same = np.asarray(found).tobytes() == np.asarray(again).tobytes()
+        except THEIRS as error:  # whatever a user's function does
+            raise _refusal(self.option, f"run as a function of {self.form}", self, error) from error
+        rule = "be the same when it is asked again (keep nothing between calls, draw nothing of its own)"
+        require(same, f"{self.option} {self}", rule, (found, again))
+        return found
+
+    def array(self, shape: tuple[int, ...], kind: type[np.number[Any]], *of: NDArray[Any]) -> NDArray[Any]:
+        """The numbers (K, P) that it makes of arrays, which it cannot write to; InputError if they are none."""
+        for each in of:
+            each.flags.writeable = False
+        found = np.array(self(*of))
+        sound = found.shape == shape and np.issubdtype(found.dtype, kind) and bool(np.isfinite(found).all())
+        rule = f"return {kind.__name__} numbers of shape (K, P) = {shape}, all finite"
+        require(sound, f"{self.option} {self}", rule, f"{found.dtype} of shape {found.shape}: {found}")
+        return found
+
+
 @contextmanager
 def taking(name: str, tensors: Iterable[Tensor]) -> Iterator[None]:
     """InputError where a user's model or loss, called inside, fails on the examples called ``name``, ``tensors``."""
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", _SPREAD)
+            yield
     except InputError:
         raise
     except THEIRS as error:  # whatever a user's model does
@@ -155,6 +236,8 @@ def taking(name: str, tensors: Iterable[Tensor]) -> Iterator[None]:
         told = f"{type(error).__name__}: {' '.join(str(error).split())}"
         if "does not require grad" in told:
             told = f"what is differentiated inside needs a gradient of its own (x.requires_grad_()); {told}"
+        if isinstance(error, UserWarning):
+            told = f"targets.reshape(-1, 1) mends it, or squeeze(-1) of the outputs, as (N, 1) - (N,) is (N, N); {told}"
         raise InputError(f"model and loss must take the examples of {name} ({kinds}), got {told[:200]}") from error
 
 
@@ -170,6 +253,7 @@ def _refusal(argument: str, rule: str, target: str, error: BaseException) -> Inp
     here = last.filename == __file__ or last.filename.startswith("<")
     place = "" if here else f", {Path(last.filename).name} line {last.lineno}"
     told = " ".join(str(error).split())
+    told += "; copy what it is given before it is changed" * ("read-only" in told)
     if isinstance(error, InputError):
         return InputError(f"{told} ({argument} {target!r}{place})")
     if isinstance(error, AttributeError) and isinstance(error.obj, ModuleType | type):

@@ -104,7 +104,7 @@ def flags(options: Iterable[tuple[str, Option]], *, unset: bool = False) -> list
         names = option.flag.split() or [dashed]
         # The help tells the default where it does not do so by itself.
         silent = option.default in (None, "", (), {}, REQUIRED) or option.default is False or "[default:" in option.help
-        text = option.help if silent else f"{option.help} [default: {option.default}]"
+        text = option.told if silent else f"{option.told} [default: {option.default}]"
         flag: Any = click.Option([*names, name], **attributes, multiple=many, help=text)
         flag.group = option.group.capitalize() if option.group.islower() else option.group  # of the help
         params.append(flag)

@@ -254,7 +254,7 @@ def prepared(
     values = read_config(place.config) if place.config is not None else {}
     known = run_options() | find_method(method).options()
     for name, text in flags.items():
-        values[name] = parse_schedule(name, text, known[name].of) if known[name].is_schedule else text
+        values[name] = parse_schedule(name, text, known[name]) if known[name].is_schedule else text
     values["method"] = method
     values, wanted = without_auto(values)
     origin = f"config {place.config}" if place.config else FLAGS

@@ -30,17 +30,23 @@ def _below(what: str, found: NDArray[Any] | float, bound: NDArray[Any] | float) 
 
 @law(draw_from.answers(), st.randoms(use_true_random=False), parts=("aggregate",))
 def aggregates_have_no_order(implementation: Implementation, answers: Answers, random: Random) -> None:
-    """the order of the clients changes no bit of the round's scalars."""
-    replies = _all(answers)
-    found = implementation.aggregate(answers.rule, replies)
+    """the order of the clients changes no bit of the round's scalars; no reply is written to."""
+    rule, replies = implementation.rule or answers.rule, _all(answers)
+    before = list(map(bits, replies))
+    found = implementation.aggregate(rule, replies)
+    for reply, sent in zip(replies, before, strict=True):
+        same("a reply after it was aggregated", bits(reply), sent)
     random.shuffle(replies)
-    same("scalars in another order", bits(implementation.aggregate(answers.rule, replies)), bits(found))
+    same("scalars in another order", bits(implementation.aggregate(rule, replies)), bits(found))
 
 
 @law(draw_from.answers(), parts=("aggregate",))
 def agreement_is_kept(implementation: Implementation, answers: Answers) -> None:
     """what all clients say is the round's scalars, to the bit, up to the norm that is clipped to."""
-    rule, (said, *_), n = answers.rule, answers.honest, len(_all(answers))
+    rule, said, n = implementation.rule or answers.rule, answers.honest[0], len(_all(answers))
+    if implementation.rule is not None:  # which may be rounded otherwise, and clip
+        _below("size", np.abs(implementation.aggregate(rule, [said] * n)), np.abs(said) * (1 + _ROUNDED))
+        return
     clipped = isinstance(rule, ClippedMean) and 0 < rule.clip < np.linalg.norm(said.astype(np.float64)) * (1 + _ROUNDED)
     assume(not clipped)
     same("what all say", implementation.aggregate(rule, [said] * n).tolist(), said.tolist())

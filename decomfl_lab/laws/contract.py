@@ -302,12 +302,14 @@ class Implementation:
         skips: {law: reason} for laws of which ``supports`` accepts no case: they are skipped, not reported.
         own: Whether noise and arithmetic are yours, so that your own server is the truth: replicas are then compared
             with it and with each other, and laws that compare with the lab's stream are left out, each by name.
+        rule: An aggregation of the user's own, of which the laws of every rule are asked in place of the lab's.
         simplest: {field: value} of what is tried first where a counter-example is simplified, its rule or estimator.
     """
 
     name = "decomfl_lab"
     skips: Mapping[str, str] = {}
     simplest: Mapping[str, Any] = {}
+    rule: Aggregation | None = None
     own = False
 
     def __init__(self, *, own: bool = False) -> None:

@@ -1,6 +1,6 @@
 """The parts that a method makes, for the laws: its server, clients and replicas, and what it says that clients send."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -19,12 +19,15 @@ from decomfl_lab.methods.decomfl import Lagging
 from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.registry import name_of
 from decomfl_lab.objectives.objective import Objective, Perturbable
+from decomfl_lab.protocol.aggregation import Aggregation, OwnRule
+from decomfl_lab.records.record import ScalarArray
 from decomfl_lab.replicas.pool_sums import PooledSgd
 
 _CHOICES = ("rule", "estimator", "distribution", "seeds", "tracking", "pool", "pool_exponent")
 """Options that stay as they are where they are not the class's defaults; else the cases draw them too."""
 
 _PARTS = {
+    "aggregate": "aggregation",
     "keyed_client": "private_seeds",
     "lean_client": "lean",
     "sync_client": "revert",
@@ -57,6 +60,8 @@ class _OfMethod(Implementation):
         default = type(method)()
         self.names = {own.name for own in fields(method)}
         self.kept = {name for name in _CHOICES if getattr(method, name, None) != getattr(default, name, None)}
+        self.rule = method.aggregation if isinstance(method.aggregation, OwnRule) else None
+        self.names -= {"aggregation"} if self.rule is None else set()
         if not any(method.rule in kind for kind in RULES):  # a rule of its own, which no case would have
             self.kept.add("rule")
 
@@ -122,6 +127,14 @@ class _OfMethod(Implementation):
     def measured_by(self, case: Case) -> Estimator:
         """See ``Implementation.measured_by``: what the method says, whatever its clients have."""
         return self._with(case).measured_by()
+
+    def aggregate(self, rule: Aggregation, replies: Sequence[ScalarArray]) -> ScalarArray:
+        """See ``Implementation.aggregate``: by the user's own rule, of numbers whose sums are below the largest."""
+        if rule is not self.rule:
+            raise NotImplementedError(f"{self.rule} is none of the lab's rules")
+        if replies[0].dtype != rule.dtype or len(replies) < rule.least or np.abs(replies).max() > 2.0**100:
+            raise RefusedError(f"{rule} takes {rule.least} replies and more, of float32 numbers up to 2^100")
+        return super().aggregate(rule, replies)
 
     def replica(self, case: Case, *, per_tensor: bool = False) -> Any:
         """See ``Implementation.replica``: the federation's own, outside the protocol."""

@@ -8,14 +8,15 @@ Modules of methods import torch, and what imports it, where a federation is made
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from decomfl_lab.errors import InputError, require, require_choice
 from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.expected_traffic import Cohort, ExpectedTraffic
-from decomfl_lab.options import Option, option, require_option, require_options
+from decomfl_lab.options import Option, option, own_options, require_option, require_options
+from decomfl_lab.plugins import OwnFunction
 from decomfl_lab.records.schedules import Schedule
 
 if TYPE_CHECKING:
@@ -32,17 +33,21 @@ class Method:
     tunable: ClassVar[bool] = False  # whether its learning rate, and P, may be searched (``runs.tuning``)
 
     lr: float = option(0.001, "The learning rate η.", "optimizer", symbol="η", gt=0)
-    lr_schedule: Mapping[int, float] = option(
-        {}, "The learning rate η from a round on, as ROUND=VALUE,...: e.g. 500=0.0005.", "optimizer", of=float, gt=0
+    lr_schedule: Mapping[int, float] | Callable[[int, float], float] = option(
+        {}, "η from a round on, as ROUND=VALUE,...: e.g. 500=0.0005.", "optimizer", of=float, gt=0, own="(round, lr)"
     )
 
     def __new__(cls, **options: Any) -> Self:
         """InputError for an option that the method does not have."""
         for name in options:
-            require_option(cls.name or cls.__name__, name, [own.name for own in dataclasses.fields(cls)])
+            require_option(f"option of {cls.name or cls.__name__}", name, [own.name for own in dataclasses.fields(cls)])
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
+        kind: Any = type(self)
+        for name, own in own_options(kind).items():
+            if own.own:
+                object.__setattr__(self, name, OwnFunction.of(getattr(self, name), name, own.own))
         require_options(self)
 
     @property
@@ -93,7 +98,8 @@ class Method:
     @property
     def eta(self) -> Schedule[float]:
         """η over the rounds."""
-        return Schedule(self.lr, self.lr_schedule)
+        rates: Any = self.lr_schedule
+        return Schedule(self.lr, own=rates) if isinstance(rates, OwnFunction) else Schedule(self.lr, rates)
 
     def federation(self, setting: TrainingSetting) -> Federation:
         """Server and clients at round 0."""
@@ -149,4 +155,4 @@ class Method:
         for own in dataclasses.fields(self):
             codec, value = own.metadata.get("codec"), getattr(self, own.name)
             found |= codec.split(value) if codec else {own.name: value}
-        return found
+        return {name: str(value) if isinstance(value, OwnFunction) else value for name, value in found.items()}

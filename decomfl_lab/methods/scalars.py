@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -19,7 +19,8 @@ from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.shared_options import AGGREGATION, DEFAULT_RULE, REPLICA_RULE, require_rule, weighting_option
 from decomfl_lab.noise import Distribution, require_distribution
 from decomfl_lab.options import option
-from decomfl_lab.protocol.aggregation import Aggregation, Mean, Weighting, Weights
+from decomfl_lab.plugins import is_named
+from decomfl_lab.protocol.aggregation import Aggregation, Mean, OwnRule, Weighting, Weights
 from decomfl_lab.protocol.attacks import ATTACKS, VOTES, Attack
 from decomfl_lab.protocol.messages import Kind
 from decomfl_lab.protocol.server import Server, Tracking
@@ -97,18 +98,22 @@ class Scalars(Perturbing):
         "They know what the honest ones send (docs/robust.md).",
         rare=True,
         choices=(NOBODY, *ATTACKS),
+        own="(own, honest, z)",
     )
     attackers: int = option(0, "The number f of the sampled clients that lie, others in every round.", rare=True)
     attack_scale: float = option(0.0, "The scale c of the attack; 0 for the one that is usual of its kind.", rare=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        is_one = isinstance(self.aggregation, Aggregation) and not isinstance(self.aggregation, type)
-        require(is_one, "aggregation", "be a rule, as lab.Median() or lab.TrimmedMean(1)", self.aggregation)
+        given: Any = self.aggregation
+        if type(given).__module__ != Aggregation.__module__:
+            is_function = callable(given) and not isinstance(given, type)
+            rule = "be a rule, as lab.Median() or lab.TrimmedMean(1), or a function of (replies)"
+            require(is_function or is_named(given), "aggregation", rule, given)
+            object.__setattr__(self, "aggregation", OwnRule(given))
         rule = f"be one of {np.dtype(self.dtype)} scalars for {self.name}"
         require(self.aggregation.dtype is self.dtype, "aggregation", rule, self.aggregation)
-        # A class derived from Mean may do something else.
-        weighable = self.weighting == Weighting.CLIENTS or type(self.aggregation) is Mean
+        weighable = self.weighting == Weighting.CLIENTS or isinstance(self.aggregation, Mean)
         rule = f"be {Weighting.CLIENTS} with aggregation {self.aggregation}, which has no weights; only the mean has"
         require(weighable, "weighting", rule, str(self.weighting))
         if self.attack == NOBODY:
@@ -117,7 +122,7 @@ class Scalars(Perturbing):
                 require(getattr(self, name) == default, name, rule, getattr(self, name))
         else:
             Attack(self.attack, self.attackers, 0, self.attack_scale)  # its options are in range
-            if self.dtype is np.int8:
+            if self.dtype is np.int8 and self.attack in ATTACKS:
                 require_choice(f"attack on the signs of {self.name}", self.attack, (NOBODY, *VOTES))
 
     def attack_of(self, setting: TrainingSetting) -> Attack | None:

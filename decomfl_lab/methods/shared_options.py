@@ -6,7 +6,7 @@ from typing import Any
 from decomfl_lab.errors import require
 from decomfl_lab.noise import Format
 from decomfl_lab.options import Codec, Option, option
-from decomfl_lab.protocol.aggregation import ClippedMean, Krum, Mean, Median, TrimmedMean, Weighting
+from decomfl_lab.protocol.aggregation import ClippedMean, Krum, Mean, Median, OwnRule, TrimmedMean, Weighting
 from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, UpdateRule
 
 DEFAULT_RULE = Momentum(0.9, "torch", 1e-5)
@@ -98,6 +98,7 @@ AGGREGATION = Codec(
             "The rule that makes a round's scalars of the clients': mean, or one that liars cannot move far: clipped "
             "(mean of replies of bounded norm), median, trimmed (mean without the extremes) or krum.",
             choices=_AGGREGATIONS,
+            own="(replies)",
         ),
         "tolerated": Option(1, "The number f of liars among the sampled clients that trimmed and krum tolerate.", ge=0),
         "clip": Option(
@@ -113,6 +114,7 @@ AGGREGATION = Codec(
         Median: ({"aggregation": "median"}, ()),
         TrimmedMean: ({"aggregation": "trimmed"}, ("tolerated",)),
         Krum: ({"aggregation": "krum"}, ("tolerated",)),
+        OwnRule: ({}, ("aggregation",)),
     },
 )
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decomfl_lab.errors import InputError, require, require_int
+from decomfl_lab.plugins import OwnFunction
 from decomfl_lab.records.record import ScalarArray, require_sound
 
 _F32 = NDArray[np.float32]
@@ -226,6 +227,39 @@ class Majority(Aggregation):
     def __call__(self, replies: Sequence[NDArray[np.int8]]) -> NDArray[np.int8]:
         """See ``Aggregation``."""
         return np.where(_values(self, replies).sum(axis=0) >= 0, 1, -1).astype(np.int8)
+
+
+@dataclass(frozen=True, repr=False)
+class OwnRule(Aggregation):
+    """A rule of the user's own: a function of the round's replies, (n, K, P) float32 numbers that are read-only.
+
+    In every round it is tried on other numbers, with the clients in two orders.
+    """
+
+    own: Any  # the function, or its name
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "own", OwnFunction.of(self.own, "aggregation", "(replies)"))
+
+    def __repr__(self) -> str:
+        return str(self.own)
+
+    @property
+    def least(self) -> int:
+        """See ``Aggregation``; 1 where a function does not say it."""
+        return require_int(f"least of aggregation {self}", getattr(self.own.function, "least", 1), 1)
+
+    def __call__(self, replies: Sequence[_F32]) -> _F32:
+        """See ``Aggregation``; InputError, too, where the rule is none."""
+        values = _values(self, replies).astype(np.float32) + np.float32(0)  # of zeros there is one alone, +0
+        shape = values.shape[1:]
+        # The order is tried of numbers with all digits: differences of losses have few, and their sums are often exact.
+        full = values + np.random.default_rng(0).standard_normal(values.shape, np.float32)
+        one, other = (self.own.array(shape, np.float32, np.roll(full, n, axis=0)) for n in (0, 1))
+        rule = "give the same bits in any order of the clients (sum by math.fsum, or first np.sort(replies, axis=0))"
+        require(one.tobytes() == other.tobytes(), f"aggregation {self}", rule, (one.tolist(), other.tolist()))
+        found: _F32 = self.own.array(shape, np.float32, values)
+        return found
 
 
 def omega(rule: Aggregation, n: int, f: int) -> float:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from decomfl_lab.errors import is_number, require, require_int
 from decomfl_lab.noise import derive_seed, direction
 from decomfl_lab.noise.draws import STREAM, draws_of
+from decomfl_lab.plugins import OwnFunction
 from decomfl_lab.protocol.aggregation import Krum
 from decomfl_lab.protocol.messages import Reply
 
@@ -63,6 +64,9 @@ class Attack:
         krum           −λ sgn(g),  g the reply that Krum takes of the honest ones, λ the largest of c‖g‖∞ 2^−j,
                        j = 0..39, at which Krum takes the lie               c = 1
 
+    A function of the user's own is given g_i, shape (K, P), the honest replies (h, K, P), and z (K, P), standard normal
+    numbers, others for each liar and round. All are read-only; it returns what the liar sends.
+
     Of signs a liar sends the sign of that, 1 of 0. Lies are kept within what float32 holds.
 
     Raises:
@@ -74,7 +78,7 @@ class Attack:
     code of DeComFL has gaussian, sign, trim and krum.
     """
 
-    kind: str  # one of ``ATTACKS``
+    kind: str  # one of ``ATTACKS``, or a function of the user's own
     f: int  # the liars of a round; fewer where not more than f answer, as one is honest
     seed: int  # the run's seed
     scale: float = 0.0  # c, in the unit of a scalar for gaussian and constant; 0 for that of the table
@@ -83,6 +87,8 @@ class Attack:
         require_int("attackers f", self.f, 1)
         sound = is_number(self.scale) and self.scale >= 0
         require(sound, "attack_scale c", "be a finite number of at least 0", self.scale)
+        unscaled = self.scale == 0 or self.kind in _SCALES
+        require(unscaled, "attack_scale c", f"be left out with attack {self.kind}", self.scale)
         if self.kind == "trim":
             require(self.scale == 0 or self.scale >= 1, "attack_scale c of trim", "be 0 or at least 1", self.scale)
 
@@ -119,10 +125,13 @@ class Attack:
 
     def _lie(self, path: tuple[int, ...], own: _F64, honest: _F64, f: int) -> _F64:
         """What one of f liars sends, of the path of its random choices, its own reply (K, P) and the honest ones."""
-        c, mean = self.scale or _SCALES[self.kind], _mean(honest)
+        c, mean = self.scale or _SCALES.get(self.kind, 1.0), _mean(honest)
+        z = direction(derive_seed(*path), 0, own.size).astype(np.float64).reshape(own.shape)  # of the lab's stream
         match self.kind:
-            case "gaussian":  # a direction of the lab's stream
-                lie = c * direction(derive_seed(*path), 0, own.size).astype(np.float64).reshape(own.shape)
+            case OwnFunction():
+                lie = self.kind.array(own.shape, np.floating, own, honest, z)
+            case "gaussian":
+                lie = c * z
             case "sign":
                 lie = -c * own
             case "scaled":

@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
-from decomfl_lab.errors import require_int
+from decomfl_lab.errors import is_number, require, require_int
+from decomfl_lab.plugins import OwnFunction
 
 Value = TypeVar("Value", int, float)
 
@@ -17,6 +18,7 @@ class Schedule(Generic[Value]):
     initial: Value  # the value from round 0 on
     # {round: value from that round on}, rounds of at least 1.
     changes: Mapping[int, Value] = field(default_factory=dict)
+    own: OwnFunction | None = None  # instead a function of the user's own, of the round and ``initial``
 
     def __post_init__(self) -> None:
         for r in self.changes:
@@ -31,7 +33,12 @@ class Schedule(Generic[Value]):
         return max(self(r) for r in (0, *self.changes))
 
     def __call__(self, r: int) -> Value:
-        """The value in force in round r."""
+        """The value in force in round r; InputError unless the user's own is a number above 0."""
+        if self.own is not None:
+            value: Any = self.own(r, self.initial)
+            sound, what = is_number(value) and value > 0, f"{self.own.option} {self.own} at round {r}"
+            require(sound, what, "be a finite number above 0", value)
+            return float(value)  # type: ignore[return-value]
         past = [change for change in self.changes if change <= r]
         return self.changes[max(past)] if past else self.initial
 

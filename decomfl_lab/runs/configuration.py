@@ -45,7 +45,9 @@ TREATMENTS = ("batch", "frozen")
 """What becomes of BatchNorm (``objectives.normalisation``)."""
 FLAGS = "the flags"
 """The origin of values that no file has: an error names them alone."""
-OBJECTS = ("model", "data", "loss", "metrics")
+PARTS = ("aggregation", "attack", "lr_schedule")
+"""The options of methods in whose place a user's own function may stand."""
+OBJECTS = ("model", "data", "loss", "metrics", *PARTS)
 """The options that name what can be given as an object too."""
 TUNINGS = ("full", "lora", "norms")
 """What can be trained of a task's model: all of it, or what ``language.adapters`` leaves trainable."""
@@ -111,7 +113,7 @@ class TrainConfig:
             values = {"clients": 1, "sampled": 1, **values}
         more = {name: value for name, value in values.items() if name not in own}
         for name in more.keys() - {each.name for each in dataclasses.fields(made)}:
-            require_option(made.name, name, [*made.options(), *own])
+            require_option(f"option of {made.name}", name, [*made.options(), *own])
         object.__setattr__(self, "method", made.but(more) if more else made)
         for name, each in own.items():
             default = dict(each.default) if each.is_schedule else each.default
@@ -256,15 +258,18 @@ def run_options() -> dict[str, Option]:
     return own_options(TrainConfig)
 
 
-def parse_schedule(name: str, text: str, kind: type) -> dict[int, float]:
-    """{round: value} from "500=0.1,1000=0.05", of numbers of a kind; InputError naming the piece that does not fit."""
+def parse_schedule(name: str, text: str, option: Option) -> dict[int, float] | str:
+    """{round: value} from "500=0.1,1000=0.05", or the name of code; InputError naming the piece that does not fit."""
+    if option.own and is_own(text):
+        return text
+    rule = "be ROUND=VALUE pieces joined by commas" + " or file.py:name" * bool(option.own)
     schedule: dict[int, float] = {}
     for piece in text.split(",") if text.strip() else ():
         try:
             r, value = piece.split("=")
-            schedule[int(r)] = kind(value)
+            schedule[int(r)] = option.of(value)
         except ValueError:
-            raise InputError(f"{name} must be ROUND=VALUE pieces joined by commas, got {piece!r}") from None
+            raise InputError(f"{name} must {rule}, got {piece!r}") from None
     return schedule
 
 
@@ -321,7 +326,7 @@ def _config_of(kind: type[Method], values: Mapping[str, Any], origin: str, *, le
             require(one, f"{key} in {origin}", f"be 1, {NO_LOW_RANK}", value)
         elif key not in known:
             defaults = [own[key].default for own in others if key in own]
-            require_choice(f"key in {origin}", key, ["method", *known, *([key] if defaults else [])])
+            require_option(f"key in {origin}", key, ["method", *known, *([key] if defaults else [])])
             require(
                 lenient or value in defaults,
                 f"{key} in {origin}",
@@ -344,7 +349,7 @@ def read_config(path: Path, *, plain: bool = False) -> dict[str, Any]:
         plain: Whether it must be a plain file, as in a folder that is looked at: nobody has said that it has an end.
     """
     try:
-        return tomllib.loads((require_plain(path) if plain else path).read_text(encoding="utf-8"))
+        return tomllib.loads((require_plain(path) if plain else path).read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise InputError(f"config must be a readable TOML file, got {path} ({error.strerror})") from None
     except ValueError as error:  # no TOML, no UTF-8, or a number of thousands of digits

@@ -31,7 +31,7 @@ from decomfl_lab.progress import Progress
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.provenance import PROVENANCE_FILE, code_version, provenance, read_provenance
 from decomfl_lab.records.record import RoundRecord
-from decomfl_lab.runs.configuration import TrainConfig, config_like, read_config
+from decomfl_lab.runs.configuration import PARTS, TrainConfig, config_like, read_config
 from decomfl_lab.tables import table_beside
 
 if TYPE_CHECKING:
@@ -352,10 +352,11 @@ def require_own(config: TrainConfig, call: str, **given: Any) -> None:
     Args:
         config: The run.
         call: The call up to the arguments in question, as ``lab.load('runs/a'``.
-        given: The arguments in question, of model, loss, clients and metrics; None for what is not given.
+        given: The arguments in question, of model, loss, clients, metrics and ``PARTS``; None for what is not given.
     """
     kept = {"model": config.model, "loss": config.loss, "clients": config.data}
     kept["metrics"] = next((target for target in config.measures.values() if target.startswith(f"{OWN} ")), "")
+    kept |= {name: str(value) for name, value in config.method.plain().items() if name in PARTS}
     wanted = [name for name in kept if name in given and kept[name].split(" ")[0] == OWN]
     if lacking := [name for name in wanted if given[name] is None]:
         again = "".join(f", {name}={name}" for name in wanted) + ", test=test" * ("clients" in wanted)

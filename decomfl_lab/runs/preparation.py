@@ -53,7 +53,7 @@ from decomfl_lab.objectives.objective import (
 )
 from decomfl_lab.objectives.trees import Batch, row_count, rows, tensors
 from decomfl_lab.objectives.trial import Trial, narrowed, parts_agree, refuse
-from decomfl_lab.plugins import OWN, is_own, made, named, taking
+from decomfl_lab.plugins import OWN, OwnFunction, is_own, made, name_of, taking
 from decomfl_lab.protocol.session import Host
 from decomfl_lab.runs.configuration import CROSS_ENTROPY, OWN_LOSS, TrainConfig
 
@@ -90,8 +90,6 @@ class Materials:
             return cross_entropy
         if self.config.loss == OWN_LOSS:
             return None
-        rule = "be given again, as the run was trained with a loss given in Python"
-        require(is_own(self.config.loss), "loss", rule, self.config.loss)
         return own_loss(self.config.loss)
 
     def takes_whole_batches(self, loss: LossFunction | None = None) -> bool:
@@ -193,11 +191,8 @@ def fitted(config: TrainConfig, dataset: Dataset, sampled: int | None = None) ->
 
 def own_loss(target: str) -> LossFunction:
     """The loss that a ``module:function`` is, or that a ``module:Class`` of losses makes, as torch.nn:HuberLoss."""
-    loss: Any = named("loss", target)
-    loss = made("loss", target, object) if isinstance(loss, type) else loss
-    rule = "be a function of (outputs, targets), or of (model, batch)"
-    require(callable(loss), f"loss {target!r}", rule, type(loss).__name__)
-    return loss  # type: ignore[no-any-return]
+    loss: LossFunction = OwnFunction(target, "loss", "(outputs, targets), or of (model, batch)").function
+    return loss
 
 
 def name_of_loss(loss: LossFunction | None) -> str:
@@ -207,27 +202,14 @@ def name_of_loss(loss: LossFunction | None) -> str:
     require(callable(loss), "loss", "be a function of (outputs, targets), or of (model, batch)", loss)
     if loss is cross_entropy:
         return CROSS_ENTROPY
-    return _name_of(loss)
-
-
-def _name_of(function: Any) -> str:
-    """The module:function by which a function can be imported again, else "own ..."."""
-    name = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', '')}"
-    known = is_own(name) and not name.startswith("__main__")
-    return name if known else f"{OWN} {getattr(function, '__qualname__', function)}"
+    return name_of(loss) if hasattr(loss, "__qualname__") else f"{OWN} {loss}"
 
 
 def names_of_metrics(metrics: Mapping[str, Metric] | None) -> str:
     """What a configuration calls a user's measures; InputError if they are none."""
     rule = "be {name: function of (outputs, targets)}"
     require(metrics is None or isinstance(metrics, Mapping), "metrics", rule, metrics)
-    pieces = []
-    for name, metric in (metrics or {}).items():
-        require(callable(metric), f"metric {name!r}", "be a function of (outputs, targets)", metric)
-        # What has no name of its own may have any signs in the words that print it.
-        nameless = f"{OWN} {type(metric).__name__}"
-        pieces.append(f"{name}={_name_of(metric) if hasattr(metric, '__qualname__') else nameless}")
-    return ",".join(pieces)
+    return ",".join(f"{name}={name_of(metric)}" for name, metric in (metrics or {}).items())
 
 
 def metrics_of(config: TrainConfig, given: Mapping[str, Metric] | None) -> dict[str, Metric]:
@@ -236,11 +218,9 @@ def metrics_of(config: TrainConfig, given: Mapping[str, Metric] | None) -> dict[
     if given is not None:
         require(given.keys() == config.measures.keys(), "metrics", f"be {[*config.measures]}, as in the run", [*given])
     for name, target in config.measures.items():
-        if given is None:
-            rule = "be given again, as the run was measured by a function given in Python"
-            require(is_own(target), f"metric {name!r}", rule, target)
-        metric = found[f"test_{name}"] = named("metrics", target) if given is None else given[name]
-        require(callable(metric), f"metric {name!r}", "be a function of (outputs, targets)", target)
+        own = OwnFunction.of(target if given is None else given[name], "metrics", "(outputs, targets)")
+        require(callable(own), f"metric {name!r}", "be a function of (outputs, targets)", own)
+        found[f"test_{name}"] = own.function
     return found
 
 

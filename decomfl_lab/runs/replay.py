@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +37,7 @@ from decomfl_lab.runs.configuration import (
     CROSS_ENTROPY,
     OBJECTS,
     OWN_LOSS,
+    PARTS,
     TrainConfig,
     config_from_mapping,
     config_like,
@@ -219,6 +220,8 @@ def replay(
                 remark = f"parameters only, no BatchNorm statistics: {lacking}"
             M = config_like(run.config, header.config, f"log {path}").clients
             rolling = _of_run(run, M, header.x0, frozenset(measure), tolerance, whole=not lacking)
+            if isinstance(header.config.get("lr_schedule"), str) and not measure:  # the records alone have η
+                rolling.terms = replace(rolling.terms, eta=None)
         if rolling.compared[0].agrees:
             for r, entry in enumerate(log.entries(0, end), 1):
                 rolling.take(entry)
@@ -398,8 +401,12 @@ def _run(
     with_data = measures or header.config.get("batchnorm") == "frozen"
     objects = {"model": own["model"], "loss": own["loss"], "data": own["clients"]}
     unused = [name for name in objects if objects[name] is not None or not (with_data or name == "model")]
-    unused.append("metrics")  # of which a replay computes none
+    # No metrics are computed; and the log has what came of the parts, which are made to measure alone.
+    unused += ["metrics", *(() if measures else PARTS)]
     config = config_from_mapping(header.config, f"log {path}", lenient=True, trust_code=trust_code, unused=unused)
+    if not measures:
+        rates = {} if isinstance(config.lr_schedule, str) else config.lr_schedule
+        config = config.but(config.method.averaged(), lr_schedule=rates)
     x = made_again(header.start, log.start, header.d)
     wanted = own if with_data else {"model": own["model"]}
     require_own(config, f"lab.replay({str(path)!r}", **wanted)
@@ -410,9 +417,7 @@ def _run(
         if own["model"] is None and config.model in MODELS and not config.task:
             there = size_of(config.model, header.shape, header.classes)  # before memory is taken for it
             require(there == header.d, "model", f"have d = {header.d}, as in {path}", there)
-        # One client, whom no rule of aggregation takes for several, nor any liar; the log has what came of them.
-        method = config.method.averaged()
-        alone = config.but(method, clients=1, sampled=1, joined={}, compute="float32", engine="auto", trust=True)
+        alone = config.but(clients=1, sampled=1, joined={}, compute="float32", engine="auto", trust=True)
         # Two examples that have nothing of the run's but their shape: all that a model at x_0 needs.
         inputs = torch.zeros(2, *header.shape, dtype=getattr(torch, header.dtype))
         labels = torch.zeros(2, dtype=torch.int64)

@@ -35,12 +35,12 @@ from decomfl_lab.objectives.normalisation import calibrated
 from decomfl_lab.objectives.objective import mean_losses
 from decomfl_lab.objectives.trees import row_count, rows
 from decomfl_lab.objectives.vectors import length
-from decomfl_lab.plugins import OWN, Trust, is_own
+from decomfl_lab.plugins import OWN, OwnFunction, Trust, is_own
 from decomfl_lab.progress import Progress, run_bar
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.provenance import code_version
 from decomfl_lab.replicas.replica import Snapshot
-from decomfl_lab.runs.configuration import CROSS_ENTROPY, TrainConfig, config_from_mapping, config_like
+from decomfl_lab.runs.configuration import CROSS_ENTROPY, PARTS, TrainConfig, config_from_mapping, config_like
 from decomfl_lab.runs.folder import (
     CHECKPOINT_FILE,
     LOG_FILE,
@@ -188,6 +188,9 @@ class Run:
         self.whole = (
             f"a batch is a client's whole data, {span} examples" if max(sizes) < start.config.batch_size else ""
         )
+        if isinstance(self.config.method.lr_schedule, OwnFunction):  # what is wrong in a late round is told now
+            for r in range(self.config.rounds):
+                self.config.method.eta(r)
         self.measures = metrics_of(self.config, metrics)
         if self.measures:  # whatever they fail with is told before the first round
             first, again = self._measured(), self._measured()
@@ -550,18 +553,20 @@ def load_run(
         dataset: The run's data where they are loaded already, or are its user's own; or what makes them for its
             configuration. Clients more than the run has join in its next round.
         trust_code: Whether the folder's files may name code to import, or which.
-        own: ``module``, ``loss`` and ``metrics`` of a run whose configuration does not name them.
+        own: ``module``, ``loss``, ``metrics`` and ``PARTS`` of a run whose configuration does not name them.
 
     Raises:
         InputError: If the folder holds no run, one of other data than are available now, or names code.
     """
     model, loss, metrics = own.get("module"), own.get("loss"), own.get("metrics")
-    objects = {"model": model, "loss": loss, "data": dataset, "metrics": metrics}
+    functions = {name: own.pop(name, None) for name in PARTS}
+    objects = {"model": model, "loss": loss, "data": dataset, "metrics": metrics, **functions}
     given = [name for name, each in objects.items() if each is not None]
     understand = partial(config_from_mapping, lenient=True, trust_code=trust_code, unused=given)
     _, saved = read_saved(out, understand)
     config = understand(saved.config, f"run {out}")
-    require_own(config, f"lab.load({str(out)!r}", model=model, loss=loss, clients=dataset, metrics=metrics)
+    require_own(config, f"lab.load({str(out)!r}", model=model, loss=loss, clients=dataset, metrics=metrics, **functions)
+    config = config.but(None, **{name: each for name, each in functions.items() if each is not None})
     if not isinstance(dataset, Dataset):
         dataset = Materials(config).dataset() if dataset is None else dataset(config)
     # Clients more than the run has, who have brought data, join; a run that samples every client goes on to do so.
@@ -680,6 +685,7 @@ def load(
     federation: Elsewhere | None = None,
     metrics: Mapping[str, Metric] | None = None,
     trust_code: bool = False,
+    **parts: Callable[..., Any],
 ) -> Run:
     """The run that was saved in a folder: bit for bit what it was, ready to go on (``run.more``).
 
@@ -693,7 +699,8 @@ def load(
         federation: Where the clients are from now on; see ``train``.
         metrics: The user's own measures by name, where they are no functions of a module that can be imported.
         trust_code: Whether to import the code that the folder's files name as module:function, of a model, data, loss
-            or metrics that are not given here, or a method: whoever wrote the files can then do here what you can.
+            or another of these that is not given, or a method: whoever wrote the files can then do here what you can.
+        parts: The user's own functions ``aggregation``, ``attack`` and ``lr_schedule``, likewise.
 
     Raises:
         InputError: If the folder holds no run, its checkpoint is damaged, model or data are others, or it names code.
@@ -712,4 +719,5 @@ def load(
         loss=loss,
         federation=federation,
         metrics=metrics,
+        **parts,
     )

@@ -3,6 +3,7 @@
 import copy
 import json
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -170,7 +171,7 @@ def test_every_default_is_in_its_range_so_that_one_that_is_left_need_not_be_look
 
 
 def test_an_unknown_option_is_refused_with_the_nearest_at_every_door(tmp_path: Path, capsys: Any) -> None:
-    (tmp_path / "run.toml").write_text("batchsize = 4\n")
+    (tmp_path / "run.toml").write_text("\ufeffbatchsize = 4\n")  # as an editor may begin a file
     for told in (
         refused(capsys, "train", "decomfl", "--batchsize", "4"),
         refused(capsys, "train", "--config", str(tmp_path / "run.toml")),
@@ -272,7 +273,11 @@ def test_a_schema_is_told_for_every_file_method_and_command(capsys: pytest.Captu
     assert properties["batch_size"]["minimum"] == 1
     assert properties["momentum"]["exclusiveMaximum"] == 1
     assert properties["estimator"]["enum"] == ["central", "forward"]
-    assert properties["lr_schedule"]["additionalProperties"]["exclusiveMinimum"] == 0
+    rates = properties["lr_schedule"]["anyOf"]
+    assert [each["additionalProperties"]["exclusiveMinimum"] for each in rates if each["type"] == "object"] == [0]
+    for name, value in (("attack", "sign"), ("attack", "own f"), ("aggregation", "a.py:f")):
+        assert re.search(properties[name]["pattern"], value)
+        assert not re.search(properties[name]["pattern"], "neither")
     assert "batch_size" in TrainConfig().to_dict().keys() <= properties.keys()
 
 
@@ -301,15 +306,15 @@ def test_every_word_names_an_option_that_exists_and_is_none_itself(word: str) ->
 @pytest.mark.parametrize(("name", "meant"), rows_of(__file__)["rows"])
 def test_a_word_from_elsewhere_is_told_what_it_is_called_here(name: str, meant: str) -> None:
     with pytest.raises(InputError) as caught:
-        require_option("decomfl", name, ["local_steps", "clients", "mu", "lr"])
+        require_option("option of decomfl", name, ["local_steps", "clients", "mu", "lr"])
     wanted = f"option of decomfl must be one of its own, got {name!r} (did you mean {meant}?)"
     assert str(caught.value) == wanted
 
 
 def test_a_word_passes_where_it_is_an_option_and_is_answered_by_those_that_there_are_where_none_is_meant() -> None:
     for name in ("K", "eps", "lr"):
-        require_option("mine", name, ["K", "eps", "lr"])
+        require_option("option of mine", name, ["K", "eps", "lr"])
     with pytest.raises(InputError, match=r"option of mine must be one of rounds, seed, got 'beta1'$"):
-        require_option("mine", "beta1", ["rounds", "seed"])
+        require_option("option of mine", "beta1", ["rounds", "seed"])
     with pytest.raises(InputError, match=r"got 'roundz' \(did you mean rounds\?\)"):
-        require_option("mine", "roundz", ["rounds", "seed"])
+        require_option("option of mine", "roundz", ["rounds", "seed"])

@@ -9,7 +9,7 @@ from torch import nn
 from tests.nets import seeded
 from tests.situations import zoo
 from tests.situations.judge import RIGHT, Of, Table, either, refused
-from tests.situations.zoo import BATCHES, X64, X, Y, at_inputs, batches, ce, mean_ce, mlp, squares, weighted
+from tests.situations.zoo import BATCHES, REAL, X64, X, Y, at_inputs, batches, ce, mean_ce, mlp, squares, weighted
 
 at = TABLE = Table()
 MODEL_FORM = r"\(model, batch\)"
@@ -18,6 +18,13 @@ READS = refused(MODEL_FORM)
 SPLIT = refused(r"\bweights\b")
 """The remedy where the losses of batches have to be weighed."""
 ORDER = refused("order of a batch's examples")
+
+# --- differences of (N, 1) and (N,) -----------------------------------------------------------------------------------
+
+for _loss in (nn.functional.mse_loss, nn.MSELoss(), nn.L1Loss(), nn.SmoothL1Loss(), nn.functional.huber_loss):
+    at(f"{_loss} of outputs (N, 1) and targets (N,)", both=refused(r"targets.reshape\(-1, 1\) mends it"))(
+        zoo.linear(4, 1), _loss, [(X, REAL[:, 0])]
+    )
 
 # --- losses that read the module by a closure -------------------------------------------------------------------------
 
