@@ -56,7 +56,7 @@ def grouped(model: nn.Module) -> list[dict[str, Any]]:
     """Weights, which decay, and biases, which do not and have a learning rate of their own."""
     named = list(model.named_parameters())
     weights, biases = ([each for each in named if kind in each[0]] for kind in ("weight", "bias"))
-    return [{"params": weights, "lr": 0.04, "weight_decay": 0.1}, {"params": biases, "lr": 0.01}]
+    return [{"params": weights, "lr": 0.04, "weight_decay": 0.2}, {"params": biases, "lr": 0.01}]
 
 
 def trained(log: Path | None = None, n: int = 5, model: nn.Module | None = None, **options: Any) -> tuple[Any, MeZO]:
@@ -195,7 +195,7 @@ SCHEDULES: dict[str, Callable[[Any], Any]] = {
     "LambdaLR": lambda own: lr_scheduler.LambdaLR(own, lambda t: min(t, 4) / 4),
     "OneCycleLR": lambda own: lr_scheduler.OneCycleLR(own, [0.1, 0.025], total_steps=7, cycle_momentum=False),
     "CyclicLR": lambda own: lr_scheduler.CyclicLR(own, [0.01, 0.0025], [0.1, 0.025], 2, cycle_momentum=False),
-    "CosineAnnealingLR": lambda own: lr_scheduler.CosineAnnealingLR(own, 3),
+    "CosineAnnealingLR": lambda own: lr_scheduler.CosineAnnealingLR(own, 3, eta_min=1e-14),
     "ReduceLROnPlateau": lambda own: lr_scheduler.ReduceLROnPlateau(own, patience=0),
 }
 
@@ -315,7 +315,7 @@ def test_other_weights_at_the_start_do_not_agree(tmp_path: Path) -> None:
     assert "x_0 is not the run's" in str(lab.replay(tmp_path / "run.dcl", model))
 
 
-GROUPS = [{"tensors": 2, "factor": 1.0, "weight_decay": 0.1}, {"tensors": 2, "factor": 0.25, "weight_decay": 0.0}]
+GROUPS = [{"tensors": 2, "factor": 1.0, "weight_decay": 0.2}, {"tensors": 2, "factor": 0.25, "weight_decay": 0.0}]
 
 
 @refuses(*rows_of(__file__)["groups"])
