@@ -21,7 +21,8 @@ from typing import Any
 from unittest import mock
 
 import click
-from docutils.nodes import Element, SkipNode, Text, math_block, section
+from docutils import nodes
+from docutils.nodes import Element, Text
 from latex2mathml.converter import convert as mathml
 from sphinx.addnodes import index
 from sphinx.application import Sphinx
@@ -68,6 +69,9 @@ LETTERS = {
 """Words by which the search finds a letter."""
 ABOUT = {"kappa": "κ", "tutorials/kappa": "κ", "tuning": "η", "theory": "ηρσ", "reference/notation": "κημρσ"}
 """The pages about a letter."""
+PROOFS = ("kappa", "methods-theory", "theory", "theory-more", "two-theories")
+"""The pages in whose sentences x_i^k stands with its indices."""
+INDEX = re.compile(r"(?<=\S)([_^])(\{[^{}]+\}|max|min|jj|[A-Za-z0-9α-ωΣ*])")
 EXAMPLES = HERE.parent / "examples"
 INCLUDED = {"NOTATION.md": "notation.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 """Files of the root that are pages of the reference."""
@@ -248,20 +252,33 @@ def prepare_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any,
 
 def write_mathml(translator: Any, node: Element) -> None:
     """Typeset a formula as MathML, which browsers show by themselves."""
-    shown = isinstance(node, math_block)
+    shown = isinstance(node, nodes.math_block)
     text = node.astext().replace("{aligned}", "{align*}")  # GitHub knows the first alone
     formula = mathml(text, display="block" if shown else "inline")
     translator.body.append(f'<div class="math">{formula}</div>' if shown else formula)
-    raise SkipNode
+    raise nodes.SkipNode
+
+
+def set_indices(app: Sphinx, doctree: Element) -> None:
+    """Set the indices of symbols in the sentences of proofs below and above the line."""
+    wanted = app.env.current_document.docname in PROOFS
+    for text in list(doctree.findall(Text)) if wanted else ():
+        if not isinstance(text.parent, (nodes.literal, nodes.literal_block, nodes.math, nodes.math_block)):
+            before, *rest = INDEX.split(text)
+            found: list[nodes.Node] = [Text(before)]
+            for sign, own, after in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
+                kind = nodes.subscript if sign == "_" else nodes.superscript
+                found += [kind("", own.strip("{}")), Text(after)]
+            text.parent.replace(text, found)
 
 
 def index_letters(app: Sphinx, doctree: Element) -> None:
     """Let the search find the pages about a Greek letter by its name."""
     page = app.env.current_document.docname
     for letter in ABOUT.get(page, ""):
-        title = next(iter(doctree.findall(section)))
-        entries = [("single", word, title["ids"][0], "main", None) for word in LETTERS[letter]]
-        title.insert(0, index(entries=entries))
+        whole = next(iter(doctree.findall(nodes.section)))
+        entries = [("single", word, whole["ids"][0], "main", None) for word in LETTERS[letter]]
+        whole.insert(0, index(entries=entries))
 
 
 def lead_page(app: Sphinx, error: Exception | None) -> None:
@@ -326,6 +343,7 @@ def setup(app: Sphinx) -> None:
     app.connect("source-read", prepare_page)
     app.connect("autodoc-process-docstring", prepare_docstring, priority=400)  # before napoleon
     app.connect("doctree-read", set_dashes)
+    app.connect("doctree-read", set_indices)
     app.connect("doctree-read", index_letters)
     app.connect("build-finished", lead_page)
     app.add_html_math_renderer("mathml", (write_mathml, None), (write_mathml, None))

@@ -16,7 +16,6 @@ PAGE = (ROOT / "docs" / "theory.md").read_text(encoding="utf-8")
 # No two are alike, and none is 1: a letter or figure in the place of another is another value.
 VALUES = {str(symbol): 1.1 + 0.13 * n for n, symbol in enumerate(UNITS)}
 _DISPLAY = r"\sum_rE\|\nabla f(x_r)\|^2\le"
-"""How the left side of a displayed bound ends."""
 _LATEX = (
     (r"\\begin\{aligned\}|\\end\{aligned\}|\\\\\n|\{\}|&|\\left|\\right|\\text\{.*?\}", ""),
     (r"\\Pr\[.*?\]", "tail"),
@@ -48,10 +47,8 @@ def plain(latex: str) -> str:
     """A formula of LaTeX as the text of the page writes one."""
     for pattern, other in _LATEX:
         latex = re.sub(pattern, other, latex)
-    before = ""
-    while before != latex:  # from within
-        before, latex = latex, re.sub(r"\\t?frac\{([^{}]*)\}\{([^{}]*)\}", r"((\1)/(\2))", latex)
-        latex = re.sub(r"\\sqrt\{([^{}]*)\}", r"√(\1)", latex)
+    for _ in range(4):  # fractions from within
+        latex = re.sub(r"\\t?frac\{([^{}]*)\}\{([^{}]*)\}", r"((\1)/(\2))", latex)
     return latex
 
 

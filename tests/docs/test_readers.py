@@ -96,19 +96,6 @@ def test_c_rebuilds_the_recorded_run_of_the_page(c_program: Path) -> None:
     assert len(ran.stdout.splitlines()) == 32
 
 
-@needs_node
-def test_javascript_rebuilds_the_runs_of_its_rules_to_the_bit(vectors: Path) -> None:
-    program = (
-        f"import {{ decomfl, rebuild }} from {json.dumps(MAIN.as_uri())}; import {{ readFileSync }} from 'node:fs';"
-        "const each = (path) => rebuild(decomfl.readLog(readFileSync(path))).compared;"
-        "console.log(JSON.stringify(process.argv.slice(1).map(each)))"
-    )
-    runs = [str(vectors / f"{name}.dcl") for name in JS_RUNS]
-    found = json.loads(node("--input-type=module", "-e", program, *runs))
-    for name, compared in zip(JS_RUNS, found, strict=True):
-        assert [f"{own['round']} {own['found']} agrees" for own in compared] == told(vectors, name), name
-
-
 def flipped(content: bytes, at: int) -> bytes:
     return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
 
@@ -486,15 +473,13 @@ def heavy(content: bytes) -> Iterator[tuple[str, str, bytes]]:
     yield "hours", "131,070,000,000 steps (numbers × parameters)", of(1_000_000, counted(0, 2, 65_535))
     yield "a packed start", "is packed in the log", chained(bomb, [counted(0)], zlib.compress(bytes(10**8), 9)[:100])
     yield "minutes", "busy", of(1_000_000, counted(0, 1, 65_535))
-    yield "a start that is drawn often", "100000 0 false", of(100_000, cut=0.1)
+    yield "a start that is drawn often", "100000 1 false", of(100_000, cut=0.1)
 
 
 @needs_node
-def test_the_worker_of_the_page_rebuilds_runs_and_no_log_keeps_it_busy_or_fills_its_memory(
-    vectors: Path, tmp_path: Path
-) -> None:
+def test_no_log_keeps_the_worker_of_the_page_busy_or_fills_its_memory(vectors: Path, tmp_path: Path) -> None:
     table = list(heavy((vectors / "run.dcl").read_bytes()))
-    table += [(name, " 8 true", (vectors / f"{name}.dcl").read_bytes()) for name in JS_RUNS]
+    table += [(name, f" {len(told(vectors, name))} true", (vectors / f"{name}.dcl").read_bytes()) for name in JS_RUNS]
     paths = [tmp_path / f"{n}.dcl" for n in range(len(table))]
     for path, (_, _, content) in zip(paths, table, strict=True):
         path.write_bytes(content)
@@ -508,8 +493,7 @@ def test_the_worker_of_the_page_rebuilds_runs_and_no_log_keeps_it_busy_or_fills_
 @pytest.mark.parametrize(("words", "code", "said"), rows_of(__file__)["used"])
 def test_the_javascript_reader_says_how_it_is_used(words: list[str], code: int, said: str) -> None:
     ran = subprocess.run([str(NODE), str(MAIN), *words], capture_output=True, text=True, check=False)
-    assert (ran.returncode, said in (ran.stderr if code else ran.stdout)) == (code, True)
-    assert len(ran.stderr.splitlines()) == (1 if code else 0)
+    assert (ran.returncode, said in ran.stdout + ran.stderr, len(ran.stderr.splitlines())) == (code, True, code // 2)
 
 
 @needs_gcc

@@ -1,5 +1,5 @@
 // What the page's worker makes of each log that is named, in a thread that is its own, as JSON: [words, seconds]. Words are
-// why it is refused, or what it has rebuilt: d, rounds, and whether digests agree; "busy" where that takes longer than
+// why it is refused, or what it has rebuilt: d, how many digests, and whether they agree; "busy" where that takes longer than
 // 3 seconds, and the thread is ended. What is printed at the end is the most memory, in MB.
 import { readFileSync } from "node:fs";
 import { Worker } from "node:worker_threads";
@@ -33,7 +33,7 @@ async function outcome(bytes) {
       const { vectors } = await ask({ ask: "advance", to: at, count: recorded ? 9 : 0 });
       if (recorded) compared.push((await ask({ ask: "digest", vectors })).found === recorded);
     }
-    return `${d} ${log.rounds.length} ${compared.every(Boolean)}`;
+    return `${d} ${compared.length} ${compared.every(Boolean)}`;
   } catch (error) {
     return error.message;
   } finally {

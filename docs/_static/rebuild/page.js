@@ -35,6 +35,7 @@ function bold(text) {
 function trouble(text) {
   $("trouble").textContent = text;
   $("trouble").hidden = !text;
+  if (text) $("trouble").scrollIntoView({ block: "nearest" });
 }
 
 function verdict(text, kind = "") {
