@@ -194,10 +194,10 @@ class OwnFunction(str):
         """The function; InputError if it cannot be imported, or was handed over in Python and is not given again."""
         if self.given is not None:
             return self.given
-        require(is_own(self), self.option, "be given again, as the run had it from Python", self)
+        require(not self.startswith(f"{OWN} "), self.option, "be given again, as the run had it from Python", self)
         found = named(self.option, self)
         found = made(self.option, self, object) if isinstance(found, type) else found
-        require(callable(found), f"{self.option} {self}", f"be a function of {self.form}", type(found).__name__)
+        require(callable(found), f"{self.option} {self!r}", f"be a function of {self.form}", type(found).__name__)
         return found
 
     def __call__(self, *of: Any) -> Any:

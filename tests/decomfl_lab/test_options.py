@@ -177,6 +177,8 @@ def test_an_unknown_option_is_refused_with_the_nearest_at_every_door(tmp_path: P
         refused(capsys, "train", "--config", str(tmp_path / "run.toml")),
     ):
         assert "batch" in told.partition("did you mean")[2].lower() or "--batch-size" in told
+    (tmp_path / "run.toml").write_text("learning_rate = 0.1\n")
+    assert "(did you mean lr?)" in refused(capsys, "train", "--config", str(tmp_path / "run.toml"))
     with pytest.raises(lab.InputError, match="did you mean batch_size"):
         TrainConfig(batchsize=4)
 

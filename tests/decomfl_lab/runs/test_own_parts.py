@@ -34,9 +34,7 @@ def falling(r: int, lr: float) -> float:
 
 
 class Middle:
-    """A rule that says how many replies it needs."""
-
-    least = 4
+    least = 4  # replies, without which nothing is in the middle
 
     def __call__(self, replies: Any) -> Any:
         return np.sort(replies, axis=0)[1:-1].mean(axis=0)
@@ -146,8 +144,6 @@ def test_the_laws_are_asked_of_a_rule_of_ones_own(rule: Any, wrong: int) -> None
 
 
 class Writing(laws.Implementation):
-    """It writes to a reply."""
-
     def aggregate(self, rule: Any, replies: Any) -> Any:
         found = rule(replies)
         replies[0][:] = 1
