@@ -1,4 +1,4 @@
-"""``decomfl bench llm-round``: how fast is a round that fine-tunes a language model, and what memory does it need?"""
+"""``decomfl bench llm-round``: how fast is a round that fine-tunes a language model?"""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -38,7 +38,6 @@ class LlmRoundOptions:
     threads: int = option(1, "Number of CPU threads that torch uses.", ge=1, le=MOST_THREADS)
     device: str = option("cpu", "cpu, cuda, cuda:N or auto. [default: cpu]")
     repeats: int = option(5, "Rounds of each way, in turns; the fastest counts.", ge=1)
-    memory: bool = option(True, "Measure peaks too, of models of 16 MB and more.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,11 +64,6 @@ class LlmRoundRow(BenchmarkRow):
         ".1e",
         "The largest |g - g_ref| over the root mean square of g_ref, whose losses are float64.",
     )
-    peak_models: float | None = column(
-        "peak models",
-        ".2f",
-        "Peak resident memory of a client's round of P = 1 on a prompt of two tokens, in models and with its own.",
-    )
 
 
 def quoted(rows: Sequence[LlmRoundRow], _: object) -> tuple[str, str] | None:
@@ -90,8 +84,7 @@ def llm_round(options: LlmRoundOptions) -> Iterator[LlmRoundRow]:
     A round is one local step of all sampled clients with central differences, noise, losses and update included, on
     random tokens in prompts as long as SST-2's. The usual way ("in place") is that of MeZO and the authors' code:
     client after client, z by torch's randn, a tensor at a time, added in place and taken back; batches in no order,
-    padded to their longest; logits of the whole vocabulary at every position. Each peak is measured in a process of
-    its own.
+    padded to their longest; logits of the whole vocabulary at every position.
     """
     import numpy as np
     import torch
@@ -139,5 +132,4 @@ def llm_round(options: LlmRoundOptions) -> Iterator[LlmRoundRow]:
             seconds=seconds[way],
             ratio=seconds[IN_PLACE] / seconds[way],
             scalar_error=errors[way],
-            peak_models=language.peak_apart(options.model, options.vocabulary, way) if options.memory else None,
         )

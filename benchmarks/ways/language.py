@@ -1,7 +1,5 @@
-"""A round that fine-tunes a language model, in every way that it can be done, and the memory that it needs."""
+"""A round that fine-tunes a language model, in every way that it can be done."""
 
-import json
-import sys
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -15,7 +13,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from benchmarks.ways import IN_PLACE
-from benchmarks.ways.clock import apart
 from benchmarks.ways.mezo import WideLine, in_place_scalars, move_
 from decomfl_lab.engines.base import Plain
 from decomfl_lab.engines.registry import make_engine
@@ -24,7 +21,6 @@ from decomfl_lab.language.causal_model import Verbalized, load_causal
 from decomfl_lab.language.extra import llm_library
 from decomfl_lab.language.opt import SIZES, SPECIAL, build_opt
 from decomfl_lab.layout import Layout
-from decomfl_lab.methods.memory import ENVIRONMENT, peak_of, status_bytes
 from decomfl_lab.models.registry import initialising
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective, Objective, RoundedObjective
 from decomfl_lab.protocol.client import Client, handle_all
@@ -39,7 +35,6 @@ LENGTHS = (4, 6, 7, 8, 9, 11, 14, 17, 21, 28, 31)
 SMOLLM2 = "smollm2-135m"
 RANDOM = (*SIZES, SMOLLM2)  # models that are initialised at random; the others are loaded
 MU, ETA = 1e-3, 1e-6
-_HERE = "benchmarks.ways.language"  # also where it is run by itself
 _SEED = 1
 
 Batch = tuple[Tensor, Tensor]  # prompts (n, T), left padded, in any order, and classes (n,)
@@ -142,7 +137,7 @@ def answering(model: str, vocabulary: int) -> Verbalized:
     if model == SMOLLM2:
         # A model of the form of HuggingFaceTB/SmolLM2-135M, with its own vocabulary.
         library = llm_library("transformers", f"model {SMOLLM2}")
-        form = table_beside(_HERE, "smollm2.toml")
+        form = table_beside(__name__, "smollm2.toml")
         config = library.LlamaConfig(**form, pad_token_id=SPECIAL.index("<pad>"))
         with initialising(_SEED):
             module: nn.Module = library.LlamaForCausalLM(config)
@@ -167,38 +162,3 @@ def random_prompts(n: int, *, vocabulary: int, pad: int, seed: int) -> Batch:
         length = int(lengths[place])
         ids[row, -length:] = torch.randint(len(SPECIAL), vocabulary, (length,), generator=generator)
     return ids, torch.randint(2, (n,), generator=generator)
-
-
-# Memory -----------------------------------------------------------------------------------------------------------
-
-
-def peak_apart(model: str, vocabulary: int, way: str) -> float | None:
-    """The peak of a client's round, measured in a process of its own; see ``_peak``."""
-    words = ["-m", _HERE, model, str(vocabulary), way]
-    peak: float | None = apart(words, env=ENVIRONMENT).of(way)
-    return peak
-
-
-def _peak(model: str, vocabulary: int, way: str) -> float | None:
-    """Peak resident memory of a round, in models; the model is in it. None for models of less than 16 MB."""
-    _alone(_smallest(), way)()  # code and threads are there
-    before = status_bytes("VmRSS")
-    module = answering(model, vocabulary)
-    d = Layout.of(module).d
-    round_ = _alone(module, way)
-    del module
-    return peak_of(round_, 4 * d, before)
-
-
-def _alone(module: Verbalized, way: str) -> Way:
-    """A client's round of P = 1 on one prompt of two tokens."""
-    ids = torch.full((1, 2), len(SPECIAL))
-    return way_of(way, module, [(ids, torch.zeros(1, dtype=torch.int64))], 1)
-
-
-_smallest = partial(answering, next(iter(SIZES)), 300)
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    print(json.dumps(_peak(sys.argv[1], int(sys.argv[2]), sys.argv[3])))

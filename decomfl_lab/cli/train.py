@@ -353,13 +353,18 @@ def report(run: Run, rebuilt: Rebuilt, out: Path | None, *, as_json: bool, **mor
         print(kept, file=sys.stderr)
         return
     # What the run can be looked at with.
-    trusting = " --trust-code" * bool(code_in(run.config.to_dict()))
+    code = code_in(run.config.to_dict())
+    trusting = " --trust-code" * bool(code)
     wanted = {
         f"plot {out}": "its curves, beside those of other runs",
         f"kappa {out}{trusting}": "the effective rank of its curvature",
     }
     if (out / LOG_FILE).exists():
-        wanted[f"replay {out}{trusting}"] = "the model again, from the log of scalars alone"
+        # A replay needs the model alone; of the data it needs the statistics of frozen BatchNorms.
+        needed = {"model", "method"} | ({"data"} if run.config.batchnorm == "frozen" else set())
+        wanted[f"replay {out}{' --trust-code' * bool(needed & code.keys())}"] = (
+            "the model again, from the log of scalars alone"
+        )
     width = max(len(f"decomfl {words}") for words in wanted) + 2
     lines = [f"  {f'decomfl {words}':<{width}} {why}" for words, why in wanted.items()]
     print("\n".join([f"written to {out}; look at it by", *lines]), file=sys.stderr)

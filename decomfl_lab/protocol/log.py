@@ -74,15 +74,6 @@ class LogEntry:
         require(min(self.examples or (1,)) > 0, f"numbers of examples in round {r}", "be at least 1", self.examples)
 
 
-def _body(entry: LogEntry) -> bytes:
-    held, examples = entry.held or (), entry.examples or ()
-    flags = _HELD * (entry.held is not None) | _DIGEST * (entry.digest is not None)
-    flags |= _EXAMPLES * (entry.examples is not None)
-    head = _BODY.pack(len(entry.sampled), len(entry.answered), flags, bytes.fromhex(entry.digest or 32 * "0"))
-    numbers = (*entry.sampled, *entry.answered, *held, *examples)
-    return head + struct.pack(f"<{len(numbers)}I", *numbers) + encode((entry.record,))
-
-
 def _chained(chain: bytes, entry: bytes) -> bytes:
     return hashlib.blake2b(chain + entry, digest_size=_CHAIN).digest()
 
@@ -285,7 +276,11 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
 
     def _write(self, r: int, entry: LogEntry, *, sync: bool) -> None:
         """Have the entry of round r, which is the last one or the next, in the file."""
-        body = _body(entry)
+        flags = _HELD * (entry.held is not None) | _DIGEST * (entry.digest is not None)
+        flags |= _EXAMPLES * (entry.examples is not None)
+        head = _BODY.pack(len(entry.sampled), len(entry.answered), flags, bytes.fromhex(entry.digest or 32 * "0"))
+        numbers = (*entry.sampled, *entry.answered, *(entry.held or ()), *(entry.examples or ()))
+        body = head + struct.pack(f"<{len(numbers)}I", *numbers) + encode((entry.record,))
         place = struct.pack("<II", r, len(body))
         content = place + struct.pack("<I", zlib.crc32(place)) + body
         start = self._starts[r]

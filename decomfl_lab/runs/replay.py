@@ -432,7 +432,7 @@ def _run(
             digest=header.data,
             parts=[np.arange(2)],
         )
-        start = Prepared.of(alone, zeros, own["model"], _no_loss, device=device, x=x)
+        start = Prepared.of(alone, zeros, own["model"], lambda *_: torch.zeros(()), device=device, x=x)
     run, lacking = Run.of(tried(start)), ""
     if not with_data and uses_batch_statistics(run.module):
         lacking = _calibrate_(run, path, header, config, own, test, trust_code=trust_code)
@@ -474,11 +474,6 @@ def _calibrate_(
         return str(error)
     run.calibration = Materials(config).calibration(dataset.cast(run.layout.dtype).to(run.dataset.device))
     return ""
-
-
-def _no_loss(outputs: Tensor, targets: Tensor) -> Tensor:  # noqa: ARG001
-    """The loss where none is measured."""
-    return torch.zeros(())
 
 
 def with_weights(tensors: Mapping[str, Tensor]) -> nn.Module:

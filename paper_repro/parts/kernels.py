@@ -104,7 +104,10 @@ def _measured(_: Path, report: Report, network: Sequence[int], size: Sizes) -> R
     task = _Task.of(dataset, digits, side, V, size.examples)
     module = _module(task.inputs.shape[1], width, depth, V)
     few = max(1, min(size.inputs, size.outputs // V))
-    J = _jacobian(module, task.inputs[:few])
+    # J of all outputs of these inputs, (n, d).
+    weights = {name: each.detach() for name, each in module.named_parameters()}
+    jacobian = jacrev(lambda own: functional_call(module, own, task.inputs[:few]).flatten(), chunk_size=64)(weights)
+    J = torch.cat([each.flatten(1) for each in jacobian.values()], 1)
     numbers = _numbers(module, task, few, size) | {"V": V, "d": J.shape[1], "outputs": J.shape[0]}
     rows = [{"kind": "error", **each} for each in _errors(J, size)]
     for done, P in enumerate(size.rounds_at):
@@ -112,13 +115,6 @@ def _measured(_: Path, report: Report, network: Sequence[int], size: Sizes) -> R
         rounds = _rounds(module, task, numbers, P, size)
         rows.append({"kind": "rounds", "distribution": "gaussian", "P": P, **rounds})
     return pd.DataFrame(rows).assign(**numbers), provenance(dataset)
-
-
-def _jacobian(module: nn.Module, inputs: Tensor) -> Tensor:
-    """J of all outputs of the inputs, (n, d)."""
-    weights = {name: each.detach() for name, each in module.named_parameters()}
-    jacobian = jacrev(lambda own: functional_call(module, own, inputs).flatten(), chunk_size=64)(weights)
-    return torch.cat([each.flatten(1) for each in jacobian.values()], 1)
 
 
 def _errors(J: Tensor, size: Sizes) -> list[dict[str, Any]]:

@@ -63,7 +63,10 @@ class Work:
         """The name of its folder: what it is of, and the code that computes it."""
         name = f"{self.function.__module__}.{self.function.__qualname__}"
         what = _digest(name, self.arguments, self.data(), [need.key() for need in self.needs])
-        code = [code_version(), *(_version(layer) for layer in (*self.layers, self.function.__module__))]
+        code = [code_version()]
+        for name in (*self.layers, self.function.__module__):
+            path = Path(str(importlib.import_module(name).__file__))
+            code.append(code_version(path.parent) if path.name == "__init__.py" else file_digest(path))
         return f"{self.function.__name__.strip('_')}-{what}-{_digest(code)}"
 
     def run(self, folder: Path, report: Report) -> Result:
@@ -208,12 +211,6 @@ def _digest(*what: Any) -> str:
 
     text = json.dumps(what, sort_keys=True, default=plain)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-def _version(module: str) -> str:
-    """The digest of the source of a module, or of all modules of a package."""
-    path = Path(str(importlib.import_module(module).__file__))
-    return code_version(path.parent) if path.name == "__init__.py" else file_digest(path)
 
 
 def alike(rows: pd.DataFrame, values: Mapping[str, Any]) -> pd.DataFrame:

@@ -14,12 +14,11 @@ from benchmarks.ways.language import ETA, LENGTHS, MU, InPlaceRound, LlmFederati
 from benchmarks.ways.mezo import scalar_error
 from decomfl_lab.cli.main import main
 from decomfl_lab.language.causal_model import Verbalized
-from decomfl_lab.methods.memory import status_bytes
 from decomfl_lab.objectives.objective import ModuleObjective
 from tests.decomfl_lab.language.tiny import PAD, V, answers, save_opt, transformers
 
 EXACT = ("serial", "auto", "lean")
-SMALL = LlmRoundOptions(vocabulary=300, batch_size=5, clients=2, perturbations=2, repeats=1, memory=False)
+SMALL = LlmRoundOptions(vocabulary=300, batch_size=5, clients=2, perturbations=2, repeats=1)
 
 
 @pytest.fixture
@@ -96,7 +95,6 @@ def test_rows_hang_together() -> None:
         assert row.d == (300 + 256 + 4) * 48 + 3 * (12 * 48 * 48 + 13 * 48)
         assert row.ratio == pytest.approx(rows[0].seconds / row.seconds)
         assert row.scalar_error < (1e-3 if row.way != "bfloat16" else 1)
-        assert row.peak_models is None
 
 
 def test_a_wrong_round_shows_in_the_scalar_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,20 +105,9 @@ def test_a_wrong_round_shows_in_the_scalar_error(monkeypatch: pytest.MonkeyPatch
     assert rows["serial"].scalar_error > 3e-4 > rows["auto"].scalar_error
 
 
-@pytest.mark.thorough
-@pytest.mark.skipif(status_bytes("VmHWM") is None, reason="this system does not tell peaks")
-def test_peaks_are_those_of_the_vectors_that_live() -> None:
-    """d = 4.5 million: in place a model and its largest tensor, lean ones a model and a layer."""
-    transformers()
-    for way, low, high in (("in place", 1.3, 1.5), ("lean", 1.02, 1.2)):
-        peak = language.peak_apart("opt-4m", 6000, way)
-        assert peak is not None
-        assert low < peak < high
-
-
 def test_the_command_prints_its_rows(capsys: pytest.CaptureFixture[str], tmp_path: object) -> None:
     folder = save_opt(tmp_path / "mine")  # type: ignore[operator]
-    arguments = ["bench", "llm-round", "--batch-size", "2", "--perturbations", "1", "--repeats", "1", "--no-memory"]
+    arguments = ["bench", "llm-round", "--batch-size", "2", "--perturbations", "1", "--repeats", "1"]
     assert main([*arguments, "--model", str(folder), "--way", "auto", "--json"]) == 0
     rows = [LlmRoundRow(**row) for row in json.loads(capsys.readouterr().out)["tables"][0]["rows"]]
     assert [(row.model, row.way, row.batch, row.threads) for row in rows] == [

@@ -73,7 +73,10 @@ def audit(options: AuditOptions) -> None:
     elif options.cause:
         print("\n\n".join(_cause_in_full(CAUSES[name], spoiled[name], results) for name in options.cause))
     elif options.everything or options.status or options.kind:
-        print("\n".join(map(_line, results)))
+        for result in results:
+            entry = result.entry
+            status = entry.status if result.confirmed else f"{entry.status}: EVIDENCE FAILS"
+            print(_short(f"{entry.label:24} {status:34} {entry.number}: {entry.says}", 160))
     else:
         headlines = [each for each in CAUSES.values() if each.headline]
         print("\n".join(_headline(n, each, spoiled[each.name], results) for n, each in enumerate(headlines, 1)))
@@ -129,12 +132,6 @@ def _headline(number: int, cause: Cause, spoiled: Sequence[Entry], results: Sequ
         f"    affects   {places(spoiled)}",
     ]
     return "\n".join(map(_short, lines))
-
-
-def _line(result: EntryResult) -> str:
-    entry = result.entry
-    status = entry.status if result.confirmed else f"{entry.status}: EVIDENCE FAILS"
-    return _short(f"{entry.label:24} {status:34} {entry.number}: {entry.says}", 160)
 
 
 def _wrapped(name: str, text: str) -> str:

@@ -12,10 +12,10 @@ from decomfl_lab.errors import require
 from decomfl_lab.interrupts import telling
 from decomfl_lab.json_values import print_json
 from decomfl_lab.options import MOST_THREADS, REQUIRED, option
-from decomfl_lab.runs.configuration import TrainConfig, config_from_mapping, read_config
+from decomfl_lab.runs.configuration import config_from_mapping, read_config
 
 if TYPE_CHECKING:
-    from decomfl_lab.outside import Offer
+    pass
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,7 +84,9 @@ def join(options: JoinOptions) -> None:
     )
     offer = read_as(Offer, stream.offer(), f"offer of the server at {options.address}")
     if options.config is None:
-        run_config = _agreed(offer, trust_code=options.trust_code)
+        # Refused where it would have this machine import code of the server's choice.
+        run_config = config_from_mapping(offer.config, "the server's config", trust_code=options.trust_code)
+        run_config = run_config.but(run_config.method.replaying())
     else:
         values, origin = read_config(options.config), f"config {options.config}"
         run_config = config_from_mapping(values, origin, trust_code=options.trust_code)
@@ -125,9 +127,3 @@ def join(options: JoinOptions) -> None:
         print_json(found)
     else:
         print(f"the run is over; digest of the model after round {found['round']}: {found['digest']}")
-
-
-def _agreed(offer: Offer, *, trust_code: bool) -> TrainConfig:
-    """The run that a server offers; InputError where it would have this machine import code of the server's choice."""
-    config = config_from_mapping(offer.config, "the server's config", trust_code=trust_code)
-    return config.but(config.method.replaying())
