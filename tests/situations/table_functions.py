@@ -22,9 +22,10 @@ ORDER = refused("order of a batch's examples")
 # --- differences of (N, 1) and (N,) -----------------------------------------------------------------------------------
 
 for _loss in (nn.functional.mse_loss, nn.MSELoss(), nn.L1Loss(), nn.SmoothL1Loss(), nn.functional.huber_loss):
-    at(f"{_loss} of outputs (N, 1) and targets (N,)", both=refused(r"targets.reshape\(-1, 1\) mends it"))(
-        zoo.linear(4, 1), _loss, [(X, REAL[:, 0])]
-    )
+    at(
+        f"{getattr(_loss, '__name__', _loss)} of outputs (N, 1) and targets (N,)",
+        both=refused(r"targets.reshape\(-1, 1\) mends it"),
+    )(zoo.linear(4, 1), _loss, [(X, REAL[:, 0])])
 
 # --- losses that read the module by a closure -------------------------------------------------------------------------
 
