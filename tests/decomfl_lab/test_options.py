@@ -17,7 +17,6 @@ import torch
 from msgspec import inspect
 
 import decomfl_lab as lab
-from decomfl_lab.carriers.commands.join import _agreed
 from decomfl_lab.checkpoint_file import read_values
 from decomfl_lab.cli.command import OptionsCommand
 from decomfl_lab.cli.main import main
@@ -26,7 +25,7 @@ from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.options import REQUIRED, WORDS, Option, declared, require_option, struct_of
 from decomfl_lab.outside import FILES, Offer, read_as
 from decomfl_lab.protocol.log import RunLog
-from decomfl_lab.runs.configuration import TrainConfig, run_options
+from decomfl_lab.runs.configuration import TrainConfig, config_from_mapping, run_options
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE, PROVENANCE_FILE
 from decomfl_lab.runs.run import Run
 from hessian import DenseOperator, effective_rank
@@ -105,7 +104,8 @@ def test_no_option_of_a_run_is_out_of_its_range_in_python_a_file_or_an_offer(met
             require_line(str(python.value), name, value)
         values = TrainConfig(method).to_dict() | {name: as_json(value)}
         with pytest.raises(lab.InputError) as peer:
-            _agreed(read_as(Offer, {"run": run, "x0": x0, "config": values}, "offer of the server"), trust_code=False)
+            offer = read_as(Offer, {"run": run, "x0": x0, "config": values}, "offer of the server")
+            config_from_mapping(offer.config, "the server's config")
         require_line(str(peer.value), "text" if value == HALF else name, value)
 
 
