@@ -96,7 +96,7 @@ def require_trusted(values: Mapping[str, Any], origin: str, trust: Trust, unused
     keys = {shown(key)[1:-1]: shown(name) for key, name in foreign.items()}
     named_ = ", ".join(f"{key} = {name}" for key, name in keys.items())
     # A method is no object that could be given beside the file.
-    objects = f", or give {', '.join(keys)} yourself (in Python, or by a flag where there is one)"
+    objects = f", or give {', '.join(keys)} yourself: in Python, or by a flag if this command has one"
     raise InputError(
         f"{origin} must name no code, as it would be run here, got {named_}: read that code and say --trust-code (in "
         f"Python trust_code=True){objects * ('method' not in foreign)}"

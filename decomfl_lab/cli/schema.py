@@ -40,9 +40,10 @@ def schema(options: SchemaOptions) -> None:
 
     commands: dict[str, type] = {}
     for name, contribution in application().commands.items():
-        found = contribution.load() if isinstance(contribution, Contribution) else contribution
-        if isinstance(found, OptionsCommand):
-            commands[name] = found.kind
+        if isinstance(contribution, Contribution) and contribution.is_here:
+            found = contribution.load()
+            if isinstance(found, OptionsCommand):
+                commands[name] = found.kind
     if not options.name:
         print(f"files: {', '.join(FILES)}\nmethods: {', '.join(METHODS)}\ncommands: {', '.join(commands)}")
         return

@@ -74,6 +74,15 @@ class LogEntry:
         require(min(self.examples or (1,)) > 0, f"numbers of examples in round {r}", "be at least 1", self.examples)
 
 
+def _body(entry: LogEntry) -> bytes:
+    held, examples = entry.held or (), entry.examples or ()
+    flags = _HELD * (entry.held is not None) | _DIGEST * (entry.digest is not None)
+    flags |= _EXAMPLES * (entry.examples is not None)
+    head = _BODY.pack(len(entry.sampled), len(entry.answered), flags, bytes.fromhex(entry.digest or 32 * "0"))
+    numbers = (*entry.sampled, *entry.answered, *held, *examples)
+    return head + struct.pack(f"<{len(numbers)}I", *numbers) + encode((entry.record,))
+
+
 def _chained(chain: bytes, entry: bytes) -> bytes:
     return hashlib.blake2b(chain + entry, digest_size=_CHAIN).digest()
 
@@ -276,11 +285,7 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
 
     def _write(self, r: int, entry: LogEntry, *, sync: bool) -> None:
         """Have the entry of round r, which is the last one or the next, in the file."""
-        flags = _HELD * (entry.held is not None) | _DIGEST * (entry.digest is not None)
-        flags |= _EXAMPLES * (entry.examples is not None)
-        head = _BODY.pack(len(entry.sampled), len(entry.answered), flags, bytes.fromhex(entry.digest or 32 * "0"))
-        numbers = (*entry.sampled, *entry.answered, *(entry.held or ()), *(entry.examples or ()))
-        body = head + struct.pack(f"<{len(numbers)}I", *numbers) + encode((entry.record,))
+        body = _body(entry)
         place = struct.pack("<II", r, len(body))
         content = place + struct.pack("<I", zlib.crc32(place)) + body
         start = self._starts[r]

@@ -4,12 +4,15 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from decomfl_lab.cli import screen
+from decomfl_lab.cli.main import main
 from decomfl_lab.cli.screen import Contribution
 from decomfl_lab.distribution import PACKAGES, ROOT, command_for
 from decomfl_lab.errors import InputError
@@ -65,6 +68,15 @@ def test_a_command_whose_package_a_wheel_lacks_says_where_it_is() -> None:
     with pytest.raises(InputError, match="decomfl bench must be run in a clone of the project "):
         Contribution(absent).load()
     assert all((ROOT / package / "__init__.py").exists() for package in PACKAGES)
+
+
+def test_what_lists_commands_lists_those_that_a_wheel_has(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(screen, "find_spec", lambda name: None if name == "benchmarks" else find_spec(name))
+    for line in (["--help"], ["schema"], ["schema", "kappa"]):
+        assert main(line) == 0
+        assert "bench " not in capsys.readouterr().out
 
 
 SOURCES = {

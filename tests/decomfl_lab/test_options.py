@@ -104,8 +104,7 @@ def test_no_option_of_a_run_is_out_of_its_range_in_python_a_file_or_an_offer(met
             require_line(str(python.value), name, value)
         values = TrainConfig(method).to_dict() | {name: as_json(value)}
         with pytest.raises(lab.InputError) as peer:
-            offer = read_as(Offer, {"run": run, "x0": x0, "config": values}, "offer of the server")
-            config_from_mapping(offer.config, "the server's config")
+            config_from_mapping(read_as(Offer, {"run": run, "x0": x0, "config": values}, "offer").config, "the offer")
         require_line(str(peer.value), "text" if value == HALF else name, value)
 
 

@@ -6,8 +6,10 @@ const $ = (id) => document.getElementById(id);
 const PIXELS = 28, MEAN = 0.1307, STD = 0.3081; // of MNIST's pixels, as they were in training
 const STOPS = 300; // places of the slider, at most and without those of digests: each keeps a model
 const CANCELLED = new Error("it was cancelled");
+const HINT = "drag: the model after so many rounds";
 
-// reached: how many of the slider's stops are there; shown: the one that is looked at; kept, found: x and digest by round.
+// reached: how many of the slider's stops are there; wanted: the one that was asked for, Infinity for the last there is;
+// shown: the one that is looked at; kept, found: x and digest by round.
 const state = { log: null, bytes: null, table: null, images: 0, pixels: null, job: null };
 
 // -- Numbers as people read them -----------------------------------------------------------------------------------
@@ -121,7 +123,7 @@ async function take(bytes, name, table, images) {
 
 // Forgets every model that was rebuilt.
 function forget() {
-  Object.assign(state, { reached: 0, shown: 0, follows: true, kept: new Map(), found: new Map() });
+  Object.assign(state, { reached: 0, shown: 0, wanted: Infinity, kept: new Map(), found: new Map() });
 }
 
 // Where the slider stops, and where x is needed for a digest.
@@ -143,7 +145,7 @@ function introduce(name) {
   $("about").textContent =
     `A run of ${said(config.method)}: ${said(config.model)}, ${said(config.data)}, d = ${plural(d, "parameter")}. ` +
     `${plural(rounds.length, "round")}, ${said(config.sampled ?? 1)} of ${said(config.clients ?? 1)} clients in each, ` +
-    `K = ${plural(K, "step")}, P = ${plural(P, "direction")}. ${plural(digests, "digest")} and that of the start.`;
+    `K = ${plural(K, "step")}, P = ${plural(P, "direction")}. It can be checked at the start and after ${plural(digests, "round")}.`;
   $("model-size").textContent = size(model);
   $("log-size").textContent = size(bytes);
   bar("model-bar", model / most);
@@ -155,15 +157,17 @@ function introduce(name) {
     ` is ${size(model)} of weights. The file on this page has none of them: it is the log of a training run of `,
     `${count(rounds.length)} rounds, `,
     bold(`${count(bytes)} bytes`),
-    ". From it your browser rebuilds the trained model, with exactly the same bits.",
+    ". From it your browser rebuilds the model ",
+    rounds.length < config.rounds ? `after ${plural(rounds.length, "round")} of ${count(config.rounds)}` : "that was trained",
+    ", with exactly the same bits.",
   );
   $("inside").textContent =
-    `In colour: the ${count(numbers)} numbers that were measured. The rest says which clients took part, and has a ` +
-    `checksum for each round. Sending all weights both ways in each round would be ` +
+    `Dark green: the ${count(numbers)} numbers that clients measured. Light green: who took part, and a checksum for ` +
+    `each round. Sending all weights both ways in each round would be ` +
     `${size(2 * model * rounds.length)} a client.`;
   trouble(cut ? `The last ${count(cut)} bytes are a round that was not written whole. They are left out.` : "");
   $("start").textContent = "Rebuild the model";
-  $("hint").textContent = "drag: the model after so many rounds";
+  $("hint").textContent = HINT;
   verdict("All bits of the model go into a digest. Equal digests mean equal models.");
   $("draw").hidden = !(config.model === "cnn-mnist" && d === 28938);
   $("slider").max = state.stops.shown.length - 1;
@@ -209,15 +213,15 @@ async function open(files) {
     }
   } catch (error) {
     const hint = error.message.startsWith("this is no log") ? " A log is the file run.dcl in the folder of a run." : "";
-    trouble(`${sentence(error.message)}${hint} The page still has the file ${$("name").textContent}.`);
+    trouble(`${sentence(error.message)}${hint} Still showing ${$("name").textContent}.`);
   }
 }
 
 // -- 3. The replay ---------------------------------------------------------------------------------------------------
 // Workers replay a part of the elements each, one stop after another; another one makes the digests.
 async function replay() {
-  trouble("");
   forget();
+  $("hint").textContent = HINT;
   const { log, bytes, stops: { shown, every } } = state, { d, config } = log.header, last = log.rounds.length;
   const tiles = Math.ceil(d / 128), parts = Math.min(navigator.hardwareConcurrency || 2, bytes.length > 2 ** 20 ? 4 : 8, tiles);
   const edges = Array.from({ length: parts + 1 }, (_, n) => Math.min(128 * Math.round((n * tiles) / parts), d));
@@ -247,8 +251,8 @@ async function replay() {
         if (found !== digestAt(at)) verdict(sentence(closing(log, compared)), "bad");
       }
       if (places.has(at)) {
-        if (state.follows) state.shown = state.reached;
         state.reached++;
+        state.shown = Math.min(state.wanted, state.reached - 1);
       }
       job.tell(last ? at / last : 1);
       soon();
@@ -262,7 +266,7 @@ async function replay() {
   } catch (error) {
     if (state.job && state.job !== job) return; // other work has taken its place
     if (error !== CANCELLED) trouble(sentence(error.message));
-    else $("hint").textContent = "cancelled: the rounds before are here";
+    else $("hint").textContent = "cancelled: the rounds before can be looked at";
   } finally {
     job.end();
   }
@@ -545,8 +549,9 @@ $("start").onclick = replay;
 $("cancel").onclick = () => state.job?.end();
 $("slider").oninput = ({ target }) => {
   if (!state.log) return;
-  if (!state.reached && !state.job) replay(); // and the slider follows it
-  else if (state.reached) Object.assign(state, { follows: false, shown: Math.min(target.value, state.reached - 1) });
+  if (!state.reached && !state.job) replay(); // until the round that is asked for, and on
+  state.wanted = Number(target.value);
+  state.shown = Math.max(0, Math.min(state.wanted, state.reached - 1));
   soon();
 };
 $("files").onchange = ({ target }) => open([...target.files]).then(() => (target.value = ""));
