@@ -23,8 +23,8 @@ def pass_over_the_current_folder() -> None:
     after all others (``plugins.named``).
     """
     module, *_ = [*sys.orig_argv[sys.orig_argv.index("-m") + 1 :], ""] if "-m" in sys.orig_argv else [""]
-    ours = module.split(".")[0] == "decomfl_lab"
-    if ours and not sys.flags.safe_path and sys.path and Path(sys.path[0]).resolve() != ROOT:
+    first = Path(sys.path[0]).resolve() if sys.path and not sys.flags.safe_path else ROOT
+    if module.split(".")[0] == "decomfl_lab" and first != ROOT:
         del sys.path[0]
 
 

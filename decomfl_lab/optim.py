@@ -455,8 +455,10 @@ class MeZO(torch.optim.Optimizer):
                     self._log = RunLog.open(path, end=self.steps)
         elif self._path is not None:
             named = len(self._groups) == 1 or self._named[0][0] is not None
-            rule = "be given with several groups and a log, as (name, parameter) pairs of model.named_parameters(): a "
-            require(named, "names", rule + "replay finds the parameters by them", "none")
+            rule = (
+                "be there for a replay, with several groups: give (name, parameter) pairs of model.named_parameters()"
+            )
+            require(named, "names of the parameters", rule, "none")
             # What the log says of the run, and x_0 where it is in the file.
             lr = float(self.param_groups[0]["lr"]) or 1.0
             config = TrainConfig(self._method.but({"lr": lr}), clients=1, sampled=1, rounds=1, seed=self.seed)

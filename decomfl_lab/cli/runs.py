@@ -15,9 +15,6 @@ from decomfl_lab.runs.folder import COLUMNS, FoundRun, found_runs
 
 SHOWN = ("folder", "method", "data", "model", "d", "K", "P", "η", "rounds", "accuracy", "loss", "kB/client", "state")
 
-SAID = ("method", "aggregation", "attack")
-"""What the column of methods says."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class RunsOptions:
@@ -76,10 +73,11 @@ def _row(found: FoundRun) -> dict[str, Any]:
     """The row of a run, None where something is not known."""
     config, last = found.config, found.last
     accuracy, loss, sent = (last.get(name, math.nan) for name in ("test_accuracy", "test_loss", "wire_scalars"))
+    # The rule and the lie too, where there is another than usual, as they tell runs apart.
+    shown = map(config.get, ("method", "aggregation", "attack"))
     known = {
         "folder": str(found.folder),
-        # The rule and the lie too, where there is another than usual, as they tell runs apart.
-        "method": ", ".join(str(each) for each in map(config.get, SAID) if each not in (None, "mean", "none")) or None,
+        "method": ", ".join(str(each) for each in shown if each not in (None, "mean", "none")) or None,
         "data": config.get("task") or config.get("data"),
         "model": config.get("model"),
         "d": found.d,

@@ -39,11 +39,10 @@ def schema(options: SchemaOptions) -> None:
     from decomfl_lab.cli.main import application
 
     commands: dict[str, type] = {}
-    for name, contribution in application().commands.items():
-        if isinstance(contribution, Contribution) and contribution.is_here:
-            found = contribution.load()
-            if isinstance(found, OptionsCommand):
-                commands[name] = found.kind
+    for name, each in application().commands.items():
+        found = each.load() if isinstance(each, Contribution) and each.is_here else each
+        if isinstance(found, OptionsCommand):
+            commands[name] = found.kind
     if not options.name:
         print(f"files: {', '.join(FILES)}\nmethods: {', '.join(METHODS)}\ncommands: {', '.join(commands)}")
         return

@@ -154,8 +154,7 @@ class Contribution(click.Command):
 
     def load(self) -> click.Command:
         """The command itself."""
-        package = self._entry.module.split(".")[0]
-        where = f"be run in a clone of the project (make setup, .venv/bin/decomfl), as the wheel has no {package}"
+        where = "be run in a clone of the project (make setup, .venv/bin/decomfl), as the wheel lacks its package"
         require(self.is_here, f"decomfl {self.name}", where, "a wheel")
         found = self._entry.load()
         assert isinstance(found, click.Command)

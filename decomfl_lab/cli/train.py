@@ -362,9 +362,8 @@ def report(run: Run, rebuilt: Rebuilt, out: Path | None, *, as_json: bool, **mor
     if (out / LOG_FILE).exists():
         # A replay needs the model alone; of the data it needs the statistics of frozen BatchNorms.
         needed = {"model", "method"} | ({"data"} if run.config.batchnorm == "frozen" else set())
-        wanted[f"replay {out}{' --trust-code' * bool(needed & code.keys())}"] = (
-            "the model again, from the log of scalars alone"
-        )
+        replaying = " --trust-code" * bool(needed & code.keys())
+        wanted[f"replay {out}{replaying}"] = "the model again, from the log of scalars alone"
     width = max(len(f"decomfl {words}") for words in wanted) + 2
     lines = [f"  {f'decomfl {words}':<{width}} {why}" for words, why in wanted.items()]
     print("\n".join([f"written to {out}; look at it by", *lines]), file=sys.stderr)

@@ -73,11 +73,10 @@ def by_pyhessian(objective: MeanLoss, *, seed: int = 0) -> ByPyHessian:
             return super().dataloader_hv_product(v)
 
     batches = [(objective.place(piece.inputs), objective.place(piece.targets)) for piece in pieces]
-    on_gpu = objective.device.type == "cuda"
     with warnings.catch_warnings(), torch.random.fork_rng(enabled=True), torch.enable_grad():
         warnings.simplefilter("ignore")  # torch's of graphs that hold themselves, which end with the copy
         torch.manual_seed(seed)
-        theirs = Counted(module, objective.measure.of_outputs, dataloader=batches, cuda=on_gpu)
+        theirs = Counted(module, objective.measure.of_outputs, dataloader=batches, cuda=objective.device.type == "cuda")
         ((top,), _), trace = theirs.eigenvalues(), float(np.mean(theirs.trace()))
     module.zero_grad()
     return ByPyHessian(trace, abs(top), theirs.products)

@@ -69,17 +69,6 @@ class _Task:
         return cls(pooled, numbers % V, cross_entropy)
 
 
-def _module(inputs: int, width: int, depth: int, V: int) -> nn.Module:
-    """An MLP of so many hidden layers of ReLU; every weight and bias is uniform within 1/√(inputs of its layer)."""
-    sizes = [inputs, *[width] * depth, V]
-    linear = [nn.Linear(before, after) for before, after in pairwise(sizes)]
-    generator = torch.Generator().manual_seed(SEED)
-    for layer in linear:
-        for each in (layer.weight, layer.bias):
-            nn.init.uniform_(each, -(layer.in_features**-0.5), layer.in_features**-0.5, generator=generator)
-    return nn.Sequential(*chain(*((layer, nn.ReLU()) for layer in linear[:-1])), linear[-1])
-
-
 def jobs(options: Options) -> list[Work]:
     """A work for each network."""
     size = options.scale.kernels
@@ -102,7 +91,13 @@ def _measured(_: Path, report: Report, network: Sequence[int], size: Sizes) -> R
     digits, side, V, depth, width = network
     dataset = load_dataset("mnist")
     task = _Task.of(dataset, digits, side, V, size.examples)
-    module = _module(task.inputs.shape[1], width, depth, V)
+    # An MLP of ReLU; every weight and bias is uniform within 1/√(inputs of its layer).
+    sizes, generator = [task.inputs.shape[1], *[width] * depth, V], torch.Generator().manual_seed(SEED)
+    linear = [nn.Linear(before, after) for before, after in pairwise(sizes)]
+    for layer in linear:
+        for each in (layer.weight, layer.bias):
+            nn.init.uniform_(each, -(layer.in_features**-0.5), layer.in_features**-0.5, generator=generator)
+    module = nn.Sequential(*chain(*((layer, nn.ReLU()) for layer in linear[:-1])), linear[-1])
     few = max(1, min(size.inputs, size.outputs // V))
     # J of all outputs of these inputs, (n, d).
     weights = {name: each.detach() for name, each in module.named_parameters()}
@@ -216,16 +211,11 @@ def correlations(rows: pd.DataFrame) -> pd.DataFrame:
         counted = own.assign(value=own["value"].clip(upper=1e9))  # where no rate gets there it comes last
         again = [counted.sample(frac=1, replace=True, random_state=seed) for seed in range(500)]
         for name in PREDICTORS:
-            value, *others = [_rank_correlation(each[[name, "value"]]) for each in (counted, *again)]
+            with np.errstate(invalid="ignore"):  # NaN where a column has one value
+                value, *others = [np.corrcoef(each[[name, "value"]].rank().T)[0, 1] for each in (counted, *again)]
             low, high = pd.Series(others).quantile([0.025, 0.975])
             found.append({"P": P, "number": name, "correlation": value, "low": low, "high": high})
     return pd.DataFrame(found)
-
-
-def _rank_correlation(pairs: pd.DataFrame) -> float:
-    """Spearman's; NaN where a column has one value."""
-    with np.errstate(invalid="ignore"):
-        return float(np.corrcoef(pairs.rank().to_numpy().T)[0, 1])
 
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:

@@ -500,6 +500,12 @@ WRITTEN = r"be written to by steps alone.*'3.weight'"
     (lambda model, own: copy.deepcopy(own), OPEN),
     (lambda model, own: pickled(own), OPEN),
     (lambda model, own: trained(own._path), "log must be a new file"),
+    (
+        lambda model, own: steps(
+            MeZO([{"params": model[0].weight}, {"params": model[0].bias}], 1, log=f"{own._path}b"), model
+        ),
+        "names of the parameters must be there for a replay",
+    ),
 )
 def test_what_a_log_would_not_have_is_refused(act: Callable[[Any, MeZO], Any], tmp_path: Path) -> None:
     act(*trained(tmp_path / "run.dcl"))

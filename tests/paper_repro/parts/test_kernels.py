@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
-from paper_repro.parts.kernels import PREDICTORS, _errors, _measured, _module, _rounds_at, _Task, correlations, make
+from paper_repro.parts.kernels import PREDICTORS, _errors, _measured, _rounds_at, _Task, correlations, make
 from paper_repro.workflow.scales import SCALES
 from tests.paper_repro.parts.test_parts import options
 from tests.theory.bounds.successors.test_kernel import of_kernel
@@ -33,7 +33,8 @@ def test_rounds_end_at_the_target_and_are_infinite_where_no_round_gets_there() -
     task = _Task(
         torch.randn(32, 5, generator=torch.Generator().manual_seed(1)), numbers % 3, torch.nn.functional.cross_entropy
     )
-    module = _module(5, 8, 1, 3)
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
     few = _rounds_at(module, task, 0.3, 10, 200, 0.95, 0)
     assert 1 < few < 200
     assert _rounds_at(module, task, 0.3, 10, int(few), 0.95, 0) == math.inf
