@@ -68,7 +68,7 @@ def replay(options: ReplayOptions) -> None:
             tolerance=options.tolerance,
             device=options.device,
             trust_code=options.trust_code,
-            on_round=lambda done, all_: bars.show("replay", done, all_, "rounds"),
+            on_round=lambda done, all_: bars.show("rounds replayed", done, all_, ""),
         )
     if options.save is not None and found.agrees:
         save_weights(found.model, options.save)
