@@ -70,7 +70,7 @@ class Resolution:
         mu, seen, size = self._mu, len(units), float(np.median(units))
         if size >= LEAST:
             return
-        whose = f"a loss of {loss:.3g} in {self.numbers}"
+        whose = f"a loss of {loss:.3g} in {self.numbers.replace('bfloat16', '16 bits')}"
         wide = " or a model in float64" if self.numbers == "float32" else ""
         # Below one unit the differences say nothing of the slope, so that no better mu follows from them.
         better = max(float(f"{mu * AIM / max(size, 1):.0e}"), 0.0 if size >= 1 else 1e-3)

@@ -367,7 +367,7 @@ def _settings_are_in_the_replay(kit: _Kit) -> tuple[int, str]:
 
 @_law(
     "an update moves x along what was perturbed, in the right direction, by lr·g",
-    "the scalar g is the slope along one direction, and says nothing of another one",
+    "the scalar g is the slope along one direction: a step is −lr·g along it, and along no other",
 )
 def _update_is_along_the_perturbation(kit: _Kit) -> tuple[int, str]:
     places = [*kit.places(torch.float32), *kit.places(*_16_BITS, of=("linear", "mlp"))]

@@ -71,8 +71,7 @@ class PaperOptions:
     )
     from_recorded: bool = option(
         False,
-        "Draw what is kept under paper_repro/results instead of computing; the report lists parts without it.",
-        "What is recorded",
+        "Draw what is recorded instead of computing; the report lists parts without it.",
     )
     record: Path | None = option(
         None,

@@ -46,7 +46,7 @@ _WORD: Final = re.compile(rf"(?<![\w-])({'|'.join(_TEXTS['words'])})(?![\w-])")
 _COUNTED: Final = re.compile(r"(.+?): [\d,]+ (?:train|examples)\b")
 """A piece of what is said of data that begins with the name of a data set."""
 _SPLITS: Final = {"dirichlet-total": "Dir(α·p), α = 1", "dirichlet": "Dir(α·1), α = 1", "iid": "i.i.d."}
-_NUMBERS: Final = 8  # how many numbers of a claim are told
+_NUMBERS: Final = 14  # how many numbers of a claim are told
 _SUBJECT: Final = 40  # a longer subject of a claim about several is told without the question that they share
 
 

@@ -10,7 +10,7 @@ from typing import Final
 import click
 
 from decomfl_lab.cli.command import command
-from decomfl_lab.errors import require, require_choice
+from decomfl_lab.errors import plural, require, require_choice
 from decomfl_lab.json_values import print_json
 from decomfl_lab.options import option
 from decomfl_lab.tables import table_beside
@@ -174,7 +174,7 @@ def _counts(results: Sequence[EntryResult], open_: Sequence[str]) -> str:
     again = sum(bool(result.entry.restates) for result in results)
     pieces = sum(len(result.evidence) for result in results)
     told = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status]) or "none"
-    evidence = f"evidence fails for {', '.join(open_)}" if open_ else f"all {pieces} pieces of evidence hold"
+    evidence = f"evidence fails for {', '.join(open_)}" if open_ else f"{plural(pieces, 'piece')} of evidence: all hold"
     said = f"{len(results)} statement{'s' * (len(results) != 1)}{f', {again} of them said again' * bool(again)}"
     from theory.notation.symbols import MOMENTS
 

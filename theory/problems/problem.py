@@ -79,7 +79,9 @@ class Bowl:
     def __post_init__(self) -> None:
         require_int("M", self.M, 1)
         held = sum(count for count, _ in self._coordinates)
-        require(held <= 100_000, "spectrum", "have at most 100,000 eigenvalues above 0 to be simulated", held)
+        rule = "have at most 100,000 eigenvalues above 0 to be simulated (those of 0 cost nothing: "
+        rule += "Quadratic.of(Spectrum((1, (kappa - 1)/199, 0), (1, 199, d - 200)), ...) has the same kappa)"
+        require(held <= 100_000, "spectrum", rule, held)
 
     @property
     def _coordinates(self) -> list[tuple[int, int]]:
