@@ -46,7 +46,7 @@ def tell_what_is_hidden() -> None:
     places = [place for package in PACKAGES if (place := hiding(package))] if parent_process() is None else []
     if places:
         told = f"{', '.join(places)} will be imported in place of the lab's packages of the same names"
-        warnings.warn(f"{told}: rename them, or run elsewhere, to use the lab's", LabWarning, stacklevel=3)
+        warnings.warn(f"{told} (rename them to use the lab's; all else works as ever)", LabWarning, stacklevel=3)
 
 
 def command_for(extra: str) -> str:

@@ -108,7 +108,7 @@ class Scalars(Perturbing):
         given: Any = self.aggregation
         if type(given).__module__ != Aggregation.__module__:
             is_function = callable(given) and not isinstance(given, type)
-            rule = "be a rule, as lab.Median() or lab.TrimmedMean(1), or a function of (replies)"
+            rule = "be a rule, as lab.Mean() or lab.Median(), or a function of (replies)"
             require(is_function or is_named(given), "aggregation", rule, given)
             object.__setattr__(self, "aggregation", OwnRule(given))
         rule = f"be one of {np.dtype(self.dtype)} scalars for {self.name}"

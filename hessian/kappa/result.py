@@ -126,8 +126,7 @@ class EffectiveRank(Reported):
         if not self.kappa < 0:
             return ""
         part = "positive" if self.lambda_max > 0 else "absolute"
-        name = f"{PARTS[part].name} (part={part!r}, --part {part})"
-        return f"; κ is negative, as negative eigenvalues outweigh the others: take {name}"
+        return f"; κ is negative, by negative eigenvalues: take {PARTS[part].name} (part={part!r}, --part {part})"
 
     def report(self) -> tuple[str, Sequence[Reading], str]:
         """κ of the part, of the others, and what it is the quotient of; see ``Reported``."""

@@ -202,7 +202,7 @@ def test_a_log_that_cannot_be_followed_is_refused_when_it_is_opened(
         ),
     }.items():
         page.choose("#files", log)
-        said = f"{told} Still showing mnist.dcl."
+        said = f"{log.name}: {told} Still showing mnist.dcl."
         shows(page, "trouble", said)
     assert text(page, "recorded") == "–"
 
@@ -232,7 +232,7 @@ def test_the_slider_shows_a_round_its_digest_and_what_its_model_reads(page: Brow
     page.value("""const dataTransfer = new DataTransfer();
         dataTransfer.items.add(new File(["hello"], "photo.png"));
         document.body.dispatchEvent(new DragEvent("drop", { dataTransfer, bubbles: true })), 0""")
-    shows(page, "trouble", "This is no log of a run: it begins in another way. A log is the file run.dcl in the folder")
+    shows(page, "trouble", "photo.png: This is no log of a run: it begins in another way. A log is the file run.dcl")
 
 
 def test_the_slider_begins_the_rebuild_and_stays_where_it_is_put_and_cancel_ends_it(page: Browser) -> None:

@@ -163,8 +163,8 @@ function introduce(name) {
   );
   $("inside").textContent =
     `Dark green: the ${count(numbers)} numbers that clients measured. Light green: who took part, and a checksum for ` +
-    `each round. Sending all weights both ways in each round would be ` +
-    `${size(2 * model * rounds.length)} a client.`;
+    `each round. Sending all weights both ways would be ` +
+    `${size((2 * model * rounds.length * (config.sampled ?? 1)) / (config.clients ?? 1))} a client.`;
   trouble(cut ? `The last ${count(cut)} bytes are a round that was not written whole. They are left out.` : "");
   $("start").textContent = "Rebuild the model";
   $("hint").textContent = HINT;
@@ -213,7 +213,7 @@ async function open(files) {
     }
   } catch (error) {
     const hint = error.message.startsWith("this is no log") ? " A log is the file run.dcl in the folder of a run." : "";
-    trouble(`${sentence(error.message)}${hint} Still showing ${$("name").textContent}.`);
+    trouble(`${files[0]?.name ?? "no file"}: ${sentence(error.message)}${hint} Still showing ${$("name").textContent}.`);
   }
 }
 
@@ -515,7 +515,8 @@ function classify() {
     bar.querySelector("i").style.width = `${100 * share}%`;
     bar.querySelector("em").textContent = found ? `${(100 * share).toFixed(0)} %` : "";
   });
-  const when = at ? `After ${plural(at, "round")} the model reads ` : "At the start all weights are noise. The model guesses ";
+  const reads = best >= 0 && found[best] > 0.5 ? "reads" : "guesses";
+  const when = at ? `After ${plural(at, "round")} the model ${reads} ` : "At the start all weights are noise. The model guesses ";
   if (found) $("answer").replaceChildren(when, bold(`${best}`), ".");
   else $("answer").textContent = state.pixels ? "Rebuild the model: then it reads this." : "Draw a digit.";
 }

@@ -90,8 +90,8 @@ def test_an_update_rule_of_ones_own_trains_but_is_not_written() -> None:
 
 
 @refuses(
-    ("median", r"aggregation must be a rule, as lab.Median\(\) or"),
-    (lab.Median, r"aggregation must be a rule, as lab.Median\(\) or"),
+    ("median", r"aggregation must be a rule, as lab.Mean\(\) or"),
+    (lab.Median, r"aggregation must be a rule, as lab.Mean\(\) or"),
 )
 def test_the_name_of_an_aggregation_or_its_class_is_none(wrong: Any) -> None:
     lab.DeComFL(aggregation=wrong)
