@@ -47,7 +47,8 @@ class ByLayer(Reported):
     def report(self) -> tuple[str, Sequence[Reading], str]:
         """A reading a layer; see ``Reported``."""
         name, whole, *_ = PARTS[self.rows[0].rank.part]
-        total = f"{whole} = {self.trace.value:.4g} ± {self.trace.stderr:.2g}"
+        of = "" if whole.startswith("tr") else " of the blocks"  # which add up to H's own for the trace alone
+        total = f"{whole}{of} = {self.trace.value:.4g} ± {self.trace.stderr:.2g}"
         spent = f"{plural(self.products, 'product')} in all; intervals of {100 * self.confidence:g} %"
         readings, short = [], 0
         for row in self.rows:

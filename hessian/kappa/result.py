@@ -149,7 +149,7 @@ class EffectiveRank(Reported):
             ("λ_min", self.lambda_min, self.lambda_min_residual),
         ):
             within = self.believed(residual)
-            ends.append(Reading(name, value, value - within, value + within, f"an eigenvalue is within {within:.2g}"))
+            ends.append(Reading(name, value, words=f"an eigenvalue is within {within:.2g}; others may be beyond"))
         if self.gradient_shares:
             rows = zip(self.gradient_shares, self.ritz_values, self.ritz_residuals, strict=True)
             along = [share for share, value, residual in rows if residual <= OUTER * abs(value)]
