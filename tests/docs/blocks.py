@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[2]
 MADE = ("benchmarks.md", "findings.md", "statements.md", "theory-ratios.md")
 """The pages that `make docs` writes."""
 PAGES = [ROOT / "README.md", *(page for page in sorted((ROOT / "docs").rglob("*.md")) if page.name not in MADE)]
-SHOWN = {"", "text", "toml", "json", "yaml", "bibtex", "markdown", "html", "math"}
+SHOWN = {"", "text", "toml", "json", "yaml", "bibtex", "markdown", "html", "js", "math"}
 LEFT_OUT = re.compile(r"<!-- *not run\b(.*?)-->", re.DOTALL)
 
 
