@@ -486,7 +486,7 @@ def test_no_log_keeps_the_worker_of_the_page_busy_or_fills_its_memory(vectors: P
     found, memory = json.loads(node(str(MAIN.parents[3] / "tests" / "docs" / "worker.mjs"), *map(str, paths)))
     assert [(what, said) for (what, why, _), (said, _) in zip(table, found, strict=True) if why not in said] == []
     assert max(seconds for _, seconds in found) < 10  # on a quiet machine 3, after which "busy" is ended
-    assert memory < 600
+    assert memory < 3000  # MB; on a quiet machine 400, as a busy one collects garbage late
 
 
 @needs_node

@@ -38,7 +38,7 @@ def test_without_nvflare_the_error_says_which_extra_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "nvflare", None)
     monkeypatch.setitem(sys.modules, "nvflare.collab", None)
     monkeypatch.delitem(sys.modules, "decomfl_lab.carriers.nvflare", raising=False)
-    with pytest.raises(InputError, match=r"pip install 'decomfl-lab\[nvflare\]'"):
+    with pytest.raises(InputError, match=r"NVFlare needs the extra nvflare: pip install "):
         importlib.import_module("decomfl_lab.carriers.nvflare")
 
 
