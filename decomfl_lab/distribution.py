@@ -1,7 +1,6 @@
 """The lab as it is installed: its packages, whose names a user's own may have too, where it came from, its extras."""
 
 import importlib.util
-import json
 import sys
 import warnings
 from multiprocessing import parent_process
@@ -51,7 +50,8 @@ def tell_what_is_hidden() -> None:
 
 def command_for(extra: str) -> str:
     """The command that installs an extra, from where the lab itself was installed."""
-    import importlib.metadata  # here, as it is slow
+    import importlib.metadata  # here, as these are slow
+    import json
 
     try:
         told = importlib.metadata.distribution("decomfl-lab").read_text("direct_url.json")

@@ -73,7 +73,8 @@ class Told:
     """A result whose ``repr`` is the first line of its text, as a prompt or a notebook shows it."""
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {' '.join(str(self).split(chr(10))[0].split())}>"
+        first = str(self).split("\n")[0]
+        return f"<{type(self).__name__}: {' '.join(first.split())}>"
 
 
 def printable(text: str) -> str:

@@ -41,7 +41,7 @@ from decomfl_lab.errors import (
 from decomfl_lab.estimators.differences import central
 from decomfl_lab.estimators.resolution import Resolution, span
 from decomfl_lab.files import as_path, held_file
-from decomfl_lab.methods.decomfl import DeComFL
+from decomfl_lab.methods.decomfl import DeComFL, groups_of
 from decomfl_lab.noise import STREAM_VERSION, Distribution, Format, cpu_backend, derive_seed
 from decomfl_lab.objectives.function import back, enabled
 from decomfl_lab.objectives.lines import LINES, continuous
@@ -58,7 +58,7 @@ from decomfl_lab.provenance import code_version
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import Seeding, draw_seeds
 from decomfl_lab.replicas.rebuild import axpy_, rebuild_
-from decomfl_lab.replicas.rules import Group, LowPrecision, Momentum, Sgd, Step, UpdateRule, programs_of
+from decomfl_lab.replicas.rules import LowPrecision, Momentum, Sgd, Step, UpdateRule, programs_of
 from decomfl_lab.runs.configuration import OWN_LOSS, TrainConfig
 from decomfl_lab.tables import table_beside
 
@@ -455,9 +455,7 @@ class MeZO(torch.optim.Optimizer):
                     self._log = RunLog.open(path, end=self.steps)
         elif self._path is not None:
             named = len(self._groups) == 1 or self._named[0][0] is not None
-            rule = (
-                "be there for a replay, with several groups: give (name, parameter) pairs of model.named_parameters()"
-            )
+            rule = "be there for a replay of several groups: give (name, parameter) pairs of named_parameters()"
             require(named, "names of the parameters", rule, "none")
             # What the log says of the run, and x_0 where it is in the file.
             lr = float(self.param_groups[0]["lr"]) or 1.0
@@ -497,9 +495,7 @@ class MeZO(torch.optim.Optimizer):
                         same = self._loaded and {**log.header, "code": header["code"]} == header
                     require(same, "log", rule, str(self._path))
                 self._log = RunLog.create(self._path, header, packed)
-        # All groups have one rule, each with its own weight decay.
-        rules = [self._method.but({"weight_decay": own.weight_decay}).rule for own in self._groups]
-        self._rules = [Group(own.tensors, rule, own.factor) for own, rule in zip(self._groups, rules, strict=True)]
+        self._rules = groups_of(self._method, self._groups)
         self._resumed, self._stamps = None, self._stamps_now()
         return True
 

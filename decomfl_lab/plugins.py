@@ -263,12 +263,12 @@ def _refusal(argument: str, rule: str, target: str, error: BaseException) -> Inp
         if hidden.exists() and there is not None and not hidden.samefile(there):
             told += f"; {there} hides {module}.py, which can be given as {hidden.name}:{target.rpartition(':')[2]}"
     # The user's own file may mean a package of his that is called as one of the lab's.
-    name = getattr(error, "name_from", None) or getattr(error, "name", None) or ""
     obj = getattr(error, "obj", None)
-    package = (obj.__name__ if isinstance(obj, ModuleType) else name).split(".")[0]
-    for theirs in (Path(f"{package}.py"), Path(package, "__init__.py")) if package in PACKAGES else ():
-        if theirs.exists() and hiding(package) is None:
-            told += f"; {package} is the lab's package here, not {theirs.resolve()}: rename yours"
+    lacks = obj.__name__ if isinstance(obj, ModuleType) else getattr(error, "name", None)
+    package = (lacks or "").split(".")[0]
+    theirs = [path for path in (Path(f"{package}.py"), Path(package, "__init__.py")) if path.exists()]
+    if package in PACKAGES and theirs and hiding(package) is None:
+        told += f"; {package} is the lab's package here, not {theirs[0].resolve()}: rename yours"
     if isinstance(error, ModuleNotFoundError) and module.split(".")[0] == error.name:
         told += f", in {os.getcwd()} or installed"
     return InputError(f"{argument} must {rule}, got {target!r} ({type(error).__name__}: {told}{place})")

@@ -60,27 +60,18 @@ class ProcessOutcome:
         return self.found
 
 
-def apart(
-    words: Sequence[str], *, given: str = "", env: Mapping[str, str] | None = None, seconds: float | None = None
-) -> ProcessOutcome:
+def apart(words: Sequence[str], *, given: str = "", seconds: float | None = None) -> ProcessOutcome:
     """Run Python in a process of its own.
 
     Args:
         words: Its arguments, such as -m and a module.
         given: What it reads.
-        env: Changes of the environment.
         seconds: How long it may take; by default as long as it needs.
     """
     began = time.monotonic()
     try:
-        done = subprocess.run(
-            [sys.executable, *words],
-            input=given,
-            capture_output=True,
-            text=True,
-            timeout=seconds,
-            env=environment(env),
-        )
+        words = [sys.executable, *words]
+        done = subprocess.run(words, input=given, capture_output=True, text=True, timeout=seconds, env=environment())
     except subprocess.TimeoutExpired:
         return ProcessOutcome(None, None, f"the time was over after {seconds:.0f} s", time.monotonic() - began)
     taken, said = time.monotonic() - began, done.stderr.strip()[-500:]

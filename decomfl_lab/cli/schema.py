@@ -54,4 +54,5 @@ def schema(options: SchemaOptions) -> None:
         kind = struct_of(name, {"method": named} | run_options() | METHODS[name].options())
     else:
         kind = struct_of(name, dict(declared(commands[name])))
-    print(json.dumps(msgspec.json.schema(kind), indent=1, ensure_ascii=False).replace(r"\\Z", "$"))  # JSON's end
+    # Patterns end at \\Z in Python, and at $ in JSON Schema.
+    print(json.dumps(msgspec.json.schema(kind), indent=1, ensure_ascii=False).replace(r"\\Z", "$"))

@@ -61,7 +61,8 @@ class _OfMethod(Implementation):
         self.names = {own.name for own in fields(method)}
         self.kept = {name for name in _CHOICES if getattr(method, name, None) != getattr(default, name, None)}
         self.rule = method.aggregation if isinstance(method.aggregation, OwnRule) else None
-        self.names -= {"aggregation"} if self.rule is None else set()
+        if self.rule is None:  # the lab's rules have their laws without it
+            self.names.discard("aggregation")
         if not any(method.rule in kind for kind in RULES):  # a rule of its own, which no case would have
             self.kept.add("rule")
 

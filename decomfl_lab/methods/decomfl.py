@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, ClassVar, Self
@@ -13,9 +14,11 @@ from decomfl_lab.methods.expected_traffic import Cohort, ExpectedTraffic, model_
 from decomfl_lab.methods.scalars import LoggingDifferences, Scalars, Updating
 from decomfl_lab.noise import derive_seed
 from decomfl_lab.options import option
+from decomfl_lab.outside import TensorGroup
 from decomfl_lab.protocol.server import PullPolicy, Tracking
 from decomfl_lab.protocol.wire import record_bytes, require_sendable
 from decomfl_lab.records.seeds import Seeding
+from decomfl_lab.replicas.rules import Group
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -239,3 +242,8 @@ class DeComFLProjection(_ByRecords):
 
     name: ClassVar[str] = "decomfl-projection"
     gradients: ClassVar[bool] = True
+
+
+def groups_of(method: DeComFL, groups: Iterable[TensorGroup]) -> list[Group]:
+    """How an optimizer's groups of parameters move: all by the method's rule, each with its own weight decay."""
+    return [Group(own.tensors, method.but({"weight_decay": own.weight_decay}).rule, own.factor) for own in groups]

@@ -17,7 +17,7 @@ from decomfl_lab.devices import find_device
 from decomfl_lab.errors import InputError, plural, require, require_finite_positive, require_int
 from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.files import require_plain
-from decomfl_lab.methods.decomfl import DeComFL
+from decomfl_lab.methods.decomfl import DeComFL, groups_of
 from decomfl_lab.models.registry import MODELS, size_of
 from decomfl_lab.noise import STREAM_VERSION, Distribution
 from decomfl_lab.objectives.batch_loss import LossFunction
@@ -355,10 +355,7 @@ def _of_optimizer(path: Path, log: RunLog, header: Header, model: nn.Module | No
     else:
         x = method.rule.begin(x)
     sizes = [math.prod(own.shape) for own in header.tensors]
-    # Groups have the rule of the configuration, each with its own weight decay.
-    rules = [method.but({"weight_decay": own.weight_decay}).rule for own in header.groups]
-    groups = [Group(own.tensors, rule, own.factor) for own, rule in zip(header.groups, rules, strict=True)]
-    groups = groups or [Group(len(sizes), method.rule)]
+    groups = groups_of(method, header.groups) or [Group(len(sizes), method.rule)]
     observer = GroupedReplica(x.to(find_device(device)), groups, sizes=sizes)
     seeding, kind = Seeding(method.seeds), Distribution(method.distribution)
     terms = Terms(1, method.P, None, kind, seeding, log.header["run_seed"], np.float32)

@@ -27,7 +27,7 @@ class ByPyHessian(Jsonable):
 
     @property
     def kappa(self) -> float:
-        """Tr H / ‖H‖₂."""
+        """κ = tr H / ‖H‖₂."""
         return self.trace / self.norm
 
     @property
@@ -73,7 +73,7 @@ def by_pyhessian(objective: MeanLoss, *, seed: int = 0) -> ByPyHessian:
             return super().dataloader_hv_product(v)
 
     batches = [(objective.place(piece.inputs), objective.place(piece.targets)) for piece in pieces]
-    with warnings.catch_warnings(), torch.random.fork_rng(enabled=True), torch.enable_grad():
+    with warnings.catch_warnings(), torch.random.fork_rng(), torch.enable_grad():
         warnings.simplefilter("ignore")  # torch's of graphs that hold themselves, which end with the copy
         torch.manual_seed(seed)
         theirs = Counted(module, objective.measure.of_outputs, dataloader=batches, cuda=objective.device.type == "cuda")

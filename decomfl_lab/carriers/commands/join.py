@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from decomfl_lab.carriers.commands.serve import read_key, with_extra
 from decomfl_lab.cli.command import command
@@ -13,9 +13,6 @@ from decomfl_lab.interrupts import telling
 from decomfl_lab.json_values import print_json
 from decomfl_lab.options import MOST_THREADS, REQUIRED, option
 from decomfl_lab.runs.configuration import config_from_mapping, read_config
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, kw_only=True)
