@@ -266,9 +266,10 @@ def _refusal(argument: str, rule: str, target: str, error: BaseException) -> Inp
     obj = getattr(error, "obj", None)
     lacks = obj.__name__ if isinstance(obj, ModuleType) else getattr(error, "name", None)
     package = (lacks or "").split(".")[0]
-    theirs = [path for path in (Path(f"{package}.py"), Path(package, "__init__.py")) if path.exists()]
-    if package in PACKAGES and theirs and hiding(package) is None:
-        told += f"; {package} is the lab's package here, not {theirs[0].resolve()}: rename yours"
+    if package in PACKAGES and hiding(package) is None:
+        for theirs in (Path(f"{package}.py"), Path(package, "__init__.py")):
+            if theirs.exists():
+                told += f"; {package} is the lab's package here, not {theirs.resolve()}: rename yours"
     if isinstance(error, ModuleNotFoundError) and module.split(".")[0] == error.name:
         told += f", in {os.getcwd()} or installed"
     return InputError(f"{argument} must {rule}, got {target!r} ({type(error).__name__}: {told}{place})")
