@@ -63,8 +63,31 @@ _DEPTH = 512
 
 # The kinds of stages.
 _CONV, _POOL, _FLATTEN, _LINEAR, _ROUTE, _MASK, _WEIGHTS, _SCATTER, _VALUES, _VALUES_BACK = range(10)
-_COLUMNS = 17
-"""Numbers of a stage: its kind, then places, steps and counts, then zeros."""
+_NUMBERS = [
+    "kind",
+    # What is read, what is written, and the slopes that are read on the way back: the place of the first number, and
+    # the steps from one row, and from one pixel or image, to the next.
+    *("src", "src_row", "src_step", "dst", "dst_row", "dst_step", "of", "of_row", "of_step"),
+    # Counts: pixels of a map, its channels, inputs and outputs of a layer; and whether a ReLU follows or precedes.
+    *("height", "width", "channels", "inputs", "outputs", "relu"),
+    # The places of weights and biases: in x for a linear layer, else among the packed numbers.
+    *("weights", "biases"),
+    # Pools: pixels a side, and the map of what they gave.
+    *("size", "top", "top_row"),
+    # Tiles of a convolution: rows of its kernel, numbers in each, blocks of ``lanes`` outputs, and where the pairs of
+    # places begin, with their number.
+    *("rows", "run", "blocks", "lanes", "first", "count"),
+    # Convolutions through values: pixels a side of a tile, tiles down and across; for slopes the place of the turned
+    # weights (−1: nobody wants slopes by the inputs) and the border.
+    *("m", "down", "across", "turned", "pad"),
+]
+STAGE = np.dtype([(name, np.int64) for name in _NUMBERS])
+"""A stage of the kernel: its kind, and the numbers that this kind reads; the others are 0."""
+# Where the weights are in x, a side of a kernel, its outputs and inputs, where its 36 values go among the packed and
+# the turned numbers (−1: to none), and the outputs and inputs with whole blocks.
+_KERNEL_NUMBERS = ["start", "side", "outputs", "inputs", "packed", "turned", "wide", "deep"]
+KERNELS = np.dtype([(name, np.int64) for name in _KERNEL_NUMBERS])
+"""The weights of a convolution through values (``winograd``)."""
 _ANY = np.float32(-np.inf)
 """Floor of a tile that has none."""
 # A bias is the weight of an input that is always 1: this one, at offset 0.
@@ -77,18 +100,20 @@ _HERE = np.zeros(1, dtype=np.int64)
 
 @njit(cache=True, nogil=True)
 def _pool(work, stage):
-    src, row, channels, size, height, width, dst, dst_row = stage[1:9]
-    for y in range(height):
-        for x in range(width):
-            corner, out = src + y * size * row + x * size * channels, dst + y * dst_row + x * channels
-            # A map has its channels filled up to whole blocks, and ``channels`` counts the filling.
+    channels = stage.channels  # with those that fill up whole blocks
+    for y in range(stage.height):
+        for x in range(stage.width):
+            corner = stage.src + y * stage.size * stage.src_row + x * stage.size * channels
+            out = stage.dst + y * stage.dst_row + x * channels
             for c in range(0, channels, BLOCK):
-                largest(work, corner + c, size, row, channels, out + c)
+                largest(work, corner + c, stage.size, stage.src_row, channels, out + c)
 
 
 @njit(cache=True, nogil=True)
 def _linear(work, point, stage, images):
-    src, step, features, w, bias, outputs, dst, to_step, relu = stage[1:10]
+    src, step, features = stage.src, stage.src_step, stage.inputs
+    dst, to_step, outputs = stage.dst, stage.dst_step, stage.outputs
+    w, bias = stage.weights, stage.biases
     # The sums grow where the outputs lie, part after part of the features. So they begin at the biases.
     for i in range(images):
         for o in range(outputs):
@@ -118,7 +143,7 @@ def _linear(work, point, stage, images):
             total = work[dst + i * to_step + o]
             for j in range(rest, features):
                 total += work[src + i * step + j] * point[w + o * features + j]
-            work[dst + i * to_step + o] = np.float32(0) if relu and total < 0 else total
+            work[dst + i * to_step + o] = np.float32(0) if stage.relu and total < 0 else total
 
 
 @njit(cache=True, nogil=True)
@@ -129,15 +154,17 @@ def _pack(packed, point, order):
 
 @njit(cache=True, nogil=True)
 def _convolve(work, stage, src_offsets, dst_offsets, packed):
-    src, row, rows, run, pixels, first, weights, biases, blocks, dst, relu, width = stage[1:13]
-    floor = np.float32(0) if relu else _ANY
-    for block in range(blocks):
+    src, row, rows, run = stage.src, stage.src_row, stage.rows, stage.run
+    floor = np.float32(0) if stage.relu else _ANY
+    for block in range(stage.blocks):
         # Packed weights are (block, row of the kernel, number in that row, output of the block).
-        w, b, to = weights + block * rows * run * width, biases + block * width, dst + block * width
-        for n in range(0, pixels, PIXELS):
+        w = stage.weights + block * rows * run * stage.lanes
+        b = stage.biases + block * stage.lanes
+        to = stage.dst + block * stage.lanes
+        for n in range(0, stage.count, PIXELS):
             # The last tile begins early enough to be whole: it writes some pixels again, with the same bits.
-            at = first + min(n, pixels - PIXELS)
-            if width == WIDE:
+            at = stage.first + min(n, stage.count - PIXELS)
+            if stage.lanes == WIDE:
                 wide_tile(work, src, src_offsets, at, rows, row, run, packed, w, b, to, dst_offsets, floor)
             else:
                 tile(work, src, src_offsets, at, rows, row, run, packed, w, b, to, dst_offsets, floor)
@@ -148,20 +175,20 @@ def _image(maps, features, stages, src_offsets, dst_offsets, packed, values, pla
     """The stages of one image, up to its features."""
     for s in range(stages.shape[0]):
         stage = stages[s]
-        if stage[0] == _CONV:
+        if stage.kind == _CONV:
             _convolve(maps, stage, src_offsets, dst_offsets, packed)
-        elif stage[0] == _VALUES:
+        elif stage.kind == _VALUES:
             convolve(maps, stage, values, packed)
-        elif stage[0] == _POOL:
+        elif stage.kind == _POOL:
             _pool(maps, stage)
-        elif stage[0] == _FLATTEN:
-            src, row, stride, channels, height, width, dst, step = stage[1:9]
+        elif stage.kind == _FLATTEN:
             # torch flattens an image channel by channel, and here channels are innermost.
-            out = dst + place * step
-            for c in range(channels):
-                for y in range(height):
-                    for x in range(width):
-                        features[out + (c * height + y) * width + x] = maps[src + y * row + x * stride + c]
+            out = stage.dst + place * stage.dst_step
+            for c in range(stage.channels):
+                for y in range(stage.height):
+                    for x in range(stage.width):
+                        at = stage.src + y * stage.src_row + x * stage.src_step + c
+                        features[out + (c * stage.height + y) * stage.width + x] = maps[at]
 
 
 @njit(cache=True, nogil=True)
@@ -187,7 +214,7 @@ def cross_entropy_of(work, first, classes, target):
 def _chunk(out, point, images, targets, each, shape, tables, memory):
     """out[i] = cross entropy of image i, of at most ``CHUNK``; ``each`` numbers of ``maps`` are an image's own."""
     # ``width`` counts numbers, not pixels: an image comes as (row, pixel × channel).
-    height, width, row, first, logits, step, classes = shape
+    height, width, row, first, logits, classes = shape
     stages, linear, src_offsets, dst_offsets, _ = tables
     maps, features, packed, values = memory
     for i in range(images.shape[0]):
@@ -201,7 +228,7 @@ def _chunk(out, point, images, targets, each, shape, tables, memory):
     for s in range(linear.shape[0]):
         _linear(features, point, linear[s], images.shape[0])
     for i in range(images.shape[0]):
-        out[i] = cross_entropy_of(features, logits + i * step, classes, targets[i])
+        out[i] = cross_entropy_of(features, logits + i * classes, classes, targets[i])
 
 
 @njit(cache=True, nogil=True)
@@ -253,12 +280,14 @@ def _add_rows(to, a, a_first, a_rows, a_step, b, b_first, b_step, terms, whole):
 @njit(cache=True, nogil=True)
 def _linear_slopes(gradient, slopes, features, point, stage, images, inputs_too):
     """Adds to the gradient by weights and bias; writes the slopes by the inputs, if they are wanted."""
-    src, step, count, w, bias, outputs, dst, to_step, relu = stage[1:10]
+    src, step, count = stage.src, stage.src_step, stage.inputs
+    dst, to_step, outputs = stage.dst, stage.dst_step, stage.outputs
+    w, bias = stage.weights, stage.biases
     # Where the ReLU gave 0, nothing comes back. What is left is also the slope by the bias.
     for i in range(images):
         for o in range(outputs):
             at = dst + i * to_step + o
-            if relu and not features[at] > 0:
+            if stage.relu and not features[at] > 0:
                 slopes[at] = np.float32(0)
             if bias >= 0:
                 gradient[bias + o] += slopes[at]
@@ -287,16 +316,19 @@ def _linear_slopes(gradient, slopes, features, point, stage, images, inputs_too)
 @njit(cache=True, nogil=True)
 def _weight_slopes(sums, maps, slopes, stage, src_offsets, dst_offsets):
     """Adds to the gradient of one image by a convolution's packed weights and biases."""
-    weights, biases, width, blocks, taps, first, src, row, step, at, at_row, at_step, h, w = stage[1:15]
     # ∂/∂weight[tap, output] = Σ_pixels input[pixel + tap] · slope[pixel, output]. This is a product: its rows are taps,
-    # its columns a block of outputs, and its terms the h × w pixels.
-    from_, to = src_offsets[first : first + taps], dst_offsets[first : first + taps]
-    for block in range(blocks):
-        of, wide = at + block * width, width == WIDE
-        own = weights + block * taps * width
-        add_products(sums, own, to, maps, src, from_, (row, step), slopes, of, (at_row, at_step), (h, w), wide)
-        bias = biases + block * width
-        add_products(sums, bias, _HERE, _ONE, 0, _HERE, (0, 0), slopes, of, (at_row, at_step), (h, w), wide)
+    # its columns a block of outputs, and its terms the pixels.
+    taps, lanes = stage.count, stage.lanes
+    from_ = src_offsets[stage.first : stage.first + taps]
+    to = dst_offsets[stage.first : stage.first + taps]
+    seen, steps = (stage.src_row, stage.src_step), (stage.of_row, stage.of_step)
+    terms = (stage.height, stage.width)
+    for block in range(stage.blocks):
+        of, wide = stage.of + block * lanes, lanes == WIDE
+        own = stage.weights + block * taps * lanes
+        add_products(sums, own, to, maps, stage.src, from_, seen, slopes, of, steps, terms, wide)
+        bias = stage.biases + block * lanes
+        add_products(sums, bias, _HERE, _ONE, 0, _HERE, (0, 0), slopes, of, steps, terms, wide)
 
 
 @njit(cache=True, nogil=True)
@@ -304,55 +336,58 @@ def _image_slopes(sums, maps, slopes, of_features, back, src_offsets, dst_offset
     """The stages of one image, from its features' slopes back."""
     for s in range(back.shape[0]):
         stage = back[s]
-        if stage[0] == _CONV:
+        if stage.kind == _CONV:
             _convolve(slopes, stage, src_offsets, dst_offsets, turned)
-        elif stage[0] == _WEIGHTS:
+        elif stage.kind == _WEIGHTS:
             _weight_slopes(sums, maps, slopes, stage, src_offsets, dst_offsets)
-        elif stage[0] == _VALUES_BACK:
+        elif stage.kind == _VALUES_BACK:
             slopes_back(sums, maps, slopes, stage, values, turned)
-        elif stage[0] == _ROUTE:
-            src, row, channels, size, height, width, top, top_row, of, of_row, to, to_row, to_step, relu = stage[1:15]
+        elif stage.kind == _ROUTE:
+            channels, size, row = stage.channels, stage.size, stage.src_row
             # Behind a ReLU a largest value of 0 passes nothing on: this is the mask of that ReLU too.
-            floor = np.float32(0) if relu else _ANY
-            for y in range(height):
-                for x in range(width):
-                    corner, most = src + y * size * row + x * size * channels, top + y * top_row + x * channels
-                    mine, target = of + y * of_row + x * channels, to + y * size * to_row + x * size * to_step
+            floor = np.float32(0) if stage.relu else _ANY
+            for y in range(stage.height):
+                for x in range(stage.width):
+                    corner = stage.src + y * size * row + x * size * channels
+                    most = stage.top + y * stage.top_row + x * channels
+                    mine = stage.of + y * stage.of_row + x * channels
+                    target = stage.dst + y * size * stage.dst_row + x * size * stage.dst_step
                     for c in range(0, channels, BLOCK):
+                        at, of, to = corner + c, mine + c, target + c
                         route(
                             maps,
-                            corner + c,
+                            at,
                             size,
                             row,
                             channels,
                             most + c,
                             floor,
                             slopes,
-                            mine + c,
-                            target + c,
-                            to_row,
-                            to_step,
+                            of,
+                            to,
+                            stage.dst_row,
+                            stage.dst_step,
                         )
-        elif stage[0] == _MASK:
-            src, row, stride, height, width, to, to_row, to_step = stage[1:9]
-            for y in range(height):
-                for x in range(width):
-                    at, out = src + y * row + x * stride, to + y * to_row + x * to_step
-                    for c in range(0, stride, BLOCK):
+        elif stage.kind == _MASK:
+            for y in range(stage.height):
+                for x in range(stage.width):
+                    at = stage.src + y * stage.src_row + x * stage.src_step
+                    out = stage.dst + y * stage.dst_row + x * stage.dst_step
+                    for c in range(0, stage.src_step, BLOCK):
                         mask(slopes, out + c, maps, at + c)
-        elif stage[0] == _SCATTER:
-            to, row, stride, channels, height, width, src, step = stage[1:9]
-            at = src + place * step
-            for c in range(channels):
-                for y in range(height):
-                    for x in range(width):
-                        slopes[to + y * row + x * stride + c] = of_features[at + (c * height + y) * width + x]
+        elif stage.kind == _SCATTER:
+            at = stage.src + place * stage.src_step
+            for c in range(stage.channels):
+                for y in range(stage.height):
+                    for x in range(stage.width):
+                        out = stage.dst + y * stage.dst_row + x * stage.dst_step + c
+                        slopes[out] = of_features[at + (c * stage.height + y) * stage.width + x]
 
 
 @njit(cache=True, nogil=True)
 def _gradient(out, gradient, point, images, targets, orders, each, shape, tables, back, memory, slopes_memory):
     """out[i] = cross entropy of image i, and gradient (d,) = the sum of its gradients by the parameters."""
-    logits, step, classes = shape[4:]
+    logits, classes = shape[4:]
     linear, src_offsets, dst_offsets, weights = tables[1:]
     maps, features, packed, values = memory
     slopes, of_features, turned, sums = slopes_memory
@@ -368,7 +403,7 @@ def _gradient(out, gradient, point, images, targets, orders, each, shape, tables
         b = min(a + CHUNK, images.shape[0])
         _chunk(out[a:b], point, images[a:b], targets[a:b], each, shape, tables, memory)
         for i in range(b - a):
-            _softmax_slopes(of_features, features, logits + i * step, classes, targets[a + i])
+            _softmax_slopes(of_features, features, logits + i * classes, classes, targets[a + i])
         for s in range(linear.shape[0] - 1, -1, -1):
             # Below the first linear layer only convolutions want slopes, if there are any.
             inputs_too = s > 0 or back.shape[0] > 0
@@ -436,10 +471,25 @@ class _Map:
         """Numbers from one pixel to the next, down and across."""
         return self.apart[0] * self.row, self.apart[1] * self.stride
 
+    def named(self, name: str) -> dict[str, int]:
+        """Where it begins and its steps, as numbers of a stage."""
+        return {name: self.first, f"{name}_row": self.steps[0], f"{name}_step": self.steps[1]}
+
     def places(self) -> NDArray[np.int64]:
         """The places of all pixels, row by row, counted from pixel (0, 0)."""
         y, x = (grid.reshape(-1) for grid in np.mgrid[: self.height, : self.width])
         return y * self.steps[0] + x * self.steps[1]
+
+
+class _Features(NamedTuple):
+    """Numbers of a linear layer's inputs or outputs: ``numbers`` for each image, one image after another."""
+
+    first: int
+    numbers: int
+
+    def named(self, name: str) -> dict[str, int]:
+        """Where they begin and the step from image to image, as numbers of a stage."""
+        return {name: self.first, f"{name}_step": self.numbers}
 
 
 class _Room:
@@ -459,10 +509,10 @@ class _Room:
         self.size += (high + 2 * border) * row
         return _Map(first, row, height, width, channels, stride, apart)
 
-    def features(self, count: int) -> tuple[int, int, int]:
+    def features(self, count: int) -> _Features:
         first = self.size
         self.size += CHUNK * count
-        return first, count, count
+        return _Features(first, count)
 
 
 class _Packing:
@@ -557,15 +607,15 @@ class Network:
         self.d = layout.d
         self._maps, self._features, self._packing, self._offsets = _Room(), _Room(), _Packing(), _Offsets()
         self._in_order: list[_Conv | _Pool] = []
-        stages: list[list[int]] = []
-        self._weights: list[list[int]] = []  # of the convolutions through values: winograd.spread_weights
+        stages: list[dict[str, int]] = []
+        self._weights: list[dict[str, int]] = []  # of the convolutions through values: winograd.spread_weights
         self._scratch = 0
-        linear: list[list[int]] = []
+        linear: list[dict[str, int]] = []
         channels, height, width = in_shape if len(in_shape) == 3 else (1, 1, math.prod(in_shape))
         at = self._maps.map(height, width, channels, channels, _border(layers, 0))
         shape = (at.height, at.width * at.stride, at.row, at.first)
-        features: tuple[int, int, int] | None = None  # first, numbers an image, step
-        flattened: list[int] = []
+        features: _Features | None = None
+        flattened: _Features | None = None
         for n, (name, layer) in enumerate(layers):
             following = layers[n + 1][1] if n + 1 < len(layers) else None
             relu = type(following) is nn.ReLU
@@ -598,17 +648,18 @@ class Network:
                 # ``src`` is what the kernel's corner sees at pixel (0, 0). A row of the kernel sees kw pixels ×
                 # channels that lie next to one another: one run of numbers.
                 src, run = at.first - pad * (at.row + at.stride), kw * at.stride
+                stage = {"src": src, "src_row": at.row, **to.named("dst"), "relu": relu}
+                stage |= {"weights": weights, "biases": conv.biases}
                 if m:
-                    tiles = [m, h // m, w // m]
-                    stages.append(
-                        [_VALUES, src, at.row, at.stride, *tiles, weights, conv.biases, stride, to.first, to.row, relu]
-                    )
+                    stage |= {"kind": _VALUES, "inputs": at.stride, "outputs": stride}
+                    stage |= {"m": m, "down": h // m, "across": w // m}
                 else:
                     # The pixels that the corner sees, one for each output pixel.
                     seen = _Map(0, at.row, h, w, at.channels, at.stride, (sy, sx))
-                    begin, pixels = self._offsets.add(seen.places(), to.places(), PIXELS)
-                    where = [begin, weights, conv.biases, stride // own, to.first]
-                    stages.append([_CONV, src, at.row, kh, run, pixels, *where, relu, own])
+                    begin, count = self._offsets.add(seen.places(), to.places(), PIXELS)
+                    stage |= {"kind": _CONV, "first": begin, "count": count, "rows": kh, "run": run}
+                    stage |= {"blocks": stride // own, "lanes": own}
+                stages.append(stage)
                 at = to
             elif type(layer) is nn.MaxPool2d:
                 size = layer.kernel_size
@@ -618,89 +669,102 @@ class Network:
                 assert isinstance(size, int)
                 h, w = at.height // size, at.width // size
                 to = self._maps.map(h, w, at.channels, at.stride, _border(layers, n + 1))
-                stages.append([_POOL, at.first, at.row, at.stride, size, h, w, to.first, to.row])
+                counts = {"channels": at.stride, "size": size, "height": h, "width": w}
+                stages.append({"kind": _POOL, **at.named("src"), **to.named("dst"), **counts})
                 self._in_order.append(_Pool(size, at, to))
                 at = to
             elif type(layer) is nn.Flatten:
                 needs(features is None and (layer.start_dim, layer.end_dim) == (1, -1), "be the only one, of all")
                 features = self._features.features(at.channels * at.height * at.width)
-                flattened = [at.channels, at.height, at.width, features[0], features[2]]
-                stages.append([_FLATTEN, at.first, at.row, at.stride, *flattened])
+                flattened = features
+                counts = {"channels": at.channels, "height": at.height, "width": at.width}
+                stages.append({"kind": _FLATTEN, **at.named("src"), **features.named("dst"), **counts})
             elif type(layer) is nn.Linear:
                 needs(features is not None, "come after Flatten")
                 assert features is not None
                 to_features = self._features.features(layer.out_features)
-                begin = starts[f"{name}.weight"]
-                place = starts.get(f"{name}.bias", -1)
-                (src, count, step), (dst, outputs, to_step) = features, to_features
-                linear.append([_LINEAR, src, step, count, begin, place, outputs, dst, to_step, relu])
+                places = {"weights": starts[f"{name}.weight"], "biases": starts.get(f"{name}.bias", -1)}
+                counts = {"inputs": features.numbers, "outputs": to_features.numbers, "relu": relu}
+                linear.append(
+                    {"kind": _LINEAR, **features.named("src"), **to_features.named("dst"), **places, **counts}
+                )
                 features = to_features
             else:
                 after = n > 0 and type(layers[n - 1][1]) in (nn.Conv2d, nn.Linear)
                 needs(type(layer) is nn.ReLU and after, "be Conv2d, MaxPool2d, Flatten, Linear or ReLU after one")
         require(bool(linear), "module", "end in a Linear layer for the fused engine", module)
         assert features is not None
-        self.classes = features[1]
+        self.classes = features.numbers
         self._slopes, self._turned = _Room(), _Packing()
         self._back = _table(self._way_back(flattened))
-        self._tables = (_table(stages), _table(linear), *self._offsets.tables(), _table(self._weights, 8))
+        self._tables = (_table(stages), _table(linear), *self._offsets.tables(), _table(self._weights, KERNELS))
         self._orders = (self._packing.order(), self._turned.order())
-        self._shape = (*shape, features[0], features[2], features[1])
+        self._shape = (*shape, features.first, features.numbers)
 
-    def _way_back(self, flattened: list[int]) -> list[list[int]]:
+    def _way_back(self, flattened: _Features | None) -> list[dict[str, int]]:
         """The stages from the features' slopes to the gradient by the first convolution's weights."""
         # Slopes have no bias: convolutions of slopes are given zeros.
         zeros = self._turned.add(np.full(max((layer.of.stride for layer in self._in_order), default=0), -1))
         slopes = [self._slope_map(n) for n in range(len(self._in_order))]
-        stages: list[list[int]] = []
+        stages: list[dict[str, int]] = []
         for n, layer in reversed(list(enumerate(self._in_order))):
             of, to, own = layer.of, layer.to, slopes[n]
+            size_of_output = {"height": to.height, "width": to.width}
             if not stages:
-                stages.append([_SCATTER, own.first, own.steps[0], own.steps[1], *flattened])
+                assert flattened is not None  # behind images there is one
+                counts = {"channels": to.channels, **size_of_output}
+                stages.append({"kind": _SCATTER, **flattened.named("src"), **own.named("dst"), **counts})
             if isinstance(layer, _Pool):
-                before, behind = self._in_order[n - 1], slopes[n - 1]
-                relu = isinstance(before, _Conv) and before.relu
-                place = [of.first, of.row, of.stride, layer.size, to.height, to.width, to.first, to.row]
-                stages.append([_ROUTE, *place, own.first, own.row, behind.first, *behind.steps, relu])
+                before = self._in_order[n - 1]
+                counts = {"channels": of.stride, "size": layer.size, **size_of_output}
+                stage = {"kind": _ROUTE, "relu": isinstance(before, _Conv) and before.relu, **counts}
+                stage |= {**of.named("src"), "top": to.first, "top_row": to.row}
+                stages.append({**stage, **own.named("of"), **slopes[n - 1].named("dst")})
                 continue
             # If a pool follows, its route has masked the slopes already.
             pooled = n + 1 < len(self._in_order) and isinstance(self._in_order[n + 1], _Pool)
             if layer.relu and not pooled:
-                stages.append([_MASK, to.first, to.row, to.stride, to.height, to.width, own.first, *own.steps])
+                stages.append({"kind": _MASK, **to.named("src"), **own.named("dst"), **size_of_output})
             (kh, kw), (sy, sx), pad = layer.layer.kernel_size, layer.layer.stride, int(layer.layer.padding[0])
             src, m = of.first - pad * (of.row + of.stride), layer.tile
             # Taps are where a kernel looks, from its corner: offsets into the image, and to a row of sums each. A
             # convolution through values finds its weights' slopes otherwise: it has no taps here.
             run, taps = kw * of.stride, np.arange(0 if m else kh * kw * of.stride)
             first, _ = self._offsets.add(taps // run * of.row + taps % run, taps * layer.width)
-            seen = [src, sy * of.row, sx * of.stride]
-            where = [layer.weights, layer.biases, layer.width, to.stride // layer.width, len(taps), first]
-            stages.append([_WEIGHTS, *where, *seen, own.first, *own.steps, to.height, to.width])
+            stage = {"kind": _WEIGHTS, "src": src, "src_row": sy * of.row, "src_step": sx * of.stride}
+            stage |= {**own.named("of"), **size_of_output, "first": first, "count": len(taps)}
+            stage |= {"weights": layer.weights, "biases": layer.biases}
+            stages.append({**stage, "blocks": to.stride // layer.width, "lanes": layer.width})
             if m:
-                down, across, (high, wide) = to.height // m, to.width // m, (of.height + 2 * pad, of.width + 2 * pad)
-                numbers = VALUES * of.stride * to.stride
-                turned_at = self._turned.add(np.full(numbers, -1)) if n else -1
-                target = [slopes[n - 1].first, *slopes[n - 1].steps] if n else [0, 0, 0]
-                where = [layer.weights, to.stride, own.first, own.row, turned_at, *target, pad]
-                stages.append([_VALUES_BACK, src, of.row, of.stride, m, down, across, *where])
-                kernels = [layer.start, kh, layer.layer.out_channels, layer.layer.in_channels]
-                self._weights.append([*kernels, layer.weights, to.stride, turned_at, of.stride])
-                self._scratch = max(self._scratch, scratch(down * across, of.stride, to.stride, high * wide))
+                tiles = {"m": m, "down": to.height // m, "across": to.width // m}
+                turned_at = self._turned.add(np.full(VALUES * of.stride * to.stride, -1)) if n else -1
+                stage = {"kind": _VALUES_BACK, "src": src, "src_row": of.row, **own.named("of"), **tiles, "pad": pad}
+                stage |= slopes[n - 1].named("dst") if n else {}
+                stage |= {"inputs": of.stride, "outputs": to.stride}
+                stages.append({**stage, "weights": layer.weights, "turned": turned_at})
+                kernels = {"start": layer.start, "side": kh, "packed": layer.weights, "turned": turned_at}
+                kernels |= {"outputs": layer.layer.out_channels, "inputs": layer.layer.in_channels}
+                self._weights.append({**kernels, "wide": to.stride, "deep": of.stride})
+                image = (of.height + 2 * pad) * (of.width + 2 * pad)
+                needed = scratch(tiles["down"] * tiles["across"], of.stride, to.stride, image)
+                self._scratch = max(self._scratch, needed)
                 continue
             # Nobody wants slopes by the image's own pixels.
             if n == 0:
                 continue
-            behind = slopes[n - 1]
             # The slopes by the inputs are the convolution of the slopes with weights[input, output, −row, −column]. Its
             # corner sees k − 1 − pad pixels up and left of the slope that lies over an input.
+            behind = slopes[n - 1]
             turned = _weights(layer.layer, layer.start).transpose(1, 0, 2, 3)[:, :, ::-1, ::-1]
             width = _tile_width(of.stride)
             weights = self._turned.add(_packed(turned, of.stride, own.stride, width))
             seen_from = _Map(0, own.row, of.height, of.width, of.channels, own.stride)
-            begin, pixels = self._offsets.add(seen_from.places(), behind.places(), PIXELS)
+            first, count = self._offsets.add(seen_from.places(), behind.places(), PIXELS)
             corner = own.first + (pad + 1 - kh) * own.row + (pad + 1 - kw) * own.stride
-            where = [begin, weights, zeros, of.stride // width, behind.first]
-            stages.append([_CONV, corner, own.row, kh, kw * own.stride, pixels, *where, 0, width])
+            stage = {"kind": _CONV, "src": corner, "src_row": own.row, "rows": kh, "run": kw * own.stride}
+            stage |= {**behind.named("dst"), "first": first, "count": count}
+            stage |= {"weights": weights, "biases": zeros, "blocks": of.stride // width, "lanes": width}
+            stages.append(stage)
         return stages
 
     def _slope_map(self, n: int) -> _Map:
@@ -780,9 +844,13 @@ def _packed(places: NDArray[np.int64], outputs: int, inputs: int, width: int) ->
     return order.reshape(outputs // width, width, kh, kw, inputs).transpose(0, 2, 3, 4, 1)
 
 
-def _table(rows: list[list[int]], columns: int = _COLUMNS) -> NDArray[np.int64]:
-    """Stages as rows of one length."""
-    return np.array([row + [0] * (columns - len(row)) for row in rows], dtype=np.int64).reshape(-1, columns)
+def _table(rows: list[dict[str, int]], kind: np.dtype[np.void] = STAGE) -> NDArray[np.void]:
+    """Records for the kernel, of the numbers by their names; what has no number is 0."""
+    table = np.zeros(len(rows), dtype=kind)
+    for n, row in enumerate(rows):
+        for name, number in row.items():
+            table[n][name] = number
+    return table
 
 
 def _border(layers: list[tuple[str, nn.Module]], n: int) -> int:

@@ -218,15 +218,15 @@ def spread_weights(packed, point, weights):
     """packed[v, input, output] = (G g Gᵀ)_v of every kernel g of a table's convolutions, in panels of outputs."""
     block = np.empty(_MOST * BLOCK, dtype=np.float32)
     for n in range(weights.shape[0]):
-        start, kernel, outputs, inputs, place, wide, _, deep = weights[n]
-        own = kernel * kernel
-        for c in range(inputs):
-            for o in range(0, outputs, BLOCK):
+        of = weights[n]
+        wide, deep, own = of.wide, of.deep, of.side * of.side
+        for c in range(of.inputs):
+            for o in range(0, of.outputs, BLOCK):
                 # Lanes are outputs here: their kernels are inputs · k² apart in x. A plane has the values v of all
                 # kernels.
-                to = _in_panel(place, deep, c, wide, o)
-                at, lanes = start + (o * inputs + c) * own, min(BLOCK, outputs - o)
-                _spread(packed, to, deep * wide, point, at, kernel, lanes, inputs * own, block)
+                to = _in_panel(of.packed, deep, c, wide, o)
+                at, lanes = of.start + (o * of.inputs + c) * own, min(BLOCK, of.outputs - o)
+                _spread(packed, to, deep * wide, point, at, of.side, lanes, of.inputs * own, block)
 
 
 @njit(cache=True, nogil=True)
@@ -234,14 +234,16 @@ def spread_turned(turned, point, weights):
     """turned[v, output, input], likewise in panels of inputs, where slopes by the inputs are wanted."""
     block = np.empty(_MOST * BLOCK, dtype=np.float32)
     for n in range(weights.shape[0]):
-        start, kernel, outputs, inputs, _, wide, place, deep = weights[n]
-        own = kernel * kernel
-        for o in range(outputs if place >= 0 else 0):
-            for c in range(0, inputs, BLOCK):
+        of = weights[n]
+        wide, deep, own = of.wide, of.deep, of.side * of.side
+        if of.turned < 0:
+            continue
+        for o in range(of.outputs):
+            for c in range(0, of.inputs, BLOCK):
                 # Lanes are inputs here: their kernels follow one another in x.
-                to = _in_panel(place, wide, o, deep, c)
-                at, lanes = start + (o * inputs + c) * own, min(BLOCK, inputs - c)
-                _spread(turned, to, deep * wide, point, at, kernel, lanes, own, block)
+                to = _in_panel(of.turned, wide, o, deep, c)
+                at, lanes = of.start + (o * of.inputs + c) * own, min(BLOCK, of.inputs - c)
+                _spread(turned, to, deep * wide, point, at, of.side, lanes, own, block)
 
 
 @njit(cache=True, nogil=True)
@@ -249,18 +251,19 @@ def gather_weights(gradient, sums, weights):
     """Adds to the gradient by every kernel Gᵀ S G of the sums S over tiles that ``slopes_back`` has made."""
     block = np.empty(_MOST * BLOCK, dtype=np.float32)
     for n in range(weights.shape[0]):
-        start, kernel, outputs, inputs, place, wide, _, deep = weights[n]
-        own, plane = kernel * kernel, deep * wide
-        for c in range(inputs):
-            for o in range(0, outputs, BLOCK):
-                of = _in_panel(place, deep, c, wide, o)
+        of = weights[n]
+        kernel, plane = of.side, of.deep * of.wide
+        own = kernel * kernel
+        for c in range(of.inputs):
+            for o in range(0, of.outputs, BLOCK):
+                sum_ = _in_panel(of.packed, of.deep, c, of.wide, o)
                 if kernel == 3:
-                    _from_weights_3(block, 0, kernel * BLOCK, BLOCK, sums, of, _SIDE * plane, plane)
+                    _from_weights_3(block, 0, kernel * BLOCK, BLOCK, sums, sum_, _SIDE * plane, plane)
                 else:
-                    _from_weights_5(block, 0, kernel * BLOCK, BLOCK, sums, of, _SIDE * plane, plane)
+                    _from_weights_5(block, 0, kernel * BLOCK, BLOCK, sums, sum_, _SIDE * plane, plane)
                 # The block has each weight of 16 kernels side by side, and x has one kernel after another.
-                for lane in range(min(BLOCK, outputs - o)):
-                    at = start + ((o + lane) * inputs + c) * own
+                for lane in range(min(BLOCK, of.outputs - o)):
+                    at = of.start + ((o + lane) * of.inputs + c) * own
                     for i in range(own):
                         gradient[at + i] += block[i * BLOCK + lane]
 
@@ -283,54 +286,60 @@ def _spread_image(values, maps, src, row, inputs, m, down, across):
 @njit(cache=True, nogil=True)
 def convolve(maps, stage, values, packed):
     """The convolution of one image, with biases and, where the stage says so, zero as the least."""
-    src, row, inputs, m, down, across, weights, biases, outputs, dst, dst_row, relu = stage[1:13]
-    floor = np.float32(0) if relu else np.float32(-np.inf)
+    m, down, across, inputs, outputs = stage.m, stage.down, stage.across, stage.inputs, stage.outputs
+    floor = np.float32(0) if stage.relu else np.float32(-np.inf)
     # ``values`` holds 36 planes (tile, input) of Bᵀ D B and then, from ``found`` on, 36 planes (tile, output) of their
     # products with the weights' values: for each v one product of matrices sums over the inputs.
     tiles = down * across
     spread, found, plane = tiles * inputs, VALUES * tiles * inputs, tiles * outputs
-    _spread_image(values, maps, src, row, inputs, m, down, across)
+    _spread_image(values, maps, stage.src, stage.src_row, inputs, m, down, across)
     for v in range(VALUES):
-        left, right = v * spread, weights + v * inputs * outputs
+        left, right = v * spread, stage.weights + v * inputs * outputs
         multiply(values, found + v * plane, tiles, outputs, values, left, packed, right, inputs)
     for a in range(down):
         for b in range(across):
             # Aᵀ [...] A of a tile: the 36 values are a plane apart, and give m × m pixels with bias and ReLU.
-            at, place = found + (a * across + b) * outputs, dst + a * m * dst_row + b * m * outputs
+            at = found + (a * across + b) * outputs
+            place = stage.dst + a * m * stage.dst_row + b * m * outputs
             for c in range(0, outputs, BLOCK):
-                to, of, bias = place + c, at + c, biases + c
+                to, of, bias = place + c, at + c, stage.biases + c
                 if m == 4:
-                    _to_pixels_3(maps, to, dst_row, outputs, values, of, _SIDE * plane, plane, packed, bias, floor)
+                    _to_pixels_3(
+                        maps, to, stage.dst_row, outputs, values, of, _SIDE * plane, plane, packed, bias, floor
+                    )
                 else:
-                    _to_pixels_5(maps, to, dst_row, outputs, values, of, _SIDE * plane, plane, packed, bias, floor)
+                    _to_pixels_5(
+                        maps, to, stage.dst_row, outputs, values, of, _SIDE * plane, plane, packed, bias, floor
+                    )
 
 
 @njit(cache=True, nogil=True)
 def slopes_back(sums, maps, slopes, stage, values, turned):
     """Adds to the sums over tiles of one image, and writes slopes by the convolution's inputs if they are wanted."""
-    src, row, inputs, m, down, across, weights, outputs, of, of_row, turned_at, to, to_row, to_step, pad = stage[1:16]
+    m, down, across, inputs, outputs = stage.m, stage.down, stage.across, stage.inputs, stage.outputs
     # The values Bᵀ D B are made again, since only the images are kept. Behind them come those of the slopes, A S Aᵀ.
     tiles = down * across
     spread, found, plane = tiles * inputs, VALUES * tiles * inputs, tiles * outputs
-    _spread_image(values, maps, src, row, inputs, m, down, across)
+    _spread_image(values, maps, stage.src, stage.src_row, inputs, m, down, across)
     for a in range(down):
         for b in range(across):
-            at, place = of + a * m * of_row + b * m * outputs, found + (a * across + b) * outputs
+            at = stage.of + a * m * stage.of_row + b * m * outputs
+            place = found + (a * across + b) * outputs
             for c in range(0, outputs, BLOCK):
                 if m == 4:
-                    _to_slopes_3(values, place + c, _SIDE * plane, plane, slopes, at + c, of_row, outputs)
+                    _to_slopes_3(values, place + c, _SIDE * plane, plane, slopes, at + c, stage.of_row, outputs)
                 else:
-                    _to_slopes_5(values, place + c, _SIDE * plane, plane, slopes, at + c, of_row, outputs)
+                    _to_slopes_5(values, place + c, _SIDE * plane, plane, slopes, at + c, stage.of_row, outputs)
     for v in range(VALUES):
         # sums[v, input, output] += Σ_tiles (Bᵀ D B)_v (A S Aᵀ)_v; ``gather_weights`` makes slopes of them after the
         # last image.
-        own, left = weights + v * inputs * outputs, v * spread
+        own, left = stage.weights + v * inputs * outputs, v * spread
         add_product(sums, own, inputs, outputs, values, left, values, found + v * plane, tiles)
-    if turned_at < 0:
+    if stage.turned < 0:
         return
     for v in range(VALUES):
         # (G g Gᵀ) ⊙ (A S Aᵀ), summed over outputs, takes the memory of Bᵀ D B, which is done with.
-        left, right = found + v * plane, turned_at + v * inputs * outputs
+        left, right = found + v * plane, stage.turned + v * inputs * outputs
         multiply(values, v * spread, tiles, inputs, values, left, turned, right, outputs)
     # Tiles overlap, and a pixel's slope is the sum over the tiles that see it. They are added up in an image of its
     # own, with the border that the convolution saw.
@@ -343,8 +352,10 @@ def slopes_back(sums, maps, slopes, stage, values, turned):
             for c in range(0, inputs, BLOCK):
                 _from_values(values, place + c, wide, inputs, values, at + c, _SIDE * spread, spread)
     # Without the border they go to where the layer before expects them.
+    pad = stage.pad
     for y in range(high - 2 * pad):
         for x in range(wide // inputs - 2 * pad):
-            place, at = to + y * to_row + x * to_step, seen + (y + pad) * wide + (x + pad) * inputs
+            place = stage.dst + y * stage.dst_row + x * stage.dst_step
+            at = seen + (y + pad) * wide + (x + pad) * inputs
             for c in range(inputs):
                 slopes[place + c] = values[at + c]

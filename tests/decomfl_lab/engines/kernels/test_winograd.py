@@ -47,7 +47,7 @@ def test_whole_tiles_of_square_kernels_go_through_values(
 
 
 def _through_values(network: Network) -> int:
-    return int((network._tables[0][:, 0] == cnn_kernel._VALUES).sum())
+    return int((network._tables[0]["kind"] == cnn_kernel._VALUES).sum())
 
 
 NETS: list[tuple[tuple[int, ...], int, list[nn.Module]]] = [
