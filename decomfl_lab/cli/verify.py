@@ -21,9 +21,9 @@ from decomfl_lab.options import option
 from decomfl_lab.plugins import named
 
 if TYPE_CHECKING:
-    from decomfl_lab.laws.breadth_first_search import Explored
     from decomfl_lab.laws.contract import Implementation
     from decomfl_lab.laws.outcomes import Outcome, Outcomes
+    from decomfl_lab.laws.worlds.breadth_first_search import Explored
 
 _LACKS = "a part is not offered; where it is deleted the lab's takes its place"
 _MARKS = {"holds": ".", "broken": "x", "crashed": "!", "refused": " ", "skipped": " ", "not yours": " "}
@@ -103,7 +103,7 @@ def verify(options: VerifyOptions) -> None:
     or `--histories`, 1 and a short history if one ends wrongly.
     """
     if options.target_template:
-        from decomfl_lab.laws.kits import target_template
+        from decomfl_lab.laws.templates.kits import target_template
 
         print(target_template(), end="")
         raise click.exceptions.Exit
@@ -113,7 +113,7 @@ def verify(options: VerifyOptions) -> None:
         require(given == usual or getattr(options, other) is not None, name, f"come with {other}", given)
     require(options.write is None or not anybodys, "write", "be left out with update and identity", str(options.write))
     if options.write is not None:
-        from decomfl_lab.laws.kits import write_kits
+        from decomfl_lab.laws.templates.kits import write_kits
 
         for path in write_kits(options.write):
             print(path)
@@ -202,7 +202,7 @@ def _anybodys(options: VerifyOptions, started: float) -> int:
     try:
         if options.update is not None:
             from decomfl_lab.devices import find_device
-            from decomfl_lab.laws.update import verify_update
+            from decomfl_lab.laws.steps.update import verify_update
 
             target = named("update", options.update)
             module = None if options.module is None else named("module", options.module)
@@ -217,7 +217,7 @@ def _anybodys(options: VerifyOptions, started: float) -> int:
                     on_outcome=tell,
                 )
             return _ends(options.update, outcomes, options, "", started)
-        from decomfl_lab.laws.identity import read_identities
+        from decomfl_lab.laws.steps.identity import read_identities
 
         assert options.identity is not None
         require(options.identity.is_file(), "identity", "be a file of JSON lines", str(options.identity))
@@ -235,7 +235,7 @@ def _tell_planted(
     theirs: Implementation | None, table: dict[str, dict[str, Outcome]], options: VerifyOptions, started: float
 ) -> int:
     """What each law said of each fault; 1 if the law that is meant to catch one does not."""
-    from decomfl_lab.laws.faults import AROUND, FAULTS, NOT_SHOWN, around
+    from decomfl_lab.laws.faults.federation import AROUND, FAULTS, NOT_SHOWN, around
 
     faults: Mapping[str, Any] = FAULTS if theirs is None else AROUND
     left = {name: f"as {reason}" for name, reason in NOT_SHOWN.items() if name.partition(", ")[0] in table}
@@ -271,7 +271,7 @@ def _tell_planted(
 
 def _search(implementation: Implementation, as_json: bool) -> int:
     """A line for each scope; 1 if a history ends wrongly in one of them, 3 if none could be searched."""
-    from decomfl_lab.laws.breadth_first_search import SCOPES, explore
+    from decomfl_lab.laws.worlds.breadth_first_search import SCOPES, explore
 
     found: list[Explored] = []
     with telling(lambda: f"interrupted; {len(found)} of {len(SCOPES)} searches were finished"):
@@ -293,7 +293,7 @@ def _search(implementation: Implementation, as_json: bool) -> int:
 
 def _simulate(implementation: Implementation | None, options: VerifyOptions) -> int:
     """How many histories were played, or the one that is wrong; 1 then, 3 if there are none of the implementation."""
-    from decomfl_lab.laws.random_search import Search
+    from decomfl_lab.laws.worlds.random_search import Search
 
     began, count = time.process_time(), options.histories or 0
     try:

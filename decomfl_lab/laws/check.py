@@ -19,22 +19,20 @@ from hypothesis import seed as hypothesis_seed
 from hypothesis.errors import Flaky, Unsatisfiable, UnsatisfiedAssumption
 
 import decomfl_lab
+
+# Each of these registers its laws, or its faults.
+import decomfl_lab.laws.faults.measurement
+import decomfl_lab.laws.properties.aggregation
+import decomfl_lab.laws.properties.federation
+import decomfl_lab.laws.properties.measurement
+import decomfl_lab.laws.properties.stream
+import decomfl_lab.laws.properties.variants
 from decomfl_lab.devices import find_device
 from decomfl_lab.errors import InputError, require, require_choice, require_int, require_possible
 from decomfl_lab.interrupts import Interrupted, postponed
-
-# Each of these registers its laws, or its faults.
-from decomfl_lab.laws import (  # noqa: F401
-    aggregation,
-    federation,
-    measurement,
-    measurement_faults,
-    stream,
-    variants,
-)
 from decomfl_lab.laws.contract import PARTS, AcrossDevices, Case, Implementation, RefusedError
 from decomfl_lab.laws.edge import fitted
-from decomfl_lab.laws.faults import AROUND, FAULTS, around, narrow
+from decomfl_lab.laws.faults.federation import AROUND, FAULTS, around, narrow
 from decomfl_lab.laws.method import of_method
 from decomfl_lab.laws.outcomes import Outcome, Outcomes, Status, suite
 from decomfl_lab.laws.register import LAWS, Law, LawBrokenError

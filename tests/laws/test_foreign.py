@@ -13,9 +13,9 @@ from decomfl_lab import InputError, Momentum, Sgd, laws
 from decomfl_lab.cli.main import main
 from decomfl_lab.laws.contract import play
 from decomfl_lab.laws.edge import fitted
-from decomfl_lab.laws.faults import AROUND, around
+from decomfl_lab.laws.faults.federation import AROUND, around
 from decomfl_lab.laws.strategies import Support
-from decomfl_lab.laws.world import SmallFederation, case_of
+from decomfl_lab.laws.worlds.world import SmallFederation, case_of
 from decomfl_lab.noise import Distribution
 from tests.laws.foreign import Client, Foreign, Replica, Vector
 

@@ -13,14 +13,15 @@ import pytest
 from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
 from decomfl_lab.federations.remote import RemoteFederation
-from decomfl_lab.laws import Implementation, breadth_first_search, histories
-from decomfl_lab.laws.breadth_first_search import SCOPES, Scope, delivery, explore
+from decomfl_lab.laws import Implementation
 from decomfl_lab.laws.contract import Case
-from decomfl_lab.laws.faults import FAULTS as PLANTED
-from decomfl_lab.laws.faults import Wrong, instead, then
-from decomfl_lab.laws.histories import Deliveries
-from decomfl_lab.laws.random_search import Decisions, Search
-from decomfl_lab.laws.world import SmallFederation
+from decomfl_lab.laws.faults.federation import FAULTS as PLANTED
+from decomfl_lab.laws.faults.federation import Wrong, instead, then
+from decomfl_lab.laws.worlds import breadth_first_search, histories
+from decomfl_lab.laws.worlds.breadth_first_search import SCOPES, Scope, delivery, explore
+from decomfl_lab.laws.worlds.histories import Deliveries
+from decomfl_lab.laws.worlds.random_search import Decisions, Search
+from decomfl_lab.laws.worlds.world import SmallFederation
 from decomfl_lab.protocol import session
 from decomfl_lab.protocol.aggregation import Mean
 from decomfl_lab.protocol.delivery import Delivery, receive

@@ -19,7 +19,7 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
 from decomfl_lab.laws.check import check_law
 from decomfl_lab.laws.contract import PARTS, Case
-from decomfl_lab.laws.faults import FAULTS, NARROW
+from decomfl_lab.laws.faults.federation import FAULTS, NARROW
 from decomfl_lab.laws.strategies import Support, cases
 from decomfl_lab.noise import Format
 from decomfl_lab.protocol.server import Tracking

@@ -24,7 +24,7 @@ from decomfl_lab.federations.remote import RemoteFederation
 from decomfl_lab.laws.contract import AnyClient, Case, Implementation, model_of
 from decomfl_lab.laws.edge import fitted
 from decomfl_lab.laws.register import LawBrokenError, bits, same
-from decomfl_lab.laws.world import (
+from decomfl_lab.laws.worlds.world import (
     LATE,
     MUCH_LATER,
     SIMPLEST,

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from decomfl_lab.laws import histories
 from decomfl_lab.laws.contract import Implementation
-from decomfl_lab.laws.world import SETTINGS, SmallFederation, World, silenced
+from decomfl_lab.laws.worlds import histories
+from decomfl_lab.laws.worlds.world import SETTINGS, SmallFederation, World, silenced
 
 ALIKE = 12
 """The first letters of what is wrong, which say of what kind it is."""

@@ -10,7 +10,7 @@ from torch import Tensor
 from decomfl_lab.engines.base import Line, SampleLoss
 from decomfl_lab.estimators.differences import ESTIMATORS
 from decomfl_lab.laws.contract import Case, Wavy
-from decomfl_lab.laws.faults import Planted, planned, plant, sent, taken, then
+from decomfl_lab.laws.faults.federation import Planted, planned, plant, sent, taken, then
 from decomfl_lab.noise import derive_seed
 from decomfl_lab.objectives.objective import Objective
 from decomfl_lab.protocol.client import Client

@@ -8,7 +8,8 @@ from decomfl_lab.errors import require
 from decomfl_lab.files import write_atomically
 
 _HERE = Path(__file__).parent
-_KITS = {"update_laws.py": "update.py", "identity_laws.py": "identity.py"}
+_LAWS = _HERE.parent
+_KITS = {"update_laws.py": "steps/update.py", "identity_laws.py": "steps/identity.py"}
 _CONTRACTS = {"Model": "AnyReplica", "Client": "AnyClient", "Server": "AnyServer", "Mine": "Implementation"}
 """The classes of the template, and those of ``contract`` that say what methods they have."""
 _LABS = ("supports", "measured_by", "delivery")
@@ -16,9 +17,9 @@ _LABS = ("supports", "measured_by", "delivery")
 
 
 def target_template() -> str:
-    """The file that a target of one's own is filled in from: ``_template``, with every method that it lacks."""
-    text = _HERE.joinpath("_template.py").read_text(encoding="utf-8").rstrip()
-    module = ast.parse(_HERE.joinpath("contract.py").read_text(encoding="utf-8"))
+    """The file that a target of one's own is filled in from: ``target_template``, with every method that it lacks."""
+    text = _HERE.joinpath("target_template.py").read_text(encoding="utf-8").rstrip()
+    module = ast.parse(_LAWS.joinpath("contract.py").read_text(encoding="utf-8"))
     contract = {getattr(node, "name", ""): node for node in module.body}
     for own, of in _CONTRACTS.items():
         before, _, rest = text.partition(f"\n\n\nclass {own}")
@@ -47,7 +48,7 @@ def write_kits(folder: Path) -> list[Path]:
         every = sorted(line for line in imports | others if "decomfl_lab" not in line)
         head = [about, "", made, "", "from __future__ import annotations", ""]
         texts[name] = "\n".join([*head, *every, "", outcomes, own, ""])
-    texts["test_noise.py"] = _HERE.joinpath("_noise_template.py").read_text(encoding="utf-8")
+    texts["test_noise.py"] = _HERE.joinpath("noise_template.py").read_text(encoding="utf-8")
     for name in texts:
         require(not (folder / name).exists(), "write", f"be a folder without {name}", str(folder))
     folder.mkdir(parents=True, exist_ok=True)
@@ -58,7 +59,7 @@ def write_kits(folder: Path) -> list[Path]:
 
 def _parts(name: str) -> tuple[str, set[str], str]:
     """The docstring of a module, its imports, a text each, and what follows them."""
-    text = _HERE.joinpath(name).read_text(encoding="utf-8")
+    text = _LAWS.joinpath(name).read_text(encoding="utf-8")
     about, *statements = ast.parse(text).body
     imports = [node for node in statements if isinstance(node, ast.Import | ast.ImportFrom)]
     lines = text.splitlines()

@@ -21,7 +21,7 @@ from decomfl_lab.laws.contract import (
     sums_or,
     variant,
 )
-from decomfl_lab.laws.measurement import MeasurementWatch, WrittenOut
+from decomfl_lab.laws.properties.measurement import MeasurementWatch, WrittenOut
 from decomfl_lab.laws.register import LawBrokenError, bits, law, refused, same
 from decomfl_lab.protocol.delivery import Delivery
 from decomfl_lab.protocol.messages import Message, Reply, RunSeed

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 from decomfl_lab.errors import plural
 from decomfl_lab.laws.contract import Implementation
-from decomfl_lab.laws.histories import broken, parts_of
-from decomfl_lab.laws.world import SmallFederation, World, case_of, silenced
+from decomfl_lab.laws.worlds.histories import broken, parts_of
+from decomfl_lab.laws.worlds.world import SmallFederation, World, case_of, silenced
 from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.records.seeds import Seeding
 

@@ -27,7 +27,7 @@ from decomfl_lab.laws.contract import (
     sums_or,
     variant,
 )
-from decomfl_lab.laws.measurement import MeasurementWatch
+from decomfl_lab.laws.properties.measurement import MeasurementWatch
 from decomfl_lab.laws.register import LawBrokenError, bits, law, refused, same
 from decomfl_lab.noise import derive_seed
 from decomfl_lab.protocol.aggregation import MOST_EXAMPLES

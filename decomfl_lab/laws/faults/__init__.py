@@ -1,0 +1,1 @@
+"""Wrong implementations, each with the law that catches it."""

@@ -1,0 +1,1 @@
+"""Files for a target of one's own, to be filled in."""
