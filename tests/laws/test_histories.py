@@ -51,7 +51,7 @@ def test_histories_end_with_equal_models_and_right_records(seeds: Iterable[int])
     assert found is None, found
 
 
-@pytest.mark.parametrize("count", [40, pytest.param(3000, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("count", [20, pytest.param(3000, marks=pytest.mark.thorough)])
 def test_histories_of_real_replicas_end_so_too(count: int) -> None:
     found = Search(Implementation()).search(range(count))
     assert found is None, found
@@ -245,6 +245,7 @@ def test_a_planted_fault_is_found_and_made_short(name: str, monkeypatch: pytest.
     assert len(found.events) <= 60, found
 
 
+@pytest.mark.thorough
 def test_a_round_without_an_end_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def too_few(right: Any, own: Delivery, i: int, r: int, ledger: Any) -> Any:
         return right(i, min(r + bool(own.server.planned), own.server.round), ledger)
@@ -318,7 +319,7 @@ REACHED: dict[Scope, tuple[int, int]] = {
 """States and histories: numbers that change with the protocol alone."""
 
 
-@pytest.mark.parametrize("scope", sampled(REACHED, 3), ids=str)
+@pytest.mark.parametrize("scope", sampled(REACHED, 2), ids=str)
 def test_no_state_is_wrong_and_their_number_is_always_the_same(scope: Scope) -> None:
     found = explore(scope)
     assert not found.broken, found
@@ -381,7 +382,7 @@ FOUND: dict[str, tuple[Implementation, Scope, str, int]] = {
 }
 
 
-@pytest.mark.parametrize("fault", FOUND)
+@pytest.mark.parametrize("fault", sampled(FOUND, 5))
 def test_a_planted_fault_is_found_by_a_short_history(fault: str) -> None:
     implementation, scope, words, events = FOUND[fault]
     found = explore(scope, implementation)

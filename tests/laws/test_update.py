@@ -30,7 +30,7 @@ from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.replicas.registry import make_replica
 from decomfl_lab.replicas.rules import Group, LowPrecision, Sgd, UpdateRule, programs_of
 from decomfl_lab.runs.replay import replay
-from tests.cases import refuses, rows_of
+from tests.cases import refuses, rows_of, sampled
 
 
 class LabMeZO(Functional):
@@ -242,7 +242,7 @@ ADAPTERS = Path(__file__).parents[2] / "examples" / "laws"
 DRIFT = ["restored-once", "restored-a-thousand-times", "restored-in-16-bits", "replay-is-the-run"]
 
 
-@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize("name", sampled(RIGHT, 4))
 def test_a_right_step_keeps_every_law(name: str) -> None:
     found = verify_update(RIGHT[name])
     assert not found.broken, found
@@ -272,7 +272,7 @@ FAULTS_OF_MEZO: dict[str, tuple[dict[str, Any], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", FAULTS_OF_MEZO)
+@pytest.mark.parametrize("name", sampled(FAULTS_OF_MEZO, 3))
 def test_mezo_replays_its_log_of_momentum_decay_and_groups_and_a_fault_of_them_is_seen(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -438,7 +438,7 @@ def adapter(name: str, attribute: str, monkeypatch: pytest.MonkeyPatch) -> Any:
     return named("update", f"{ADAPTERS / name}.py:{attribute}")
 
 
-@pytest.mark.parametrize("name", SEEN)
+@pytest.mark.parametrize("name", sampled(SEEN, 2))
 def test_an_adapter_shows_the_faults_of_what_it_adapts(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = verify_update(adapter(name, "Target", monkeypatch))
     settings = ["settings-are-in-the-replay"] * (name == "fedkseed")  # the client's step does not decay
