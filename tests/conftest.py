@@ -8,7 +8,12 @@ import torch
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
-    "lab", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+    "lab",
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("lab")
 torch.set_num_threads(1)

@@ -5,6 +5,7 @@ After them what one door's verdict does not say: every engine, every operator, w
 
 import copy
 import functools
+import itertools
 import math
 import pickle
 
@@ -17,7 +18,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import decomfl_lab as lab
 import hessian
 from hessian import FisherOperator, GaussNewtonOperator, HessianOperator, MeanLoss
-from tests.cases import rows_of
+from tests.cases import rows_of, sampled
 from tests.nets import seeded
 from tests.situations import (
     table_containers,
@@ -45,7 +46,7 @@ OPERATORS = (HessianOperator, GaussNewtonOperator, FisherOperator)
 WRONG = "module and loss must have the derivatives that torch gives, got"
 
 
-@pytest.mark.parametrize("situation", SITUATIONS.values(), ids=str)
+@pytest.mark.parametrize("situation", sampled(SITUATIONS.values(), 350), ids=str)
 def test_a_door_takes_it_rightly_or_says_in_a_line_why_not(situation):
     situation.judge()
 
@@ -117,8 +118,7 @@ def trained(name, engine):
     return start, entry.f or mean(entry.loss, entry.data), run
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize(("name", "engine"), sampled(itertools.product(FUNCTIONS, ENGINES), 12))
 def test_every_engine_trains_the_loss_of_the_whole_batch(name, engine):
     (start, f, run), plain = trained(name, engine), trained(name, "plain")[2]
     # μ is large here, so that the scalars are more than rounding; a round's loss is then that beside x.
@@ -168,9 +168,10 @@ def product(module, kind=HessianOperator, loss=ce, data=DATA, **options):
     return operator
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("where", ["everywhere", "for some inputs", "for ten examples of forty"])
-@pytest.mark.parametrize("kind", OPERATORS)
+SHORT = itertools.product(OPERATORS, [*zoo.WHERE][:3], [torch.float32, torch.float64])
+
+
+@pytest.mark.parametrize(("kind", "where", "dtype"), sampled(SHORT, 5))
 def test_no_operator_gives_a_product_with_derivatives_that_are_short(kind, where, dtype):
     short = zoo.short(zoo.WHERE[where], *((0.9, 0.9) if kind is HessianOperator else (0.5, 0.5)))()
     with pytest.raises(lab.InputError, match=f"{WRONG} .* from .*: is there a backward or jvp of your own") as error:

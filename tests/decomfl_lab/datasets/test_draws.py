@@ -18,6 +18,7 @@ from decomfl_lab.datasets import batches
 from decomfl_lab.datasets.batches import batches_of
 from decomfl_lab.datasets.user_data import data_of, first_clients, own_dataset
 from decomfl_lab.objectives.objective import EpochBatches
+from tests.cases import sampled
 from tests.decomfl_lab.datasets.test_batches import Rows, X, Y, same
 
 ROWS = [*zip(X / 12, Y, strict=True)]
@@ -58,8 +59,7 @@ FORMS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize(("noise", "form"), sampled(itertools.product(NOISES, FORMS), 9))
 def test_a_draw_is_the_same_each_time_and_leaves_all_generators(noise: str, form: str) -> None:
     data = Noisy(noise)
     brought, found = FORMS[form](data), []

@@ -45,7 +45,7 @@ def _federation(config: TrainConfig) -> DeComFLFederation:
     return federation
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", sampled(VARIANTS, 3))
 def test_a_run_is_the_same_to_the_bit_and_the_byte_with_and_without_the_log(variant: str) -> None:
     logged, silent = (_federation(replace(RUN, log_kappa=on, **VARIANTS[variant])) for on in (True, False))
     for _ in range(RUN.rounds):
