@@ -40,9 +40,7 @@ def test_the_sentences_about_the_edge_have_the_numbers_of_the_rows() -> None:
     lost = frame[(frame.estimator == "projection") & (frame.batch == 256) & (frame.factor == 1) & (frame.P == 20)]
     one = usual[usual.apart].seed.iloc[0]
     last = lost[(lost.K == 1) & (lost.beta == 0.9) & (lost.seed == one)].sort_values("round").test_accuracy.iloc[-1]
-    at = runs[runs.apart].push_at_turn.dropna()
     right = int((runs.crossed == runs.apart).sum())
-    within = int(((at >= 0.5) & (at <= 2)).sum())
     tells(
         SCALES,
         f"All {len(runs)} runs are recorded",
@@ -50,19 +48,7 @@ def test_the_sentences_about_the_edge_have_the_numbers_of_the_rows() -> None:
         f"it admits {usual.admitted.min():.5f} to {usual.admitted.max():.5f} at Figure 2's setting",
         f"stable in mean square by the same curvature is {usual.limit.min():.3f} to {usual.limit.max():.3f}",
         f"tells in {right} of {len(runs)} runs whether it diverges",
-        f"T lay between 0.5 and 2 in {within} of the {len(at)} lost runs, {100 * within / len(at):.0f} %",
     )
-
-
-@LOGS
-def test_mnists_fedavg_is_as_near_to_the_logs_as_is_said() -> None:
-    two, theirs = lines(rows("fig2", "full")), images.authors_2("local-updates")
-    gaps = []
-    for series in ("FedAvg K=5", "FedAvg K=10"):
-        own = two[(two.reading == "as-plotted") & (two.series == series)]
-        both = pd.concat([mean_accuracy(own), mean_accuracy(theirs[theirs.series == series])], axis=1).dropna()
-        gaps.append((both.iloc[:, 0] - both.iloc[:, 1]).abs()[both.index >= 100].max())
-    tells(SCALES, f"is within {100 * max(gaps):.1f} points of the logs' accuracy from round 100 on.")
 
 
 def test_the_seeds_that_diverged_are_told_with_their_last_rounds() -> None:
