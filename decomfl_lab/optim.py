@@ -44,11 +44,11 @@ from decomfl_lab.files import as_path, held_file
 from decomfl_lab.methods.decomfl import DeComFL, groups_of
 from decomfl_lab.noise import STREAM_VERSION, Distribution, Format, cpu_backend, derive_seed
 from decomfl_lab.objectives.function import back, enabled
-from decomfl_lab.objectives.lines import LINES, continuous
 from decomfl_lab.objectives.modules import require_apart
-from decomfl_lab.objectives.needs import Needs
 from decomfl_lab.objectives.perturbation import moved, stamp_of
-from decomfl_lab.objectives.trial import ROUNDING, STILL, refuse, unlike
+from decomfl_lab.objectives.trials.lines import LINES, continuous
+from decomfl_lab.objectives.trials.needs import Needs
+from decomfl_lab.objectives.trials.trial import ROUNDING, STILL, refuse, unlike
 from decomfl_lab.objectives.vectors import inner
 from decomfl_lab.outside import MOST_GROUPS, TensorGroup
 from decomfl_lab.plugins import OWN

@@ -13,7 +13,7 @@ from decomfl_lab.engines.base import Engine, Line, Plain, SampleLoss, Serial
 from decomfl_lab.errors import THEIRS, InputError
 from decomfl_lab.estimators.differences import Point, Values
 from decomfl_lab.objectives.objective import ModuleObjective
-from decomfl_lab.objectives.trial import refuse
+from decomfl_lab.objectives.trials.trial import refuse
 
 AGREES = 1e-3
 """What engines round differently is less, relative to a loss."""

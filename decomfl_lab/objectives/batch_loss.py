@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.objectives.modules import swapped
-from decomfl_lab.objectives.needs import Needs
 from decomfl_lab.objectives.trees import mapped, tensors
+from decomfl_lab.objectives.trials.needs import Needs
 
 IGNORED = -100
 """The label that torch's cross-entropy and the models of transformers leave out of their mean."""

@@ -14,7 +14,7 @@ from decomfl_lab.errors import THEIRS, InputError, brief, printable, require
 from decomfl_lab.objectives.batch_loss import IGNORED, BatchLoss, LossFunction, logits_of
 from decomfl_lab.objectives.objective import mean_losses
 from decomfl_lab.objectives.trees import feed, joined, mapped, row_count, tensors
-from decomfl_lab.objectives.watch import Classes
+from decomfl_lab.objectives.trials.watch import Classes
 
 Metric = Callable[[Any, Any], Any]
 """metric(outputs, targets), a number, of all held-out examples at once, on the CPU: F1 is no mean over batches."""

@@ -23,8 +23,8 @@ from torch import nn
 
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.objectives.batch_loss import called
-from decomfl_lab.objectives.needs import Needs
 from decomfl_lab.objectives.trees import row_count, tensors
+from decomfl_lab.objectives.trials.needs import Needs
 
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 

@@ -17,10 +17,10 @@ from decomfl_lab.noise import Distribution
 from decomfl_lab.noise.draws import STREAM, draws_of
 from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction, called
 from decomfl_lab.objectives.function import Function, Piece, enabled
-from decomfl_lab.objectives.needs import Needs
 from decomfl_lab.objectives.normalisation import drifting, uses_batch_statistics
 from decomfl_lab.objectives.perturbation import virtual
 from decomfl_lab.objectives.trees import row_count, rows, tensors
+from decomfl_lab.objectives.trials.needs import Needs
 
 
 class Objective(Protocol):

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.layout import Layout
 from decomfl_lab.noise import Distribution
-from decomfl_lab.objectives.needs import Calls
 from decomfl_lab.objectives.trees import tensors
+from decomfl_lab.objectives.trials.needs import Calls
 from decomfl_lab.replicas.rebuild import axpy_, blocks_of
 from decomfl_lab.tables import table_beside
 
@@ -35,7 +35,7 @@ _VALUE_GETTERS = frozenset(
 )
 """The properties that hold a tensor's elements; all others (shape, dtype, grad, ...) only say what it is."""
 
-_READS = {kind: frozenset(names) for kind, names in table_beside(__name__, "functions.toml")["reads"].items()}
+_READS = {kind: frozenset(names) for kind, names in table_beside(__name__, "perturbation.toml")["reads"].items()}
 """Names of functions that read no element of what they are given, or only those of the first argument."""
 
 

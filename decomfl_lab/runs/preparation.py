@@ -38,7 +38,6 @@ from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.registry import LAGGING
 from decomfl_lab.models.registry import build_model, initialising
 from decomfl_lab.objectives.batch_loss import IGNORED, BatchLoss, Form, LossFunction, called, logits_of
-from decomfl_lab.objectives.derivatives import sloped
 from decomfl_lab.objectives.evaluation import Metric
 from decomfl_lab.objectives.function import Function, Piece
 from decomfl_lab.objectives.modules import copied, prepared
@@ -52,7 +51,8 @@ from decomfl_lab.objectives.objective import (
     require_still,
 )
 from decomfl_lab.objectives.trees import Batch, row_count, rows, tensors
-from decomfl_lab.objectives.trial import Trial, narrowed, parts_agree, refuse
+from decomfl_lab.objectives.trials.derivatives import sloped
+from decomfl_lab.objectives.trials.trial import Trial, narrowed, parts_agree, refuse
 from decomfl_lab.plugins import OWN, OwnFunction, is_own, made, name_of, taking
 from decomfl_lab.protocol.session import Host
 from decomfl_lab.runs.configuration import CROSS_ENTROPY, OWN_LOSS, TrainConfig

@@ -19,10 +19,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from decomfl_lab.devices import available_memory, computing
 from decomfl_lab.errors import require
 from decomfl_lab.layout import Layout
-from decomfl_lab.objectives.derivatives import Comparison, HessianComparison, OutputComparison
 from decomfl_lab.objectives.function import Piece, Slopes, add_back_, enabled
 from decomfl_lab.objectives.perturbation import memory_of
-from decomfl_lab.objectives.watch import nodes
+from decomfl_lab.objectives.trials.derivatives import Comparison, HessianComparison, OutputComparison
+from decomfl_lab.objectives.trials.watch import nodes
 from hessian.operators.mean_loss import MeanLoss, differentiating
 from hessian.operators.operator import Operator, digest, is_finite, zeros
 from hessian.operators.probes import probe

@@ -21,7 +21,7 @@ from decomfl_lab.objectives.batch_loss import IGNORED, BatchLoss, Form, LossFunc
 from decomfl_lab.objectives.function import Function, Leaves, Piece, enabled
 from decomfl_lab.objectives.modules import prepared
 from decomfl_lab.objectives.trees import Batch, feed, row_count, rows, tensors
-from decomfl_lab.objectives.trial import FAR, Trial, is_mean, refuse
+from decomfl_lab.objectives.trials.trial import FAR, Trial, is_mean, refuse
 from decomfl_lab.objectives.vectors import moved
 from decomfl_lab.plugins import taking
 from hessian.operators.options import NORMALISATIONS

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from decomfl_lab.errors import require, require_finite_positive, require_int
 from decomfl_lab.layout import Layout
-from decomfl_lab.objectives.derivatives import SLOPES, is_gradient
+from decomfl_lab.objectives.trials.derivatives import SLOPES, is_gradient
 from decomfl_lab.objectives.vectors import inner, relative
 from hessian.operators.operator import Operator, digest
 from hessian.operators.probes import probe_at

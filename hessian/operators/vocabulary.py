@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn.functional import cross_entropy
 
-from decomfl_lab.objectives.needs import Calls
+from decomfl_lab.objectives.trials.needs import Calls
 
 LARGE = 1 << 22  # logits from which on derivatives are recomputed
 _BLOCK = 1 << 20  # logits whose p is made at a time

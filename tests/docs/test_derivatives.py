@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.modules.linear_cross_entropy_options import LinearCrossEntropyOptions
 
-from decomfl_lab.objectives.culprit import OF_TORCH, Order
+from decomfl_lab.objectives.trials.culprit import OF_TORCH, Order
 from tests.docs.blocks import ROOT, Blocks
 
 PAGE = ROOT / "docs/derivatives.md"

@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy, embedding
 import decomfl_lab as lab
 import hessian
 from decomfl_lab.objectives.batch_loss import BatchLoss
-from decomfl_lab.objectives.culprit import Order, culprit
+from decomfl_lab.objectives.trials.culprit import Order, culprit
 from tests.nets import seeded
 
 X = torch.randn(20, 4, generator=torch.Generator().manual_seed(3))

@@ -21,8 +21,8 @@ from torch.autograd import forward_ad
 from decomfl_lab.devices import room
 from decomfl_lab.objectives.batch_loss import BatchLoss, Form, logits_of
 from decomfl_lab.objectives.modules import copied, swapped
-from decomfl_lab.objectives.needs import Calls
 from decomfl_lab.objectives.trees import Batch, mapped, row_count, rows, tensors
+from decomfl_lab.objectives.trials.needs import Calls
 from decomfl_lab.tables import table_beside
 
 

@@ -27,10 +27,10 @@ from torch import Tensor
 from decomfl_lab.devices import room
 from decomfl_lab.errors import InputError
 from decomfl_lab.objectives.function import Function, Piece, enabled
-from decomfl_lab.objectives.lines import LINES, continuous
 from decomfl_lab.objectives.trees import Batch, joined, row_count, rows, shape_of, tensors
+from decomfl_lab.objectives.trials.lines import LINES, continuous
+from decomfl_lab.objectives.trials.watch import Watch
 from decomfl_lab.objectives.vectors import inner, moved, relative
-from decomfl_lab.objectives.watch import Watch
 from decomfl_lab.plugins import taking
 
 RARE = 16

@@ -26,11 +26,11 @@ from torch import Tensor
 
 from decomfl_lab.devices import room
 from decomfl_lab.errors import InputError
-from decomfl_lab.objectives.culprit import Order, culprit
 from decomfl_lab.objectives.function import Function, Piece, enabled
-from decomfl_lab.objectives.needs import Calls
 from decomfl_lab.objectives.trees import mapped, tensors
-from decomfl_lab.objectives.trial import FAR, Trial, refuse
+from decomfl_lab.objectives.trials.culprit import Order, culprit
+from decomfl_lab.objectives.trials.needs import Calls
+from decomfl_lab.objectives.trials.trial import FAR, Trial, refuse
 from decomfl_lab.objectives.vectors import BLOCK, add_, inner, length, moved, relative
 from decomfl_lab.plugins import taking
 
