@@ -35,8 +35,8 @@ class Automatic:
 
     def __init__(self) -> None:
         # Imported here, so that engines can be listed without torch and numba.
-        from decomfl_lab.engines.batched import Batched
-        from decomfl_lab.engines.kernels.fused import Fused
+        from decomfl_lab.engines.kernels.engine import Fused
+        from decomfl_lab.engines.vmap import Batched
 
         # Without ``strict`` an engine hands what it lacks to a slower one.
         self._on_cpu: Engine = Fused(strict=False)

@@ -15,9 +15,9 @@ from torch.nn.functional import cross_entropy
 from decomfl_lab import InputError, LowPrecision, Sgd, TrainConfig, noise
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.devices import DEVICES, describe, find_device, free_memory, room, use_tf32_
-from decomfl_lab.engines import batched
+from decomfl_lab.engines import vmap as batched
 from decomfl_lab.engines.base import Line, Serial
-from decomfl_lab.engines.batched import Batched
+from decomfl_lab.engines.vmap import Batched
 from decomfl_lab.estimators.differences import central
 from decomfl_lab.laws import devices as device_checks
 from decomfl_lab.laws.devices import RUNS, checks, require_bits

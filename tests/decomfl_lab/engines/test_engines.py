@@ -22,10 +22,10 @@ from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.engines import threads
 from decomfl_lab.engines.base import Engine, Line, Plain, Serial
 from decomfl_lab.engines.kernels import cnn as fused
-from decomfl_lab.engines.kernels import fused as fused_engine
+from decomfl_lab.engines.kernels import engine as fused_engine
 from decomfl_lab.engines.kernels import tiles
 from decomfl_lab.engines.kernels.cnn import Network, pixels
-from decomfl_lab.engines.kernels.fused import Fused
+from decomfl_lab.engines.kernels.engine import Fused
 from decomfl_lab.engines.registry import ENGINES, make_engine
 from decomfl_lab.engines.threads import Threads
 from decomfl_lab.estimators.differences import central, forward, projection

@@ -17,11 +17,11 @@ from torch.nn.functional import cross_entropy
 
 from decomfl_lab import InputError, Sgd
 from decomfl_lab.engines.base import Line, Serial
-from decomfl_lab.engines.batched import Batched
 from decomfl_lab.engines.kernels import language as kernel
-from decomfl_lab.engines.kernels.fused import Fused
+from decomfl_lab.engines.kernels.engine import Fused
 from decomfl_lab.engines.kernels.language import language_network
 from decomfl_lab.engines.registry import make_engine
+from decomfl_lab.engines.vmap import Batched
 from decomfl_lab.estimators.differences import central, forward
 from decomfl_lab.language.adapters import lora_
 from decomfl_lab.language.causal_model import Verbalized
