@@ -46,27 +46,18 @@ class Participation:
 
 
 @dataclass(frozen=True)
-class Case:
-    """A small federation and its whole history of participation."""
+class PlainCase:
+    """A small federation and its whole history of participation: what every case has."""
 
     M: int  # number of clients
     K: int  # number of local steps a round
     P: Schedule[int]  # number of directions a local step, a schedule over rounds
     eta: Schedule[float]  # learning rate η, a schedule over rounds
-    rule: UpdateRule  # update rule
-    # what the scalars are: a difference, "forward" or "central"; "projection", the slopes ⟨∇f(x), z⟩ of an objective
-    # that has ``value_and_gradient``; or "central-sign", int8 signs, of which the majority's is the round's
-    # ("forward-sign" is not drawn, but a method may have it)
-    estimator: str
     mu: float  # smoothing radius μ, a power of two
     distribution: Distribution  # distribution of the directions
     shapes: tuple[tuple[int, ...], ...]  # shapes of the model's tensors, () for a number
-    dtype: torch.dtype  # float32, float64, or what a LowPrecision rule says
     seed: int  # seed of the server, which directions and sampling derive from
     rounds: tuple[Participation, ...]  # participation, round by round
-    seeding: Seeding = Seeding.PER_STEP  # how many seeds travel
-    tracking: Tracking = Tracking.SERVER  # who remembers which round a client holds
-    keep: int = 0  # largest number of records that the server keeps, 0 for as many as needed
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -77,6 +68,28 @@ class Case:
     def d(self) -> int:
         """Number of parameters."""
         return sum(self.sizes)
+
+    def direction(self, seed: StepSeed, p: int, key: int | None = None) -> NDArray[np.float32]:
+        """z_{r,p}^k, shape (d,): direction p of a local step, by the seed that a plan or a record has for the step.
+
+        With a private key it is made of the seed's keyed hash.
+        """
+        return noise.direction(*stream_of(keyed(seed, key), p), self.d, distribution=self.distribution)
+
+
+@dataclass(frozen=True)
+class Case(PlainCase):
+    """A federation in a variant: how replicas move, what scalars are, what is sent and what is kept."""
+
+    rule: UpdateRule  # update rule
+    # what the scalars are: a difference, "forward" or "central"; "projection", the slopes ⟨∇f(x), z⟩ of an objective
+    # that has ``value_and_gradient``; or "central-sign", int8 signs, of which the majority's is the round's
+    # ("forward-sign" is not drawn, but a method may have it)
+    estimator: str
+    dtype: torch.dtype  # float32, float64, or what a LowPrecision rule says
+    seeding: Seeding = Seeding.PER_STEP  # how many seeds travel
+    tracking: Tracking = Tracking.SERVER  # who remembers which round a client holds
+    keep: int = 0  # largest number of records that the server keeps, 0 for as many as needed
 
     @property
     def signs(self) -> bool:
@@ -92,13 +105,6 @@ class Case:
     def pool(self) -> int:
         """Directions S of the pool, where they come from one."""
         return self.rule.pool or POOL
-
-    def direction(self, seed: StepSeed, p: int, key: int | None = None) -> NDArray[np.float32]:
-        """z_{r,p}^k, shape (d,): direction p of a local step, by the seed that a plan or a record has for the step.
-
-        With a private key it is made of the seed's keyed hash.
-        """
-        return noise.direction(*stream_of(keyed(seed, key), p), self.d, distribution=self.distribution)
 
     def initial(self) -> Tensor:
         """x_0, the same for server and clients."""

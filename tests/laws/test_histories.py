@@ -237,7 +237,7 @@ def planted(name: str, monkeypatch: pytest.MonkeyPatch) -> Search:
     return Search()
 
 
-@pytest.mark.parametrize("name", sampled(FAULTS, 4))
+@pytest.mark.parametrize("name", sampled(FAULTS, 2))
 def test_a_planted_fault_is_found_and_made_short(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = planted(name, monkeypatch).search(range(8000))
     assert found is not None

@@ -111,10 +111,10 @@ def test_once_a_law_is_broken_the_others_get_a_quarter_of_the_cases() -> None:
             return client
 
     names = ("ledger-counts-what-is-sent", "rebuilt-client-equals-server", "ledger-counts-what-is-sent")
-    assert [(own.status, own.cases) for own in verify(Turned(), cases=20, laws=names)] == [
-        ("holds", 20),
+    assert [(own.status, own.cases) for own in verify(Turned(), cases=104, laws=names)] == [
+        ("holds", 104),
         ("broken", 1),
-        ("holds", 5),
+        ("holds", 26),
     ]
 
 

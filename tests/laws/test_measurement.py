@@ -156,6 +156,7 @@ def test_a_method_that_does_otherwise_is_told_what_it_does(name: str) -> None:
     assert re.search(says, " ".join(outcome.counterexample.split())), outcome.counterexample
 
 
+@pytest.mark.thorough
 def test_a_counterexample_is_simplified_to_the_methods_rule_and_estimator() -> None:
     own = LowPrecision(lab.Sgd(), Format("float16"), "nearest")
     outcome = check_law(laws.LAWS[MEASURED], laws.of_method(ClipsWhatItSends(rule=own, estimator="forward")), cases=50)

@@ -272,7 +272,7 @@ FAULTS_OF_MEZO: dict[str, tuple[dict[str, Any], str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", sampled(FAULTS_OF_MEZO, 3))
+@pytest.mark.parametrize("name", sampled(FAULTS_OF_MEZO, 2))
 def test_mezo_replays_its_log_of_momentum_decay_and_groups_and_a_fault_of_them_is_seen(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
