@@ -148,7 +148,17 @@ def _round_cycles(U: NDArray[np.int64], drawn: Draws) -> NDArray[np.int64]:
     ]
     for start in range(len(fraction)):
         while in_row[start]:
-            cycle = _cycle(start, in_row, in_column)
+            # Cells of a closed walk among fractions; neighbours share a row and a column in turn. ``seen`` has for a row
+            # or column, (whether it is a column, its number), how many cells there were when the walk came to it.
+            of_column, node, last = False, start, -1
+            cycle: list[tuple[int, int]] = []
+            seen: dict[tuple[bool, int], int] = {}
+            while (of_column, node) not in seen:
+                seen[of_column, node] = len(cycle)
+                following = next(key for key in (in_column if of_column else in_row)[node] if key != last)
+                cycle.append((following, node) if of_column else (node, following))
+                of_column, node, last = not of_column, following, node
+            cycle = cycle[seen[of_column, node] :]
             up, down = cycle[::2], cycle[1::2]
             most = min([_UNIT - fraction[i][c] for i, c in up] + [fraction[i][c] for i, c in down])
             least = min([fraction[i][c] for i, c in up] + [_UNIT - fraction[i][c] for i, c in down])
@@ -161,20 +171,6 @@ def _round_cycles(U: NDArray[np.int64], drawn: Draws) -> NDArray[np.int64]:
                         whole[i][c] += fraction[i][c] // _UNIT
                         del in_row[i][c], in_column[c][i]
     return np.array(whole, dtype=np.int64)
-
-
-def _cycle(start: int, in_row: list[dict[int, None]], in_column: list[dict[int, None]]) -> list[tuple[int, int]]:
-    """Cells of a closed walk among fractions; neighbours share a row and a column in turn."""
-    of_column, node, last = False, start, -1
-    cells: list[tuple[int, int]] = []
-    seen = {(False, start): 0}  # (whether it is a column, its number) -> how many cells there were when it was come to
-    while True:
-        following = next(key for key in (in_column if of_column else in_row)[node] if key != last)
-        cells.append((following, node) if of_column else (node, following))
-        of_column, node, last = not of_column, following, node
-        if (of_column, node) in seen:
-            return cells[seen[of_column, node] :]
-        seen[of_column, node] = len(cells)
 
 
 def fixed_choice(n: int, count: int, purpose: int) -> Tensor:
