@@ -148,8 +148,8 @@ def _round_cycles(U: NDArray[np.int64], drawn: Draws) -> NDArray[np.int64]:
     ]
     for start in range(len(fraction)):
         while in_row[start]:
-            # Cells of a closed walk among fractions; neighbours share a row and a column in turn. ``seen`` has for a row
-            # or column, (whether it is a column, its number), how many cells there were when the walk came to it.
+            # Cells of a closed walk among fractions; neighbours share a row and a column in turn. ``seen`` has for a
+            # row or column, (whether it is a column, its number), how many cells there were when the walk came to it.
             of_column, node, last = False, start, -1
             cycle: list[tuple[int, int]] = []
             seen: dict[tuple[bool, int], int] = {}
