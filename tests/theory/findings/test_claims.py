@@ -11,9 +11,8 @@ import sympy as sp
 from decomfl_lab.language.tasks import TASKS, load_task
 from tests.cases import rows_of
 from tests.theory.findings.coverage import mistranscribed
-from tests.theory.findings.entries import result
 from tests.theory.findings.source import TexSource
-from theory.findings.evidence import displays, formulas, tables
+from theory.findings.evidence import formulas
 from theory.findings.evidence.claims import best_average
 from theory.findings.evidence.tables import least_runs
 from theory.notation.printed import EXAMPLES, MOST_FREQUENT
@@ -43,20 +42,6 @@ def test_the_least_average_is_below_that_of_any_step_size() -> None:
 def test_means_of_polynomials_of_a_normal_variable() -> None:
     z, a = sp.symbols("z a")
     assert formulas.normal_mean(a * z**6 + z**3 + 2 * z**2 + 5, z) == 15 * a + 7
-
-
-def test_another_momentum_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def torchs(steps: int) -> tuple[sp.Expr, sp.Expr]:
-        beta, m, moved = sp.Symbol("beta", positive=True), sp.Integer(0), sp.Integer(0)
-        for k in range(1, steps + 1):
-            m = beta * m + sp.Symbol(f"g{k}", positive=True)
-            moved += m
-        return m, moved
-
-    monkeypatch.setattr(displays, "_unrolled", torchs)
-    assert not displays.momentum_mended().holds
-    assert not displays.momentum_step().holds
-    assert displays.linear_in_scalars().holds
 
 
 # Tables ---------------------------------------------------------------------------------------------------------------
@@ -90,12 +75,3 @@ def test_the_most_frequent_answers_are_those_of_the_data(monkeypatch: pytest.Mon
 )
 def test_the_least_number_of_runs(accuracy: float, n: int, runs: int | None) -> None:
     assert least_runs(accuracy, n, most=20) == runs
-
-
-def test_a_symbol_with_other_indices_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    world = tables.play(tables.PROGRAMS["Algorithm 1"])
-    world["x"][9] = world["x"][0]
-    monkeypatch.setattr(tables, "play", lambda program: world)
-    found = result("line-627").evidence[0][1]
-    assert not found.holds
-    assert "not: ['x_r']" in found.says

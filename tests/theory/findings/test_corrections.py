@@ -9,7 +9,7 @@ from sympy import Rational
 
 from tests.cases import rows_of
 from tests.theory.findings.entries import BY_LABEL
-from tests.theory.findings.mutation import _anew
+from tests.theory.findings.mutation import anew
 from tests.theory.findings.wording import typed, typed_in
 from theory.findings.corrections import MENDED
 
@@ -19,7 +19,7 @@ APART = [key for key in MENDED if key not in BY_LABEL or key in ("line-452",)]
 
 def unnoticed(nth: int, factor: Rational, *, apart: bool) -> list[str]:
     """The displays of which no check fails when their n-th term is changed, all in one import of the findings."""
-    with _anew() as get:
+    with anew() as get:
         changed = {}
         for key, display in get("corrections").MENDED.items():
             if (key in APART) is apart and nth < len(display.terms):
