@@ -58,7 +58,7 @@ def test_kappa_after_every_product_runs_into_its_interval(sign: float) -> None:
 
 
 def test_a_result_draws_itself_to_a_file_in_a_new_folder(tmp_path: Path) -> None:
-    for values in ([1.0], [3.0, -2.0], [2.0] * 50, VALUES.tolist()):
+    for values in ([1.0], [3.0, -2.0]):
         path = tmp_path / "new" / f"{len(values)}.png"
         effective_rank(rotated(values), seed=0).plot(str(path))
         assert path.stat().st_size > 10_000
