@@ -11,10 +11,9 @@ import theory
 from tests.cases import calls, refuses, rows_of
 from tests.theory.bounds.successors.test_hiso import MIXED as SCALED
 from tests.theory.bounds.successors.test_robust_means import APART, at
-from tests.theory.bounds.successors.test_signs import simulated
 from tests.theory.bounds.test_bounds import BASE
 from tests.theory.bounds.test_default_run import MIXED as MOVED
-from tests.theory.checks.test_verdict import MIXED
+from tests.theory.checks.test_verdict import MIXED, simulated
 from tests.theory.statements.test_own_statements import CONTRACTION, STRONG
 from tests.theory.test_communication import _config
 from theory import Quadratic, Setting, Spectrum, Waves, check, expected, hiso, statement, whitened

@@ -59,17 +59,6 @@ def test_points_of_kappa_1_can_need_a_larger_kappa_together():
     assert found.recommended == pytest.approx(2)
 
 
-def test_where_the_hessian_stands_still_kappa_is_that_of_a_point():
-    eigenvalues = torch.linspace(0.1, 3, 12, dtype=torch.float64)
-    found = ball_probe(lambda _: DenseOperator(torch.diag(eigenvalues)), torch.ones(12).double(), 2.0, seed=0)
-    wanted = float(eigenvalues.sum() / 3)
-    assert found.kappa_necessary == pytest.approx(wanted)
-    assert found.kappa_sufficient == pytest.approx(wanted)
-    assert found.relative_radius == pytest.approx(2 / math.sqrt(12))
-    assert "between them nothing is shown" in found.reason
-    assert "larger than the model's own norm" not in found.reason
-
-
 @pytest.mark.parametrize(
     ("top", "least", "max_products"),
     [

@@ -118,7 +118,7 @@ def test_an_impossible_piecewise_problem_is_refused_by_name(wrong: dict[str, flo
         Piecewise(**{"at": 1.0, **wrong})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("factor", "holds"), [(2.0, True), (1.0, False)])
+@pytest.mark.parametrize(("factor", "holds"), sampled([(2.0, True), (1.0, False)], 1))
 def test_a_step_of_ones_own_is_searched_in_short_runs_and_says_how_far_it_is(factor: float, holds: bool) -> None:
     terms = {"start": factor * s.D / (s.R * s.eta), "noise": s.L * s.eta * s.sigma**2 / s.m}
     own = {"eta": {"descent": 1 / s.L}, "step": sgd, "single_step": True, "without": ("sigma_G", "mu")}

@@ -61,13 +61,6 @@ def test_every_condition_is_there_and_the_smallest_binds(capsys: pytest.CaptureF
     assert text.count("← binds") == 4
 
 
-def test_for_one_local_step_the_sharper_form_stands_beside(capsys: pytest.CaptureFixture[str]) -> None:
-    found = run(capsys, "stepsize", "--theorem", "1", "--d", "100", "--L", "1")
-    assert list(found["variants"]) == ["stated", "corrected", "sharper", "wider", "corrected, K = 1"]
-    single = statement("theorem-1-single").step_sizes(Setting(d=100, L=1.0)).largest
-    assert found["variants"]["corrected, K = 1"]["largest"] == single
-
-
 def test_with_d_and_rounds_the_best_step_size_minimises_the_bound(capsys: pytest.CaptureFixture[str]) -> None:
     given: Any = {"d": 1000, "kappa": 20.0, "m": 4, "P": 5, "L": 1.0, "D": 2.0, "sigma": 3.0}
     constants = typed(given)
@@ -135,7 +128,7 @@ CONSTANTS = st.fixed_dictionaries({
 
 
 @given(st.sampled_from(["theorem-1", "theorem-1-single", "theorem-2", "theorem-2-gaussian", "corollary-1"]), CONSTANTS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_what_is_printed_of_eta_may_be_typed(name: str, constants: Mapping[str, float]) -> None:
     own = ["--statement", name, *typed(constants)]
     rows, _ = _rows("stepsize", *own)

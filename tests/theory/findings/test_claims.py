@@ -60,9 +60,8 @@ def test_the_tables_are_transcribed(paper: TexSource, line: int, old: str, new: 
     assert len(mistranscribed(replace(paper, lines=tuple(lines)))) == wrong
 
 
+@pytest.mark.skipif(not DATA, reason="needs the tasks (DECOMFL_DATA)")
 def test_the_most_frequent_answers_are_those_of_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not DATA:
-        pytest.skip("needs the tasks (DECOMFL_DATA)")
     monkeypatch.setenv("DECOMFL_DATA", DATA)
     for task, name in zip(TASKS, EXAMPLES, strict=True):
         if not TASKS[task].files.borrowed:  # else a part of the validation set is trained on
