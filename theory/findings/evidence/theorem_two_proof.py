@@ -119,7 +119,7 @@ def _e8() -> Design:
     return design("sphere", 8)
 
 
-class _Step:
+class Step:
     """One step on f = ½xᵀHx, d = 8, L = 1, ‖∇f‖ = 1, P = m = 1, noise ±s along ∇f: every expectation exact.
 
     H has the eigenvalue 1 once and (κ − 1)/7 seven times; the seventh moments of E8 are those of the sphere.
@@ -135,36 +135,22 @@ class _Step:
         self.z = _e8().z
         self.zHz = (self.z**2) @ self.H
 
+        # zᵀ∇f(x; ξ), shape (directions, 2), over the two signs of the noise.
+        self.slopes = np.outer(self.z @ self.a, 1 + self.sigma * np.array([-1.0, 1.0]))
+        g = self.slopes + 0.5 * self.mu * self.zHz[:, None]
+        slope = (self.z @ self.a)[:, None]
+        # E f(x_{r+1}) − f(x_r).
+        self.change = self.mean(-self.eta * g * slope + 0.5 * self.eta**2 * g**2 * self.zHz[:, None])
+        # E ∇̄fᵀ H ∇̄f.
+        self.weighted = self.mean(self.slopes**2 * self.zHz[:, None])
+        # ημ²L²(d + 3)³/8, and η²L E‖ε‖².
+        self.smoothing = self.eta * self.mu**2 * (self.d + 3) ** 3 / 8
+        squares = 0.25 * self.mu**2 * self.zHz**2 * (self.z**2).sum(axis=1)
+        self.remainder = self.eta**2 * self.mean(np.outer(squares, [1, 1]))
+
     def mean(self, values: Floats) -> float:
         """E over directions and the sign of the noise, of values of shape (directions, 2)."""
         return float(_e8().mean(values).mean())
-
-    @property
-    def slopes(self) -> Floats:
-        """zᵀ∇f(x; ξ), shape (directions, 2)."""
-        return np.outer(self.z @ self.a, 1 + self.sigma * np.array([-1.0, 1.0]))
-
-    @property
-    def change(self) -> float:
-        """E f(x_{r+1}) − f(x_r)."""
-        g = self.slopes + 0.5 * self.mu * self.zHz[:, None]
-        slope = (self.z @ self.a)[:, None]
-        return self.mean(-self.eta * g * slope + 0.5 * self.eta**2 * g**2 * self.zHz[:, None])
-
-    @property
-    def weighted(self) -> float:
-        """E ∇̄fᵀ H ∇̄f."""
-        return self.mean(self.slopes**2 * self.zHz[:, None])
-
-    @property
-    def smoothing(self) -> float:
-        """ημ²L²(d + 3)³/8."""
-        return self.eta * self.mu**2 * (self.d + 3) ** 3 / 8
-
-    @property
-    def remainder(self) -> float:
-        """η²L E‖ε‖²."""
-        return self.eta**2 * self.mean(np.outer(0.25 * self.mu**2 * self.zHz**2 * (self.z**2).sum(axis=1), [1, 1]))
 
 
 @mends("assumption.low-rank", "line-1378.2", "line-1384")
@@ -172,7 +158,7 @@ class _Step:
 @over(effort=8, **_STEP)
 def hessian_first(**at: float) -> float:
     """E f(x_{r+1}) ≤ f − η⟨∇f, ∇f^μ⟩ + η²E ∇̄fᵀH∇̄f + η²L E‖ε‖²; ∇f^μ = ∇f here."""
-    step = _Step(at)
+    step = Step(at)
     return (step.change + step.eta) / (step.eta**2 * step.weighted + step.remainder)
 
 
@@ -181,7 +167,7 @@ def hessian_first(**at: float) -> float:
 @over(effort=8, **_STEP)
 def descent_by_trace(**at: float) -> float:
     """E f(x_{r+1}) ≤ f − (η/2)‖∇f‖² + ημ²L²(d + 3)³/8 + η²E ∇̄fᵀH∇̄f, without a term of ‖ε‖²."""
-    step = _Step(at)
+    step = Step(at)
     return (step.change + 0.5 * step.eta) / (step.eta**2 * step.weighted + step.smoothing)
 
 
@@ -190,7 +176,7 @@ def descent_by_trace(**at: float) -> float:
 @over(effort=8, **_STEP)
 def descent_by_rank(**at: float) -> float:
     """E f(x_{r+1}) ≤ f − (η/2)‖∇f‖² + ημ²L²(d + 3)³/8 + η²Lρ_κ(‖∇f‖² + σ²), without a term of ‖ε‖²."""
-    step = _Step(at)
+    step = Step(at)
     right = step.smoothing + step.eta**2 * step.rho * (1 + step.sigma**2)
     return (step.change + 0.5 * step.eta) / right
 
@@ -232,7 +218,7 @@ def short_ball() -> Evidence:
 @over(effort=8, **{name: axis for name, axis in _STEP.items() if name != "share"})
 def large_ball(**at: float) -> float:
     """The step on quadratics, over all directions of E8, against 2ηd max(G, μL√d/2)."""
-    step = _Step({**at, "share": 1.0})
+    step = Step({**at, "share": 1.0})
     g = step.slopes + 0.5 * step.mu * step.zHz[:, None]
     G = (1 + step.sigma) * float(np.linalg.norm(step.a))
     radius = MENDED["assumption.low-rank"].value({"eta": 1.0, "d": 8.0, "L": 1.0, "mu": step.mu, "G": G})
