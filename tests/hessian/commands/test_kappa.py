@@ -4,7 +4,6 @@ import importlib
 import inspect
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,16 +106,6 @@ def test_a_table_by_layer_is_that_of_python_and_can_be_drawn(
     assert cli.main(["kappa", *argv, "--by-layer", "--operator", "gauss-newton", "--plot", str(drawn)]) == 0
     assert str(table) in capsys.readouterr().out
     assert drawn.exists()
-
-
-def test_values_of_the_loss_alone_see_the_trace_and_bracket_kappa(
-    truth: np.ndarray[Any, Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = run(capsys, *SMALL, "--dtype", "float64", "--forward-only", "150", "--confidence", "0.999")["forward_only"]
-    low, high = found["trace_interval"]
-    assert low <= truth.sum() <= high
-    bracket = found["brackets"]["psd-second"]
-    assert bracket["outer_low"] <= truth.sum() / truth[-1] <= bracket["outer_high"]
 
 
 def test_a_run_of_train_is_measured_at_the_x_that_it_ended_with(
@@ -233,18 +222,6 @@ def test_a_users_own_model_data_and_loss_are_measured(capsys: pytest.CaptureFixt
     few = run(capsys, *MINE, "--examples", "30", "--split-sample", "--loss", "torch.nn:HuberLoss")
     assert (few["examples"], few["loss_function"]) == (30, "HuberLoss")
     assert few["data_digest"] == found["data_digest"]
-
-
-@pytest.mark.usefixtures("_mine")
-def test_a_run_is_measured_by_its_own_loss(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    argv = "train --data digits --model logistic --method fedavg --clients 4 --sampled 2 --rounds 2 --lr 0.05"
-    assert cli.main([*argv.split(), "--loss", "mine:doubled", "--out", str(tmp_path / "run")]) == 0
-    capsys.readouterr()
-    found = run(capsys, str(tmp_path / "run"), "--loss", "mine:doubled", "--examples", "100", "--products", "8")
-    trained = from_run(tmp_path / "run", trust_code=True)
-    (plain,) = replace(trained, loss=cross_entropy).mean_loss(examples=100)
-    assert found["loss_function"] == "doubled"
-    assert found["loss"] == pytest.approx(2 * plain.value, rel=1e-6)
 
 
 @pytest.mark.usefixtures("_mine")

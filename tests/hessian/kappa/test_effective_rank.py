@@ -365,13 +365,6 @@ def test_the_unit_of_the_loss_changes_nothing_but_the_unit(settings: dict[str, A
     assert ("‖H‖₂ may be" in plain.reason) is (settings.get("max_products") == 8)
 
 
-def test_a_rank_of_zero_is_reached_and_what_products_cannot_tell_is_not_advised() -> None:
-    assert effective_rank(rotated([2.0, -2.0, *np.linspace(-1, 1, 60)]), trace=0.0, seed=0).reached
-    found = effective_rank(Diagonal([2.0] * 300_000, torch.float32), products=5)
-    assert found.needed is None or found.reached
-    assert "None" not in str(found) + found.reason
-
-
 # --- the arguments of a module ----------------------------------------------------------------------------------------
 
 

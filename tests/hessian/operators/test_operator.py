@@ -267,16 +267,6 @@ def test_an_effective_rank_tells_its_products(settings: dict[str, Any]) -> None:
     assert (seen[-1].kappa, seen[-1].low, seen[-1].high) == (found.kappa, *found.interval)
 
 
-@pytest.mark.parametrize(("another", "products"), [(False, 1 + 1 + 3), (True, 1 + 1 + 1 + 3)])
-def test_of_a_multiple_of_the_identity_the_products_are_foretold_to_the_last(another: bool, products: int) -> None:
-    """A scout, a step (and the form of its vector by another operator), and three probes without any variance."""
-    operator, twin = Watched(rotated([2.0] * 50)), Watched(rotated([2.0] * 50))
-    seen: list[hessian.EffectiveRankProgress] = []
-    effective_rank(operator, trace_operator=twin if another else None, on_progress=seen.append)
-    assert operator.calls + twin.calls == products
-    assert {each.needed for each in seen[1:]} == {products}
-
-
 @pytest.mark.parametrize("count", [2, 7])
 def test_values_of_the_loss_are_those_that_are_told(count: int) -> None:
     values = 0

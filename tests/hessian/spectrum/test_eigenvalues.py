@@ -83,12 +83,3 @@ def test_equal_halves_have_no_width_and_kappa_is_the_quotient() -> None:
     assert found.kappa(8.0) == pytest.approx((2.0, 2.0), rel=1e-3)
     assert 2 < found.products <= 2 * 20 + 2
     assert found.to_json()["above"] == found.above
-
-
-def test_the_vector_of_one_half_is_put_into_the_other() -> None:
-    """Tops along different axes: each half sees nothing of the other's."""
-    first = DenseOperator(torch.diag(torch.tensor([3.0, 0.0, 1.0])))
-    second = DenseOperator(torch.diag(torch.tensor([0.5, 5.0, 1.0])))
-    found = split_sample((first, second), seed=0)
-    assert found.own == pytest.approx((3.0, 5.0), rel=1e-4)
-    assert found.crossed == pytest.approx((0.5, 0.0), abs=1e-4)

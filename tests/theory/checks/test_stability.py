@@ -9,7 +9,7 @@ import pytest
 
 from tests.cases import sampled
 from theory import Quadratic, Setting, Spectrum, expected, largest_step, rounds_by_bound, rounds_of, statement
-from theory.checks.rounds import Rounds, stability_limit
+from theory.checks.rounds import stability_limit
 from theory.checks.stability import growth, load
 from theory.notation.setting import DISTRIBUTIONS
 
@@ -43,11 +43,6 @@ def test_without_momentum_it_is_what_is_known_already(distribution: str) -> None
     assert f[-1] / f[-2] == pytest.approx(growth(spectrum, h, P=P, distribution=distribution), rel=1e-6)
 
 
-def test_a_step_that_one_eigenvalue_forbids_is_loaded_without_end() -> None:
-    assert math.isinf(load(SPECTRA[0], 1.0, P=4))
-    assert load(SPECTRA[0], 0.0, P=4) == 0.0
-
-
 EPSILON = 0.2
 NOISY = Quadratic.of(Spectrum.flat(8), sigma=2.0, sigma_G=1.0)
 
@@ -76,15 +71,6 @@ def test_a_quadratic_needs_the_rounds_found_and_no_step_size_needs_fewer() -> No
     fewer = round(0.99 * R)
     for eta in np.geomspace(bound.eta / 10, bound.eta * 100, 60):
         assert not expected(NOISY, replace(setting, R=fewer, eta=float(eta))).average <= EPSILON
-
-
-def test_a_promise_that_is_too_small_is_seen_as_never_reached() -> None:
-    """The checker of the checker: with a wrong bound instead of a right one, nothing is found."""
-    setting = NOISY.setting(m=2, M=10, P=3)
-    right = rounds_by_bound(statement("theorem-1-single"), setting, EPSILON)
-    truth = rounds_of(NOISY, setting, EPSILON, bound=right).rounds
-    wrong = Rounds(truth / 2, right.eta)
-    assert math.isinf(rounds_of(NOISY, setting, EPSILON, bound=wrong).rounds)
 
 
 @pytest.mark.parametrize("distribution", ["gaussian", "sphere", "rademacher"])

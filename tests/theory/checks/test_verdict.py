@@ -14,7 +14,7 @@ from hessian.estimate import Estimate
 from tests.cases import cases, refuses, rows_of, sampled
 from tests.theory.strategies import quadratics, runs, waves
 from theory.bounds import STATEMENTS, statement
-from theory.checks.simulation import federation, run
+from theory.checks.simulation import run
 from theory.checks.verdict import check, decide
 from theory.notation import symbols as s
 from theory.notation.setting import DISTRIBUTIONS, Setting
@@ -145,14 +145,6 @@ def test_runs_of_the_labs_algorithm_have_the_mean_of_the_closed_form_and_keep_th
     assert of_run.holds
     assert of_run.stderr > 0
     assert of_run.source == "run"
-
-
-def test_a_run_in_a_subspace_of_a_billion_dimensions() -> None:
-    confined = Quadratic.of(Spectrum.confined(10**9, 2), sigma=0.5)
-    setting = confined.setting(eta=0.1, M=2, m=1, R=10, mu=1e-3, distribution="rademacher")
-    assert federation(confined, setting, seed=0).x.numel() == 3
-    found = run(confined, setting, runs=30, seed=0)
-    assert abs(found.value - expected(confined, setting).average) < 4 * found.stderr
 
 
 @pytest.mark.parametrize("key", AVERAGES)

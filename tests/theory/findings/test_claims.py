@@ -6,14 +6,11 @@ from importlib import import_module
 from typing import Any
 
 import pytest
-import sympy as sp
 
 from decomfl_lab.language.tasks import TASKS, load_task
 from tests.cases import rows_of
 from tests.theory.findings.coverage import mistranscribed
 from tests.theory.findings.source import TexSource
-from theory.findings.evidence import formulas
-from theory.findings.evidence.claims import best_average
 from theory.findings.evidence.tables import least_runs
 from theory.notation.printed import EXAMPLES, MOST_FREQUENT
 
@@ -24,24 +21,7 @@ def test_evidence_holds_at_its_own_numbers_alone(name: str, given: list[Any], ho
     assert getattr(import_module(f"theory.findings.evidence.{module}"), find)(*given).holds is holds
 
 
-def test_the_least_average_is_below_that_of_any_step_size() -> None:
-    sigma, R = 1.0, 10_000
-    for P in (1, 100):
-        rho = 1 + 2 / P
-        for eta in (1e-3, 1e-2, 0.1 / rho):
-            # E x² after a step is (1 − 2η + η²ρ) E x² + η²ρσ², from x_0² = 2
-            shrink, fixed = 1 - 2 * eta + eta**2 * rho, eta**2 * rho * sigma**2
-            level = fixed / (1 - shrink)
-            average = level + (2 - level) * (1 - shrink**R) / (1 - shrink) / R
-            assert best_average(P=P, sigma=sigma) <= average * (1 + 1e-3)
-
-
 # Displays of the main text --------------------------------------------------------------------------------------------
-
-
-def test_means_of_polynomials_of_a_normal_variable() -> None:
-    z, a = sp.symbols("z a")
-    assert formulas.normal_mean(a * z**6 + z**3 + 2 * z**2 + 5, z) == 15 * a + 7
 
 
 # Tables ---------------------------------------------------------------------------------------------------------------

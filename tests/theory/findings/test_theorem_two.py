@@ -17,7 +17,7 @@ from theory.findings.corrections import parsed
 from theory.findings.evidence import gaussian, theorem_two, theorem_two_proof
 from theory.findings.evidence.covariance import Clients, mended_covariance
 from theory.findings.evidence.designs import design
-from theory.findings.instruments import same, unlike
+from theory.findings.instruments import same
 from theory.notation.setting import DISTRIBUTIONS, effective_factor, sixth_moment
 
 # Designs ---------------------------------------------------------------------------------------------------------
@@ -39,13 +39,6 @@ def test_designs_have_the_moments_of_their_distribution(distribution: str, d: in
         assert directions.mean((z[:, 0] * z[:, 1]) ** 2) == pytest.approx(mixed)
     if directions.order >= 6:
         assert directions.mean((z**2).sum(axis=1) ** 3) == pytest.approx(sixth_moment(distribution, d=d))
-
-
-@pytest.mark.parametrize(("powers", "share"), [((6, 0, 0), 15), ((4, 2, 0), 3), ((2, 2, 2), 1)])
-def test_the_roots_of_e8_have_the_sixth_moments_of_the_sphere(powers: tuple[int, ...], share: int) -> None:
-    directions = design("sphere", 8)
-    found = directions.mean(np.prod(directions.z[:, :3] ** powers, axis=1))
-    assert found == pytest.approx(share * 8**2 / (10 * 12))
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
@@ -71,17 +64,6 @@ def test_the_mended_lemma_holds_for_any_clients(gradients: Any, noises: Any, m: 
     clients = Clients(gradients, noises)
     found = clients.second_moment(m, P, replacement=False)
     assert same(found, mended_covariance(clients, m, P), "").holds
-
-
-def test_exact_evidence_sees_one_entry_that_differs() -> None:
-    matrix = np.eye(3, dtype=int)
-    other = matrix.copy()
-    other[1, 2] = 1
-    assert same(matrix, matrix, "").holds
-    assert not unlike(matrix, matrix, "").holds
-    found = unlike(matrix, other, "I")
-    assert found.holds
-    assert "0 ≠ 1 in entry (2, 3)" in found.says
 
 
 # The theorem -----------------------------------------------------------------------------------------------------

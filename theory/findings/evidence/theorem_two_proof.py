@@ -18,7 +18,6 @@ from theory.findings.evidence.designs import Design, design
 from theory.findings.finding import Evidence
 from theory.findings.instruments import (
     Axis,
-    agree,
     everywhere,
     exceeds,
     linear,
@@ -27,7 +26,6 @@ from theory.findings.instruments import (
     unlike,
     whole,
 )
-from theory.notation.formula import value_of
 from theory.notation.setting import Setting, effective_factor
 from theory.problems.quadratic import Quadratic, spread
 from theory.problems.spectrum import Spectrum
@@ -223,18 +221,6 @@ def large_ball(**at: float) -> float:
     G = (1 + step.sigma) * float(np.linalg.norm(step.a))
     radius = MENDED["assumption.low-rank"].value({"eta": 1.0, "d": 8.0, "L": 1.0, "mu": step.mu, "G": G})
     return float(np.abs(g).max() * math.sqrt(8) / radius)
-
-
-def longest_step(key: str, gradient: float, mu: float, *terms: str) -> Evidence:
-    """The step on f = L‖x‖²/2 along the direction that the gradient has, d = 8, L = η = 1, is as long as is said."""
-    values = {"eta": 1.0, "d": 8.0, "L": 1.0, "mu": mu, "G": gradient}
-    said = sum(value_of(MENDED[key][name], values) for name in terms)
-    long = (gradient * math.sqrt(8) + mu * 8 / 2) * math.sqrt(8)
-    return agree(long, said, f"f = ‖x‖²/2, d = 8, G = {gradient:g}, μ = {mu:g}: longest step and {', '.join(terms)}")
-
-
-# Where both parts are equal, G = μL√d/2.
-mends("assumption.low-rank")(longest_step, "assumption.low-rank", math.sqrt(2.0), 1.0, "radius")
 
 
 def two_lines_of_t3(*, added: bool) -> Evidence:

@@ -37,22 +37,6 @@ def test_a_normalised_step_has_the_moments_of_the_closed_forms(P: int) -> None:
         assert near((S[:, 1:] ** 2).mean(1), wrong * of.b) is answer
 
 
-@pytest.mark.parametrize(("P", "rel"), sampled([(5, 0.06), (8, 0.03)], 1))
-def test_along_random_signs_of_many_coordinates_the_moments_are_nearly_these(P: int, rel: float) -> None:
-    rng, d = np.random.default_rng(0), 60
-    a = rng.standard_normal(d)
-    z = rng.choice((-1.0, 1.0), (30_000, P, d))
-    g = z @ a
-    S = np.einsum("rp,rpd->rd", g / g.std(1, ddof=1, keepdims=True), z) / P
-    assert (S @ a).mean() / np.linalg.norm(a) == pytest.approx(normalised_step(P).c, rel=0.01)
-    assert (S**2).sum(1).mean() == pytest.approx(normalised_step(P).b * (P + d - 1), rel=rel)
-
-
-def test_with_three_directions_the_second_moment_grows_without_end() -> None:
-    squares = (drawn(3, d=1) ** 2).sum(1)
-    assert np.sort(squares)[-20:].sum() > 0.2 * squares.sum()  # the ten-thousandth part has a fifth of it
-
-
 def test_one_sided_differences_make_steps_longer_near_the_minimum_unless_their_mean_is_taken_off() -> None:
     # At a = 0 on f = ½‖x‖², g_p = ½μ‖z_p‖²: their mean is ½μd, their variance ½μ²d.
     d, P = 50, 20

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decomfl_lab.errors import InputError
 from tests.cases import sampled
 from tests.theory.checks.test_verdict import planted
 from theory import check, hiso, learned_scale, whitened
@@ -78,16 +77,6 @@ def at_the_largest_step(nu: float, quadratic: Quadratic, setting: Any) -> tuple[
     values = hiso(nu, 1.0).own(quadratic, setting)
     eta = hiso(nu, 1.0).step_sizes(setting, **values).largest
     return hiso(nu, eta), setting.at(eta)
-
-
-def test_who_forgets_that_the_scale_grows_claims_too_much() -> None:
-    """Near the minimum s grows by 1/√ν a round until steps are too large: f rises, and no constant η is safe."""
-    flat = Quadratic.of(Spectrum.flat(4), D=1e-8)
-    setting = flat.setting(eta=0.05, P=4, R=150)
-    found = check(hiso(0.9, 0.05), flat, setting, source="simulation", runs=50, growth=1.0)
-    assert found.holds is False, str(found)
-    with pytest.raises(InputError, match=r"eta must be at most .* \(descent\)"):
-        check(hiso(0.9, 0.05), flat, setting, source="simulation")
 
 
 # Where it ends: at the edge of stability

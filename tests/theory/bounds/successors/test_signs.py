@@ -9,13 +9,11 @@ import numpy as np
 import pytest
 from scipy import integrate, stats
 
-from decomfl_lab import Majority
-from decomfl_lab.estimators.differences import ESTIMATORS
 from tests.theory.bounds.successors.test_robust_means import divided
 from tests.theory.checks.test_verdict import planted, simulated
 from theory import Quadratic, Spectrum, feedsign
 from theory.bounds.successors.signs import efficiency, sign_floor, tolerated_gradient, vote_gain, wrong_vote
-from theory.checks.simulation import federation, simulate
+from theory.checks.simulation import simulate
 
 MEAN = math.sqrt(2 / math.pi)
 
@@ -80,21 +78,6 @@ def test_where_nothing_is_noisy_the_mean_norm_of_the_gradient_is_known_exactly()
     found = long_run([3.0, 1.0, 0.5], 0.0, lambda values, x: np.linalg.norm(values * x, axis=1))
     assert near(found, math.sqrt(math.pi / 8) * 4.5)
     assert not near(found, 1.02 * math.sqrt(math.pi / 8) * 4.5)
-
-
-@pytest.mark.thorough
-def test_the_labs_own_votes_stop_where_the_closed_form_says() -> None:
-    values = np.array([3.0, 1.0, 0.5])
-    problem = Quadratic.of(Spectrum(tuple(values), (1, 1, 1)))
-    running = federation(problem, problem.setting(m=3, M=3, eta=0.1, mu=1e-2, central=True), seed=0)
-    running.server.aggregation = Majority()
-    for client in running.clients:
-        client.estimator = ESTIMATORS["central-sign"]
-    norms = []
-    for _ in range(1000):
-        running.advance()
-        norms.append(np.linalg.norm(values * running.x.numpy()))
-    assert np.mean(norms[100:]) == pytest.approx(0.1 * math.sqrt(math.pi / 8) * 4.5, rel=0.07)
 
 
 @pytest.mark.parametrize(("term", "factor"), [("start", 0.95), ("length", 0.97)])
