@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import combinations, product
 from typing import Final
 
@@ -12,16 +12,12 @@ from numpy.typing import NDArray
 from theory.notation.setting import Setting
 
 Floats = NDArray[np.float64]
-_NODES: Final = 24
 
 
-@lru_cache(maxsize=1)
-def _directions() -> tuple[Floats, Floats]:
-    """The z of both local steps, shape (2, n), and probabilities (n,): Gauss–Hermite nodes."""
-    nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
-    z = np.stack([axis.ravel() for axis in np.meshgrid(nodes, nodes, indexing="ij")])
-    weights = weights / weights.sum()
-    return z, np.multiply.outer(weights, weights).ravel()
+# The z of both local steps, shape (2, n), and probabilities (n,): Gauss–Hermite nodes.
+_ONE, _WEIGHTS = np.polynomial.hermite_e.hermegauss(24)
+_Z: Final = np.stack([axis.ravel() for axis in np.meshgrid(_ONE, _ONE, indexing="ij")])
+_PROBABILITY: Final = np.multiply.outer(_WEIGHTS / _WEIGHTS.sum(), _WEIGHTS / _WEIGHTS.sum()).ravel()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,11 +65,10 @@ class OneRound:
 
     @cached_property
     def _walk(self) -> tuple[Floats, Floats]:
-        z, _ = _directions()
-        x = np.full((self.M, z.shape[1]), self.x)
+        x = np.full((self.M, _Z.shape[1]), self.x)
         points, estimates = [], []
         for k in range(self.K):
-            estimate = (self.value(x + self.mu * z[k]) - self.value(x)) / self.mu * z[k]
+            estimate = (self.value(x + self.mu * _Z[k]) - self.value(x)) / self.mu * _Z[k]
             points.append(x)
             estimates.append(estimate)
             x = x - self.eta * estimate
@@ -131,8 +126,7 @@ class OneRound:
 
     def mean(self, values: Floats) -> float:
         """E over the choice of clients, if it is an axis before the last, and the directions, the last."""
-        _, probability = _directions()
-        return float(np.atleast_2d(values).mean(axis=0) @ probability)
+        return float(np.atleast_2d(values).mean(axis=0) @ _PROBABILITY)
 
     def sampled_square(self, values: Floats) -> float:
         """E‖(1/m) Σ_{i∈C} Σ_k values_i^k‖²."""

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping
 from fractions import Fraction
-from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -14,7 +13,7 @@ from theory.bounds import statement
 from theory.findings.corrections import MENDED
 from theory.findings.decorators import mends, refutes, supports
 from theory.findings.evidence.covariance import SAMPLE, Clients, printed_covariance
-from theory.findings.evidence.designs import Design, design
+from theory.findings.evidence.designs import design
 from theory.findings.finding import Evidence
 from theory.findings.instruments import (
     Axis,
@@ -45,22 +44,20 @@ def averaged_scalars() -> Evidence:
     return same((mean @ z).sum(0)[0], (g @ z).sum(0)[0], "Σ g_{r,p} z_p and Σ g_{i,r,p} z_p, first coordinate")
 
 
-def _mean_points() -> tuple[sp.Expr, sp.Expr]:
-    """θ with f_i(1) − f_i(0) = f_i'(θ) for f_1 = x³ and f_2 = x⁴: (1/3)^{1/2} and (1/4)^{1/3}."""
-    theta = sp.Symbol("theta", positive=True)
-    return sp.solve(3 * theta**2 - 1, theta)[0], sp.solve(4 * theta**3 - 1, theta)[0]
+# θ with f_i(1) − f_i(0) = f_i'(θ) for f_1 = x³ and f_2 = x⁴: (1/3)^{1/2} and (1/4)^{1/3}.
+_THETA: Final = sp.Symbol("theta", positive=True)
+_CUBIC: Final = sp.solve(3 * _THETA**2 - 1, _THETA)[0]
+_QUARTIC: Final = sp.solve(4 * _THETA**3 - 1, _THETA)[0]
 
 
 @refutes("line-1270", "eq.fjiow.ek", "line-1279.2", cause="formula-slips")
 def one_point_for_all() -> Evidence:
-    cubic, quartic = _mean_points()
-    return unlike(cubic, quartic, "f_1 = x³, f_2 = x⁴, x_r = 0, μz = 1: θ of the two clients")
+    return unlike(_CUBIC, _QUARTIC, "f_1 = x³, f_2 = x⁴, x_r = 0, μz = 1: θ of the two clients")
 
 
 @mends("line-1270", "eq.fjiow.ek", "line-1279.2")
 def a_point_each() -> Evidence:
-    cubic, quartic = _mean_points()
-    return same((3 * cubic**2 + 4 * quartic**3) / 2, sp.Integer(1), "½(f_1'(θ_1) + f_2'(θ_2)) and the mean scalar")
+    return same((3 * _CUBIC**2 + 4 * _QUARTIC**3) / 2, sp.Integer(1), "½(f_1'(θ_1) + f_2'(θ_2)) and the mean scalar")
 
 
 @supports("eq.fjiow.1232")
@@ -112,9 +109,7 @@ _STEP: Final = {
 }
 
 
-@cache
-def _e8() -> Design:
-    return design("sphere", 8)
+_E8: Final = design("sphere", 8)
 
 
 class Step:
@@ -130,7 +125,7 @@ class Step:
         self.eta = at["share"] / (4 * self.rho)
         self.a = np.zeros(8)
         self.a[:2] = math.cos(at["angle"]), math.sin(at["angle"])
-        self.z = _e8().z
+        self.z = _E8.z
         self.zHz = (self.z**2) @ self.H
 
         # zᵀ∇f(x; ξ), shape (directions, 2), over the two signs of the noise.
@@ -148,7 +143,7 @@ class Step:
 
     def mean(self, values: Floats) -> float:
         """E over directions and the sign of the noise, of values of shape (directions, 2)."""
-        return float(_e8().mean(values).mean())
+        return float(_E8.mean(values).mean())
 
 
 @mends("assumption.low-rank", "line-1378.2", "line-1384")
@@ -204,7 +199,7 @@ def taylor() -> Evidence:
 @refutes("assumption.low-rank", "line-1394.2", cause="ball", witness=True)
 def short_ball() -> Evidence:
     """For f = ‖x‖²/2, x_r = 0, no noise, d = 8, η = μ = 1: x_r + z is at ‖z‖²/2 higher, but ∇f(x_r) = 0."""
-    x, z = np.zeros(8), _e8().z
+    x, z = np.zeros(8), _E8.z
     steps = 0.5 * (((x + z) ** 2).sum(axis=1) - (x**2).sum())[:, None] * z
     length, radius = np.linalg.norm(steps, axis=1).max(), 16 * np.linalg.norm(x)
     return exceeds(float(length), float(radius), "f = ‖x‖²/2, x_r = 0, d = 8, η = μ = 1: step against 2ηdG(x_r)")
