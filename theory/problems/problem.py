@@ -110,7 +110,8 @@ class Bowl:
         return self._vector(self.quadratic.start)
 
     @cached_property
-    def _tilts(self) -> Floats:
+    def tilts(self) -> Floats:
+        """∇f − ∇f_i of every client, shape (M, n)."""
         return np.multiply.outer(signs(self.M), self._vector(self.quadratic.dissimilarity))
 
     @cached_property
@@ -118,7 +119,7 @@ class Bowl:
         return self._vector(self.quadratic.noise)
 
     def _tilt(self, clients: Integers, xi: Floats) -> Floats:
-        tilt: Floats = self._tilts[clients] + coin(xi)[..., None] * self._noise
+        tilt: Floats = self.tilts[clients] + coin(xi)[..., None] * self._noise
         return tilt
 
     def sampled(self, x: Floats, clients: Integers, xi: Floats) -> Floats:

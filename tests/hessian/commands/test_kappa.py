@@ -253,29 +253,22 @@ def test_a_model_that_diverged_or_has_no_curvature_has_no_kappa(
     assert captured.out == ""
 
 
-def test_a_language_model_of_a_folder_is_measured_on_the_prompts_of_a_task(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder, files = save_opt(tmp_path / "opt"), write_sst2(tmp_path / "sst2")
-    argv = ["--task", "sst2", "--model", str(folder), "--task-data", str(files)]
-    found = run(capsys, *argv, "--examples", "4", "--products", "8")
-    assert (found["model"], found["history"]) == (str(folder), "as it is, on prompts of sst2")
-    assert (found["examples"], found["loss_function"]) == (4, "cross-entropy")
-    assert "model must be given with a task" in refused(capsys, "--task", "sst2")
-    told = refused(capsys, *argv, "--data", "digits")
-    assert "data and loss must stay unset for a task, which has its own, got ['--data']" in told
-
-
-def test_weights_of_a_file_are_measured_on_the_prompts_of_a_task(
+def test_a_language_model_is_measured_on_the_prompts_of_a_task_as_it_is_and_with_weights_of_a_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, files, run_of = save_opt(tmp_path / "opt"), write_sst2(tmp_path / "sst2"), tmp_path / "run"
     task = ["--task", "sst2", "--model", str(folder), "--task-data", str(files)]
+    short = ["--examples", "4", "--products", "6"]
+    found = run(capsys, *task, *short)
+    assert (found["model"], found["history"]) == (str(folder), "as it is, on prompts of sst2")
+    assert (found["examples"], found["loss_function"]) == (4, "cross-entropy")
+    assert "model must be given with a task" in refused(capsys, "--task", "sst2")
+    told = refused(capsys, *task, "--data", "digits")
+    assert "data and loss must stay unset for a task, which has its own, got ['--data']" in told
     assert cli.main(["train", *task, "--clients", "2", "--sampled", "1", "--rounds", "2", "--out", str(run_of)]) == 0
     weights = tmp_path / "after.safetensors"
     assert cli.main(["replay", str(run_of), "--save", str(weights)]) == 0
     capsys.readouterr()
-    short = ["--examples", "4", "--products", "6"]
     after, left = run(capsys, str(weights), *task, *short), run(capsys, str(run_of), *short)
     assert (after["loss"], after["estimate"]["kappa"]) == (left["loss"], left["estimate"]["kappa"])
     assert after["history"] == "weights of after.safetensors"

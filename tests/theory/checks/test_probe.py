@@ -62,13 +62,6 @@ def test_a_constant_that_is_too_small_is_found_with_the_points(
         theory.probe(Own(problem, claims, {}))
 
 
-def test_the_points_of_a_refused_smoothness_give_its_quotient() -> None:
-    with pytest.raises(InputError) as error:
-        theory.probe(Own(Bowl(Quadratic.of(Spectrum.flat(1, L=2.0)), 1), {"L": 1.0, "alpha": 1.0}, {}))
-    assert str(error.value).startswith("L must be at least 2, ")
-    assert str(error.value).endswith("got 1")
-
-
 def doubled(x: Floats, clients: Integers, xi: Floats) -> Floats:
     return 2 * OURS[0].sampled_gradient(x, clients, xi)
 

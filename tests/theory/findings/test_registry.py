@@ -173,14 +173,6 @@ def test_words_that_nobody_quotes_are_listed_with_their_line() -> None:
     assert unquoted(parse(PROSE), [FAST, data, replace(CHEAP, quote="costs")]) == ["line 2: Abstract: It costs", thanks]
 
 
-def test_titles_notes_citations_and_references_are_words() -> None:
-    text = r"\section{Aim} We see~\citep{a1, b2}\footnote{Of \url{x.org}.} in \eqref{eq.c}, \cite{d}." + "\n"
-    table = "\\begin{tabular}{c}\n1\n\\tablefootnote{FP is full.} \\end{tabular}"
-    (section,) = [each for place, each in passages(parse(PROSE + "\n" + text + table)).items() if place == "Section 1"]
-    assert section.text == "Aim We see [a1, b2] Of x.org. in eq.c, [d]. FP is full."
-    assert section.lines[-1] == 9
-
-
 def test_words_that_are_not_the_papers_or_stand_elsewhere_are_stale() -> None:
     assert stale(parse(PROSE), [FAST, CHEAP], [{"quotes": ["We thank A"]}]) == []
     (other,) = stale(parse(PROSE), [replace(FAST, quote="It is very fast")], [])
@@ -197,13 +189,6 @@ def test_one_sentence_cannot_have_two_entries_unless_one_restates_the_other(word
         "line-9: its quotation shares words with that of line-2, which neither restates"
     ]
     assert inconsistent([FAST, replace(again, restates="line-2")]) == []
-
-
-def test_quotations_of_overlapping_parts_of_the_source_are_stale() -> None:
-    one, two = _entry("line-2", 2, "claim", quote="It … only"), _entry("line-2.2", 2, "claim", quote="costs … 1MB")
-    assert stale(parse(PROSE), [one, two], []) == []
-    (said,) = stale(parse(PROSE), [one, replace(two, quote="costs only … of data")], [])
-    assert said == "line-2.2: shares words of the source with line-2, which neither restates"
 
 
 @pytest.mark.parametrize("gone", range(4))

@@ -123,7 +123,7 @@ def test_local_steps_are_those_of_simulated_clients(distribution: str, client: i
     x = np.tile(bowl.start, (runs, 1))
     for step in local_steps(MIXED, setting, client):
         distance2 = ((x - bowl.start) ** 2).sum(1)
-        own = bowl.gradient(x) - bowl._tilts[who]
+        own = bowl.gradient(x) - bowl.tilts[who]
         for samples, wanted in ((distance2, step.distance2), ((own**2).sum(1), step.gradients.sum())):
             assert abs(samples.mean() - wanted) <= 4.5 * samples.std() / math.sqrt(runs) + 1e-12
         z, xi = directions(distribution, (runs, 2), x.shape[1], MIXED.d, rng), rng.random(runs)

@@ -24,7 +24,7 @@ class Divided(Bowl):
     shares: tuple[float, ...] = ()
 
     @cached_property
-    def _tilts(self) -> Floats:
+    def tilts(self) -> Floats:
         return np.array(self.shares)[:, None]
 
 
