@@ -109,5 +109,13 @@ def test_a_loss_that_is_concave_everywhere_leaves_kappa_free_and_says_so():
     assert "no sampled point has a positive eigenvalue" in found.reason
 
 
+def test_a_point_that_missed_its_accuracy_is_counted():
+    spread = torch.diag(torch.logspace(0, 2, 200, dtype=torch.float64))
+    found = ball_probe(
+        lambda _: DenseOperator(spread), torch.ones(200).double(), 1.0, seed=0, points=1, rtol=1e-3, max_products=20
+    )
+    assert "2 of 2 points missed the asked accuracy" in found.reason
+
+
 def test_the_radius_is_the_papers():
     assert ball_radius(1e-3, 1630, 2.5) == pytest.approx(2 * 1e-3 * 1630 * 2.5)

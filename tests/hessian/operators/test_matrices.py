@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 import hessian
 from decomfl_lab.errors import InputError
-from hessian import as_operator
+from hessian import FunctionOperator, as_operator
 from tests.cases import refuses, sampled
 from tests.hessian import problems
 from tests.hessian.spectra import rotated
@@ -125,6 +125,14 @@ def test_a_checkpoint_of_a_function_knows_its_matrix_by_a_product(tmp_path: Path
     for unlike in ((lambda v: other @ v, "float64"), (lambda v: H.float() @ v, "float32")):
         with pytest.raises(InputError, match=r"checkpoint must be of this run \(operator differ\)"):
             hessian.effective_rank(unlike[0], d=D, dtype=unlike[1], checkpoint=path)
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
+def test_the_unit_of_the_matrix_changes_no_verdict(scale: float) -> None:
+    assert FunctionOperator(lambda v: scale * (H.float() @ v), D).d == D
+    with pytest.raises(InputError, match="must be symmetric"):
+        FunctionOperator(lambda v: scale * (lopsided() @ v), D, dtype="float64")
+    assert FunctionOperator(torch.zeros_like, D).d == D
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")

@@ -54,6 +54,11 @@ def test_what_is_no_formula_is_refused(wrong: Any) -> None:
         formula("term", wrong)
 
 
+def test_overflow_and_division_by_zero_are_infinite() -> None:
+    assert value_of(1 / mu, {"mu": 0.0}) == math.inf
+    assert value_of(exp(d), {"d": 1e6}) == math.inf
+
+
 def test_scaling_f_and_x_scales_a_formula_by_its_unit() -> None:
     """The unit is what it says: f → 3f, x → 2x multiplies the value by 3^f 2^x, for every term of every bound."""
     base = Setting(d=5, L=0.7, m=2, M=4, P=3, eta=0.03, mu=0.2, sigma=0.4, sigma_G=0.6, D=1.3, kappa=2.0, G=0.9).values
