@@ -118,18 +118,16 @@ class Bowl:
     def _noise(self) -> Floats:
         return self._vector(self.quadratic.noise)
 
-    def _tilt(self, clients: Integers, xi: Floats) -> Floats:
-        tilt: Floats = self.tilts[clients] + coin(xi)[..., None] * self._noise
-        return tilt
-
     def sampled(self, x: Floats, clients: Integers, xi: Floats) -> Floats:
         """See ``Problem``."""
-        found: Floats = ((0.5 * self.eigenvalues * x - self._tilt(clients, xi)) * x).sum(-1)
+        tilt = self.tilts[clients] + coin(xi)[..., None] * self._noise
+        found: Floats = ((0.5 * self.eigenvalues * x - tilt) * x).sum(-1)
         return found
 
     def sampled_gradient(self, x: Floats, clients: Integers, xi: Floats) -> Floats:
         """See ``Problem``."""
-        return self.gradient(x) - self._tilt(clients, xi)
+        found: Floats = self.gradient(x) - (self.tilts[clients] + coin(xi)[..., None] * self._noise)
+        return found
 
     def gradient(self, x: Floats) -> Floats:
         """See ``Problem``."""
