@@ -117,7 +117,7 @@ def _stepsize(options: StepsizeOptions, constants: Values) -> None:
                 limit = f"{_limit(told['largest'], of)}{' ← binds' if told['binds'] else ''}" if told else ""
                 cells.append(f"{limit}\n{told['formula']}" if told else "")
             rows.append((f"{words} {name}", cells))
-    rows.append(("largest η", _largest(variants, found)))
+    rows.append(("largest η", [_limit(found[title]["largest"], of) for title, of in variants.items()]))
     if any(each["best_eta"] is not None for each in found.values()):
         rows.append(("rate-optimal η", [_limit(found[title]["best_eta"], of) for title, of in variants.items()]))
         rows.append(("rate-optimal μ", [_limit(found[title]["best_mu"], of) for title, of in variants.items()]))
@@ -176,7 +176,7 @@ def _bound(options: BoundOptions, constants: Values) -> None:
         rows.append((name, [f"{_number(own['value'])}\n{own['formula']}" if own else "" for own in terms]))
     rows.append(("bound", [_number(each["bound"]) for each in found.values()]))
     if any(each["largest"] for each in found.values()):
-        rows.append(("largest η", _largest(variants, found)))
+        rows.append(("largest η", [_limit(found[title]["largest"], of) for title, of in variants.items()]))
         if setting.eta is not None:
             rows.append(("bound there", [_number(each["bound_there"]) for each in found.values()]))
     _print(next(iter(variants.values())).left.text, variants, rows, setting, at, notes)
@@ -303,11 +303,6 @@ def _number(value: float | None) -> str:
 def _limit(value: float | None, of: Statement) -> str:
     """What η or μ may be, so that it may be typed as it is printed: a bound of one η alone admits no other."""
     return down(value, 4 if of.with_eta else 12) if value is not None and math.isfinite(value) else _number(value)
-
-
-def _largest(variants: Mapping[str, Statement], found: Mapping[str, Values]) -> list[str]:
-    """The largest η of each form."""
-    return [_limit(found[title]["largest"], of) for title, of in variants.items()]
 
 
 def _print(

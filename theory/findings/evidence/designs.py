@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
 from itertools import combinations, product
 from typing import Any
 
@@ -36,10 +35,6 @@ class Design:
         """E of what has the given values at the directions, shape (n, …) -> (…)."""
         return np.tensordot(self.weights / self.weights.sum(), values, axes=1)
 
-    @cached_property
-    def _dyads(self) -> NDArray[np.int64]:
-        return self.scale * self.points[:, :, None] * self.points[:, None, :]
-
     def sandwich(self, A: NDArray[Any], P: int = 1) -> NDArray[Any]:
         """E[Z A Z] for Z = (1/P) Σ_p z_p z_pᵀ, summed over all n^P choices of the P directions.
 
@@ -53,9 +48,11 @@ class Design:
         A = np.array([[Fraction(entry) for entry in row] for row in A], dtype=object)
         whole = np.lcm.reduce([entry.denominator for entry in A.ravel()])
         numerators = (A * int(whole)).astype(np.int64)
-        sums, weights = self._dyads, self.weights
+        dyads = self.scale * self.points[:, :, None] * self.points[:, None, :]
+        sums = dyads
+        weights = self.weights
         for _ in range(P - 1):
-            sums = (sums[:, None] + self._dyads).reshape(-1, self.d, self.d)
+            sums = (sums[:, None] + dyads).reshape(-1, self.d, self.d)
             weights = np.outer(weights, self.weights).ravel()
         total = np.tensordot(weights, sums @ numerators @ sums, axes=1)
         found: NDArray[Any] = total.astype(object) * Fraction(1, int(weights.sum()) * P**2 * int(whole))
