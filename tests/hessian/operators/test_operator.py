@@ -88,7 +88,7 @@ DENSE: dict[str, Callable[[], tuple[Any, Tensor]]] = {
 }
 
 
-@pytest.mark.parametrize("name", [*sampled(OF_NETS, 7), *sampled(COMBINED, 5), *GIVEN])
+@pytest.mark.parametrize("name", [*sampled(OF_NETS, 5), *sampled(COMBINED, 5), *GIVEN])
 def test_an_operator_is_its_dense_matrix_however_it_is_asked(name: str) -> None:
     """By products and forms, scipy, κ, the trace, the diagonal and eigenvalues."""
     given, dense = DENSE[name]()

@@ -124,7 +124,7 @@ def test_a_step_of_ones_own_is_searched_in_short_runs_and_says_how_far_it_is(fac
     own = {"eta": {"descent": 1 / s.L}, "step": sgd, "single_step": True, "without": ("sigma_G", "mu")}
     told: list[tuple[str, int, int, float]] = []
     mine = Statement("mine", terms=terms, **own)  # type: ignore[arg-type]
-    found = tightness(mine, ("quadratics",), effort=3, first=True, watch=lambda *at: told.append(at))
+    found = tightness(mine, ("quadratics",), effort=2, first=True, watch=lambda *at: told.append(at))
     assert found.holds is holds
     assert found.worst.check.ratio == pytest.approx(2 / factor, rel=1e-6)
     first = [at for at in told if at[0] == told[0][0]]

@@ -31,7 +31,7 @@ def test_the_recorded_runs_bear_the_entries_out_and_every_measurement_has_a_sent
     assert [own.id for own in recorded.CLAIMS.values() if not own.question and own.id not in named] == []
 
 
-@cases(4, len(MUTATIONS))
+@cases(2, len(MUTATIONS))
 @pytest.mark.parametrize("kind", ["status", "role", "cause", "line"])
 def test_faults_in_statuses_and_evidence_are_noticed(kind: str, cases: int) -> None:
     """Of so many faults of a kind, drawn; of all where there are no more."""
