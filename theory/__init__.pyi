@@ -37,7 +37,6 @@ from .notation.units import Unit as Unit
 from .notation.units import UnitError as UnitError
 from .notation.units import X as X
 from .problems.bowls import Piecewise as Piecewise
-from .problems.problem import Logistic as Logistic
 from .problems.problem import Problem as Problem
 from .problems.quadratic import Quadratic as Quadratic
 from .problems.quadratic import expected as expected

@@ -9,7 +9,7 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from decomfl_lab.progress import RunBars
     from hessian.kappa.beside import ByPyHessian
     from hessian.trained_models import TrainedModel
-
-    Other = hessian.ForwardOnly | hessian.BallProbe | hessian.ByLayer  # what is measured in place of κ by products
 
 _HELP = table_beside(__name__, "kappa.toml")
 TRACES = ("probes", "gauss-newton", "exact")
@@ -77,11 +75,6 @@ class MatrixOptions:
     trace: str = option("probes", _HELP["trace"], HOW, choices=TRACES)
     whiten: Path | None = option(None, _HELP["whiten"], OTHERS)
 
-    def require(self, curvature: CurvatureOptions) -> None:
-        """InputError if an option breaks a rule, for this matrix."""
-        has_twin = self.trace == "probes" or (curvature.operator == "hessian" and curvature.compute == "float32")
-        require(has_twin, "trace", "be probes unless operator is hessian and compute is float32", self.trace)
-
 
 @dataclass(frozen=True, kw_only=True)
 class OtherOptions:
@@ -96,25 +89,14 @@ class OtherOptions:
     depth: int | None = option(None, _HELP["depth"], OTHERS, ge=1)
 
     @property
-    def chosen(self) -> str:
-        """The name of what is measured; empty for κ by products."""
-        ball = "ball" if self.has_ball else ""
-        return "forward_only" if self.forward_only else ball or ("by_layer" if self.by_layer else "")
-
-    @property
-    def has_ball(self) -> bool:
-        """Whether κ is measured over a ball."""
-        return self.ball is not None or self.ball_lr is not None
-
-    def require(self) -> None:
-        """InputError if an option breaks a rule."""
-        enough = self.forward_only == 0 or self.forward_only >= 8
-        require(enough, "forward_only", "be 0 or at least 8 directions", self.forward_only)
-        both = self.ball is not None and self.ball_lr is not None
-        require(not both, "ball and ball_lr", "not both be given", (self.ball, self.ball_lr))
-        one = sum((self.forward_only > 0, self.has_ball, self.by_layer)) <= 1
-        require(one, "forward_only, ball and by_layer", "not be given together", "more than one")
-        require(self.depth is None or self.by_layer, "depth", "be given with by_layer alone", self.depth)
+    def chosen(self) -> tuple[str, ...]:
+        """The names of what is measured, of which there is one at most; none for κ by products."""
+        asked = {
+            "forward_only": self.forward_only > 0,
+            "ball": self.ball is not None or self.ball_lr is not None,
+            "by_layer": self.by_layer,
+        }
+        return tuple(name for name, wanted in asked.items() if wanted)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,28 +131,36 @@ class KappaOptions:
 
     def require(self) -> None:
         """InputError if an option breaks a rule, before anything is trained."""
-        self.matrix.require(self.curvature)
-        self.other.require()
+        curvature, matrix, asked, part = self.curvature, self.matrix, self.other, self.settings.part
+        # How the trace is found, and what is measured in place of κ by products.
+        has_twin = matrix.trace == "probes" or (curvature.operator == "hessian" and curvature.compute == "float32")
+        require(has_twin, "trace", "be probes unless operator is hessian and compute is float32", matrix.trace)
+        enough = asked.forward_only == 0 or asked.forward_only >= 8
+        require(enough, "forward_only", "be 0 or at least 8 directions", asked.forward_only)
+        both = asked.ball is not None and asked.ball_lr is not None
+        require(not both, "ball and ball_lr", "not both be given", (asked.ball, asked.ball_lr))
+        require(len(asked.chosen) <= 1, "forward_only, ball and by_layer", "not be given together", "more than one")
+        require(asked.depth is None or asked.by_layer, "depth", "be given with by_layer alone", asked.depth)
         density = self.products_of_density
         require(density == 0 or density >= 3, "density_products", "be 0 or at least 3", density)
-        other = self.other.chosen
-        sampled = self.matrix.trace == "probes" or not other
-        require(sampled, "trace", f"be probes with {other}", self.matrix.trace)
-        part = self.settings.part
-        plain = (other, self.curvature.operator, self.curvature.compute, part, self.matrix.whiten)
+        # What goes together.
+        other = "".join(asked.chosen)
+        require(matrix.trace == "probes" or not other, "trace", f"be probes with {other}", matrix.trace)
+        plain = (other, curvature.operator, curvature.compute, part, matrix.whiten)
         whole = plain == ("", "hessian", "float32", "signed", None)
         require(self.beside is None or whole, "beside", "stay unset but for κ of the whole Hessian", self.beside)
-        walked = part == "signed" or (other in ("", "by_layer") and self.matrix.trace == "probes")
-        require(walked, "part", f"be signed with {other or f'trace {self.matrix.trace}'}", part)
-        compute, no_room = self.curvature.compute, other in ("ball", "forward_only") or density or self.split_sample
-        fine = compute == "float32" or not no_room
-        require(fine, "compute", "be float32 with a ball, a density or halves, and for forward passes", compute)
-        drawn = ("plot",) if other != "by_layer" else ()
+        walked = part == "signed" or (other in ("", "by_layer") and matrix.trace == "probes")
+        require(walked, "part", f"be signed with {other or f'trace {matrix.trace}'}", part)
+        no_room = other in ("ball", "forward_only") or density or self.split_sample
+        fine = curvature.compute == "float32" or not no_room
+        rule = "be float32 with a ball, a density or halves, and for forward passes"
+        require(fine, "compute", rule, curvature.compute)
         if self.within is not None:
             span(self.within)
+        drawn = ("plot",) if other != "by_layer" else ()
         for name in (*drawn, "checkpoint", "density_products", "split_sample", "within", "overlap"):
-            asked = getattr(self, name)
-            require(not other or not asked, name, f"stay unset with {other}, which has none", asked)
+            given = getattr(self, name)
+            require(not other or not given, name, f"stay unset with {other}, which has none", given)
         if self.plot is not None:
             require_picture(self.plot)
 
@@ -215,6 +205,7 @@ def kappa(options: KappaOptions) -> None:
     from decomfl_lab.devices import use_tf32_, use_threads_
     from decomfl_lab.outside import SavedEstimate
     from decomfl_lab.progress import RunBars
+    from hessian.kappa.beside import by_pyhessian
     from hessian.kappa.picture import picture
     from hessian.resumption import Checkpoint
 
@@ -235,22 +226,27 @@ def kappa(options: KappaOptions) -> None:
         Checkpoint(checkpoint, lambda: same, SavedEstimate).load()
         use_tf32_(False)
         measured = _Measured(options)
-        others: dict[str, Callable[[], Other]] = {
-            "forward_only": measured.forward_only,
-            "ball": measured.ball,
-            "by_layer": measured.by_layer,
-        }
+        objective, seed = measured.objective, settings.seed
         if options.other.chosen:
-            measured.tell(options.other.chosen, others[options.other.chosen]())
+            _tell_other(measured, *options.other.chosen)
             return
+        density = split = theirs = None
         with RunBars() as bars:
-            result = measured.effective_rank(bars)
-            density, split = measured.density(bars), measured.split_sample(bars)
-            theirs = measured.by_pyhessian(bars) if options.beside else None
+            result = _effective_rank(measured, bars)
+            if products := options.products_of_density:
+                bars.show("spectral density", 0, None, f"{products} products")
+                density = hessian.spectral_density(measured.curvature, products=products, seed=seed)
+            if options.split_sample:
+                bars.show("λ_max of two halves", 0, None, "")
+                first, second = measured.losses(2)
+                split = hessian.split_sample((measured.operator(first), measured.operator(second)), seed=seed)
+            if options.beside:
+                bars.show("κ by PyHessian", 0, None, "at most 200 products")
+                theirs = by_pyhessian(objective, seed=seed)
     if math.isnan(result.kappa):
         raise InputError(
             f"model must have curvature, got {result.reason.split(';')[0]}, at a loss of "
-            f"{measured.objective.value:.4g} ({measured.facts['history']})"
+            f"{objective.value:.4g} ({measured.facts['history']})"
         )
     if options.as_json:
         kappas = density and {**density.to_json(), "kappas": density.kappas(settings.confidence)}
@@ -328,110 +324,86 @@ class _Measured:
 
         return matrix_of(objective, self.options.curvature, x, whiten=self.s)
 
-    def tell(self, name: str, found: Other) -> None:
-        """Print what was found, with its facts."""
-        if self.options.as_json:
-            print_json({**self.facts, name: found.to_json()})
-        else:
-            print(f"{found.summary()}\n{_about(self.facts)}")
-        if isinstance(found, hessian.ByLayer) and self.options.plot is not None:
-            print(f"written to {found.plot(self.options.plot)}", file=sys.stderr)
+    def radius(self) -> float:
+        """That of Assumption 4's ball, with G over the batches that the examples make."""
+        import torch
 
-    def forward_only(self) -> hessian.ForwardOnly:
-        """κ by values of the loss alone."""
-        f = None if self.s is None else hessian.WhitenedObjective(self.objective, self.objective.x, self.s)
-        return hessian.forward_only(
-            f or self.objective,
-            f.y if f else self.objective.x,
-            seed=self.options.settings.seed,
-            probes=self.options.other.forward_only,
-            mu=self.options.curvature.mu,
-            confidence=self.options.settings.confidence,
+        from hessian.operators.mean_loss import differentiating
+
+        objective, batch_size = self.objective, self.options.source.batch_size
+        x = objective.x.clone().requires_grad_()
+        batches = [batch for piece in objective.pieces for batch in piece.cut(batch_size)]
+        with differentiating("the gradient"):
+            largest = float(torch.stack([objective.piece_gradient(x, batch).norm() for batch in batches]).max())
+        return hessian.ball_radius(self.options.other.ball_lr or 0.0, objective.d, largest)
+
+
+def _tell_other(measured: _Measured, name: str) -> None:
+    """Measure and print what is asked for in place of κ by products."""
+    from decomfl_lab.progress import RunBars
+
+    options, objective, s = measured.options, measured.objective, measured.s
+    settings, asked = options.settings, options.other
+    found: hessian.ForwardOnly | hessian.BallProbe | hessian.ByLayer
+    if name == "forward_only":
+        f = None if s is None else hessian.WhitenedObjective(objective, objective.x, s)
+        found = hessian.forward_only(
+            f or objective,
+            f.y if f else objective.x,
+            seed=settings.seed,
+            probes=asked.forward_only,
+            mu=options.curvature.mu,
+            confidence=settings.confidence,
         )
-
-    def ball(self) -> hessian.BallProbe:
-        """κ over a ball around the model."""
-        asked, settings, objective = self.options.other, self.options.settings, self.objective
-        radius = asked.ball
-        if radius is None:
-            import torch
-
-            from hessian.operators.mean_loss import differentiating
-
-            # G, over the batches that the examples make.
-            x, batch_size = objective.x.clone().requires_grad_(), self.options.source.batch_size
-            batches = [batch for piece in objective.pieces for batch in piece.cut(batch_size)]
-            with differentiating("the gradient"):
-                largest = float(torch.stack([objective.piece_gradient(x, batch).norm() for batch in batches]).max())
-            radius = hessian.ball_radius(asked.ball_lr or 0.0, objective.d, largest)
-        return hessian.ball_probe(
-            lambda x: self.operator(objective, x),
+    elif name == "ball":
+        found = hessian.ball_probe(
+            lambda x: measured.operator(objective, x),
             objective.x,
-            radius,
+            measured.radius() if asked.ball is None else asked.ball,
             points=asked.ball_points,
             seed=settings.seed,
             confidence=settings.confidence,
             max_products=min(settings.max_products, 60),
         )
-
-    def by_layer(self) -> hessian.ByLayer:
-        """κ of every layer, with a bar of the layers."""
-        from decomfl_lab.progress import RunBars
-
+    else:
         with RunBars() as bars:
-            return hessian.by_layer(
-                self.curvature,
-                **self.options.asked,
-                depth=self.options.other.depth,
+            found = hessian.by_layer(
+                measured.curvature,
+                **options.asked,
+                depth=asked.depth,
                 on_layer=lambda layer, number, layers: bars.show("layers", number, layers, layer),
             )
+    if options.as_json:
+        print_json({**measured.facts, name: found.to_json()})
+    else:
+        print(f"{found.summary()}\n{_about(measured.facts)}")
+    if isinstance(found, hessian.ByLayer) and options.plot is not None:
+        print(f"written to {found.plot(options.plot)}", file=sys.stderr)
 
-    def effective_rank(self, bars: RunBars) -> hessian.EffectiveRank:
-        """κ, with a bar of the products."""
-        from hessian.kappa.forecast import memory_of_an_estimate
 
-        settings, trace = self.options.settings, self.options.matrix.trace
-        plain = self.curvature.inner if isinstance(self.curvature, hessian.WhitenedOperator) else self.curvature
-        twin = scaled = None  # the Gauss-Newton matrix, where it has the trace of the Hessian
-        if trace != "probes" and isinstance(plain, hessian.HessianOperator):
-            twin = hessian.trace_operator(plain)
-            scaled = twin if self.s is None else hessian.WhitenedOperator(twin, self.s)
-        if self.objective.d >= FORECAST:
-            print(memory_of_an_estimate(self.curvature, settings), file=sys.stderr)
-        return hessian.effective_rank(
-            self.curvature,
-            **self.options.asked,
-            within=None if self.options.within is None else span(self.options.within),
-            overlap=self.options.overlap,
-            checkpoint=self.options.checkpoint,
-            on_progress=_Progress(settings, self.objective.d, bars),
-            trace_operator=scaled if trace == "gauss-newton" else None,
-            trace=hessian.gauss_newton_trace(twin, whiten=self.s) if twin is not None and trace == "exact" else None,
-        )
+def _effective_rank(measured: _Measured, bars: RunBars) -> hessian.EffectiveRank:
+    """κ, with a bar of the products."""
+    from hessian.kappa.forecast import memory_of_an_estimate
 
-    def by_pyhessian(self, bars: RunBars) -> ByPyHessian:
-        """κ of the same loss by PyHessian."""
-        from hessian.kappa.beside import by_pyhessian
-
-        bars.show("κ by PyHessian", 0, None, "at most 200 products")
-        return by_pyhessian(self.objective, seed=self.options.settings.seed)
-
-    def density(self, bars: RunBars) -> hessian.SpectralDensity | None:
-        """The spectral density, where it was asked for."""
-        products = self.options.products_of_density
-        if not products:
-            return None
-        bars.show("spectral density", 0, None, f"{products} products")
-        return hessian.spectral_density(self.curvature, products=products, seed=self.options.settings.seed)
-
-    def split_sample(self, bars: RunBars) -> hessian.SplitSample | None:
-        """λ_max of two halves of the examples, where it was asked for."""
-        if not self.options.split_sample:
-            return None
-        bars.show("λ_max of two halves", 0, None, "")
-        first, second = self.losses(2)
-        halves = self.operator(first), self.operator(second)
-        return hessian.split_sample(halves, seed=self.options.settings.seed)
+    options, curvature, s = measured.options, measured.curvature, measured.s
+    settings, trace = options.settings, options.matrix.trace
+    plain = curvature.inner if isinstance(curvature, hessian.WhitenedOperator) else curvature
+    twin = scaled = None  # the Gauss-Newton matrix, where it has the trace of the Hessian
+    if trace != "probes" and isinstance(plain, hessian.HessianOperator):
+        twin = hessian.trace_operator(plain)
+        scaled = twin if s is None else hessian.WhitenedOperator(twin, s)
+    if curvature.d >= FORECAST:
+        print(memory_of_an_estimate(curvature, settings), file=sys.stderr)
+    return hessian.effective_rank(
+        curvature,
+        **options.asked,
+        within=None if options.within is None else span(options.within),
+        overlap=options.overlap,
+        checkpoint=options.checkpoint,
+        on_progress=_Progress(settings, curvature.d, bars),
+        trace_operator=scaled if trace == "gauss-newton" else None,
+        trace=hessian.gauss_newton_trace(twin, whiten=s) if twin is not None and trace == "exact" else None,
+    )
 
 
 class _Progress:
@@ -458,20 +430,17 @@ class _Progress:
         name = PARTS[settings.part].name
         words = f"λ_max {at.lambda_max:.4g}, {name} {at.kappa:.4g} in {at.low:.4g} .. {at.high:.4g}"
         if at.needed is not None and products is None:
-            words += f"; ± {100 * settings.rtol:g} % of {name} takes about {_foretold(at)} in all"
+            # With the range that holds in nine of ten runs.
+            takes = f"± {100 * settings.rtol:g} % of {name} takes about {at.needed} "
+            takes += f"({max(at.products, at.needed // 2)} to {2 * at.needed})"
+            words += f"; {takes} in all"
             if at.products >= FORETOLD and at.needed > settings.max_products and not self.told:
                 self.told = True
                 self.logger.warning(
-                    f"± {100 * settings.rtol:g} % of {name} takes about {_foretold(at)} products: --max-products "
-                    f"{settings.max_products} is not enough, and the interval will be wider"
+                    f"{takes} products: --max-products {settings.max_products} is not enough, and the interval will "
+                    "be wider"
                 )
         self.bars.show("products", at.products, settings.limit, words)
-
-
-def _foretold(at: hessian.EffectiveRankProgress) -> str:
-    """The products that are needed in all, with the range that holds in nine of ten runs."""
-    needed = at.needed or 0
-    return f"{needed} ({max(at.products, needed // 2)} to {2 * needed})"
 
 
 def _trained(asked: SourceOptions, seed: int, device: torch.device) -> TrainedModel:

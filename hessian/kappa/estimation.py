@@ -104,20 +104,16 @@ class _Run:
         return self.operator.products + (self.forms.products if self.forms is not self.operator else 0)
 
     @property
-    def pace(self) -> float | None:
-        """Seconds of a product, by all here but the first, which is tried; None where there are none."""
-        first, since = self._paced or (self.products, 0.0)
-        return (time.perf_counter() - since) / (self.products - first) if self.products > first else None
-
-    @property
     def _samples(self) -> int:
         """Products spent on samples."""
         return len(self.sampled.values)
 
     def keep_within(self, seconds: float) -> None:
         """Allow no more products than go into the seconds that are left, at the pace of all but the first."""
-        if (pace := self.pace) is None:
+        first, since = self._paced or (self.products, 0.0)
+        if self.products <= first:
             return
+        pace = (time.perf_counter() - since) / (self.products - first)
         # An interval rests on a few samples, and before the first there is one step more.
         least = 0 if self.settings.trace is not None else LEAST_PROBES + (not self.deflated) - self._samples
         most = max(SCOUTS + 4, self.products + max(least, int(seconds / pace), 0))
@@ -155,11 +151,6 @@ class _Run:
 
     def advance(self) -> None:
         """Spend one product, or one probe."""
-        self._advance()
-        if self._paced is None:
-            self._paced = self.products, time.perf_counter()  # the first one is tried, and tells no pace
-
-    def _advance(self) -> None:
         # Scouts come first: their products Hz₀ must be there before Lanczos takes its vectors out of them.
         scouting = self.settings.products is None and self.settings.trace is None and not self.krylov.steps
         if scouting and len(self.scouts) < SCOUTS:
@@ -199,6 +190,8 @@ class _Run:
         else:
             self._probe()
         self._note()
+        if self._paced is None:
+            self._paced = self.products, time.perf_counter()  # the first one is tried, and tells no pace
 
     def _note(self) -> None:
         """Add what is known to the history."""
@@ -501,7 +494,14 @@ class _Run:
         low, high = self._interval()
         reached = theta > 0 and self._narrow()
         size, probes = self.operator.noise.size, len(self.sampled.values)
-        signs = _signs(lanczos, size, semidefinite=self.operator.semidefinite) if theta > 0 else ""
+        reasons = [self._outcome(reached)]
+        # What the machine, and not the settings, decided.
+        if self.short and self.krylov.steps >= self.basis:
+            reasons.append(f"the memory that was free has room for {plural(self.basis, 'Lanczos vector')}")
+        if self.hurried:
+            reasons.append(f"the time that was allowed is that of {plural(self.settings.limit, 'product')}")
+        if theta > 0:
+            reasons.append(_signs(lanczos, size, semidefinite=self.operator.semidefinite))
         return EffectiveRank(
             operator=self.operator.name,
             d=self.operator.d,
@@ -530,7 +530,7 @@ class _Run:
             rtol=self.settings.rtol,
             reached=reached,
             needed=self._needed_in_all(),
-            reason="; ".join(filter(None, (self._outcome(reached), *self._ends(), signs))),
+            reason="; ".join(reasons),
             seed=self.settings.seed,
             dtype=str(self.operator.dtype).removeprefix("torch."),
             seconds=self.seconds + time.perf_counter() - self._started,
@@ -585,13 +585,6 @@ class _Run:
         needed = self._needed_in_all()
         more = self._wanting() if needed is None else f": about {needed} would be needed"
         return f"not within {share} of κ after {self.products} products{more}"
-
-    def _ends(self) -> Iterator[str]:
-        """What the machine, and not the settings, decided."""
-        if self.short and self.krylov.steps >= self.basis:
-            yield f"the memory that was free has room for {plural(self.basis, 'Lanczos vector')}"
-        if self.hurried:
-            yield f"the time that was allowed is that of {plural(self.settings.limit, 'product')}"
 
     def _wanting(self) -> str:
         """What makes the interval wide, where no number of products is foretold."""

@@ -315,8 +315,19 @@ def forward_only(
     if distribution in MOMENT_DISTRIBUTIONS:
         generator = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_PROBES,)))
         shape = (resamples, probes)
+        resampled = q[generator.integers(probes, size=shape)]
+        # Samples k_1 + a(χ²_ν − ν) with the cumulants k of q: k_2 = 2a²ν, k_3 = 8a³ν; normal where k_3 is 0. A
+        # quadratic form is a sum of such variables, and its tail, that of its largest eigenvalue, is one; samples of a
+        # few dozen q show little of it, so that resampling them alone makes intervals too short.
+        k1, k2, k3 = cumulants(q).tolist()
+        if k2 <= 0 or k3 == 0:
+            tailed = np.asarray(k1 + math.sqrt(max(k2, 0.0)) * generator.normal(size=shape))
+        else:
+            a = k3 / (4 * k2)
+            nu = k2 / (2 * a**2)
+            tailed = np.asarray(k1 + a * (generator.chisquare(nu, size=shape) - nu))
         # The q themselves (n,), resamples of them and samples of a model of their tail, both (resamples, n).
-        samples = q, q[generator.integers(probes, size=shape)], _gamma_like(cumulants(q), shape, generator)
+        samples = q, resampled, tailed
         rounding = 2 * ladder.noise**2 / mu**4
         t, drawn, model = (power_sums(cumulants(sample, rounding), distribution, d) for sample in samples)
         frobenius_squared = Quantity(float(t.t2), *_ends(t.t2, drawn.t2, model.t2, confidence))
@@ -349,21 +360,6 @@ def forward_only(
         evaluations=ladder.evaluations + 2 * probes + 1,
         reason=_reason(trace, frobenius_squared, cube, indefinite, ladder, mu),
     )
-
-
-def _gamma_like(k: Floats, shape: tuple[int, int], generator: np.random.Generator) -> Floats:
-    """Samples k_1 + a(χ²_ν − ν) with the cumulants k: k_2 = 2a²ν, k_3 = 8a³ν; normal where k_3 is 0.
-
-    A quadratic form is a sum of such variables, and its tail, that of its largest eigenvalue, is one; samples of
-    a few dozen q show little of it, so that resampling them alone makes intervals too short.
-    """
-    k1, k2, k3 = k.tolist()
-    if k2 <= 0 or k3 == 0:
-        return np.asarray(k1 + math.sqrt(max(k2, 0.0)) * generator.normal(size=shape))
-    # From k_2 = 2a²ν and k_3 = 8a³ν: a = k_3/(4 k_2), ν = k_2/(2a²).
-    a = k3 / (4 * k2)
-    nu = k2 / (2 * a**2)
-    return np.asarray(k1 + a * (generator.chisquare(nu, size=shape) - nu))
 
 
 def _ends(value: Floats, drawn: Floats, model: Floats, confidence: float) -> Interval:

@@ -144,27 +144,26 @@ def by_layer(
         )
     # The sum of independent estimates.
     traces = [rank.trace for rank in ranks.values()]
-    stderr = math.hypot(*(part.stderr for part in traces))
-    whole = Estimate(math.fsum(part.value for part in traces), stderr, sum(part.samples for part in traces))
+    error = math.hypot(*(each.stderr for each in traces))
+    whole = Estimate(math.fsum(each.value for each in traces), error, sum(each.samples for each in traces))
+    rows = []
+    for layer, rank in ranks.items():
+        # The share s = t/T of the trace, T = t + rest, and its standard error to the first order:
+        # ds = ((1 − s) dt − s drest)/T.
+        own = rank.trace
+        share = math.nan
+        stderr = math.nan
+        if whole.value != 0:
+            share = own.value / whole.value
+            rest = math.sqrt(max(whole.stderr**2 - own.stderr**2, 0.0))
+            stderr = math.hypot((1 - share) * own.stderr, share * rest) / abs(whole.value)
+        rows.append(LayerRank(layer, Estimate(share, stderr, own.samples), rank))
     return ByLayer(
         operator=operator.name,
         d=operator.d,
-        rows=tuple(LayerRank(layer, _share(rank.trace, whole), rank) for layer, rank in ranks.items()),
+        rows=tuple(rows),
         trace=whole,
         products=sum(rank.products for rank in ranks.values()),
         confidence=confidence,
         reason="; ".join(operator.remarks),
     )
-
-
-def _share(part: Estimate, whole: Estimate) -> Estimate:
-    """The part by the whole that it belongs to, with its standard error to the first order.
-
-    With s = t/T, T = t + rest, ds = ((1 − s) dt − s drest)/T.
-    """
-    if whole.value == 0:
-        return Estimate(math.nan, math.nan, part.samples)
-    share = part.value / whole.value
-    rest = math.sqrt(max(whole.stderr**2 - part.stderr**2, 0.0))
-    stderr = math.hypot((1 - share) * part.stderr, share * rest) / abs(whole.value)
-    return Estimate(share, stderr, part.samples)

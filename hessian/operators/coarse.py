@@ -43,7 +43,7 @@ class CoarseOperator(Around):
             squares.append(inner(Eu, Eu))
             forms.append(inner(u, Eu))
         size = math.sqrt(math.fsum(squares) / _PROBES)
-        self._noise = Noise(abs(math.fsum(forms)) / _PROBES + _SURE * math.sqrt(2 / _PROBES) * size, size)
+        self.noise = Noise(abs(math.fsum(forms)) / _PROBES + _SURE * math.sqrt(2 / _PROBES) * size, size)
         share = size / math.sqrt(whole) if whole else 0.0
         self._remark = f"products in {compute} are off by {100 * share:.2g} %, for which intervals have room"
 
@@ -58,11 +58,6 @@ class CoarseOperator(Around):
     def fingerprint(self) -> str:
         """See ``Operator``."""
         return digest(f"{self.name} {self.inner.fingerprint()}")
-
-    @property
-    def noise(self) -> Noise:
-        """See ``Operator``; measured."""
-        return self._noise
 
     @property
     def remarks(self) -> tuple[str, ...]:

@@ -18,7 +18,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from decomfl_lab.devices import available_memory, computing
 from decomfl_lab.errors import require
-from decomfl_lab.layout import Layout
 from decomfl_lab.objectives.function import Piece, Slopes, add_back_, enabled
 from decomfl_lab.objectives.perturbation import memory_of
 from decomfl_lab.objectives.trials.derivatives import Comparison, HessianComparison, OutputComparison
@@ -49,6 +48,8 @@ class _CurvatureOperator(Operator):
         self.d = objective.d
         self.dtype = objective.dtype
         self.device = objective.device
+        self.layout = objective.layout
+        self._decay = objective.weight_decay if self.decays else 0.0  # λ of λI
         # what was not tried of the derivatives, and why; empty where they were, or will be at the first product
         self.remark = ""
         self._tried = objective.trusted or objective.compute != "float32"  # as those in full were tried
@@ -83,19 +84,9 @@ class _CurvatureOperator(Operator):
         """See ``Operator``: of the objective, and of the derivatives."""
         return tuple(filter(None, (self.objective.remark, self.remark)))
 
-    @property
-    def layout(self) -> Layout:
-        """See ``Operator``."""
-        return self.objective.layout
-
     def gradient(self) -> Tensor:
         """See ``Operator``."""
         return self.objective.gradient(self.x)
-
-    @property
-    def _decay(self) -> float:
-        """λ of λI."""
-        return self.objective.weight_decay if self.decays else 0.0
 
     def _trial_along(self, v: Tensor) -> Comparison | None:
         """What the first product is to be compared by; a vector with many zeros sees little, so another goes first."""

@@ -50,6 +50,11 @@ def gauss_newton_trace(operator: GaussNewtonOperator, *, memory: int = _BYTES, w
         "be the mean of losses of single examples for an exact trace",
         "something else (or statistics of the batch)",
     )
+
+    def of_example(at: Tensor, inputs: Tensor) -> Tensor:
+        flat: Tensor = objective.outputs(at, Piece(inputs[None], None, 1, 1.0))
+        return flat.reshape(-1)  # also where the module squeezes an only example
+
     total = torch.zeros((), dtype=torch.float64, device=operator.device)
     for piece in objective.pieces:
         with torch.no_grad():
@@ -59,7 +64,10 @@ def gauss_newton_trace(operator: GaussNewtonOperator, *, memory: int = _BYTES, w
         each = outputs[0].numel()
         chunk = max(1, memory // (each * operator.d * operator.x.element_size()))
         for part in piece.cut(chunk, objective.weight_of):
-            jacobians = _jacobians(objective, operator.x, part)
+            # J_n of every example, (n, C, d).
+            whole = isinstance(part.inputs, Tensor)
+            require(whole, "inputs", "be one tensor for an exact trace", type(part.inputs).__name__)
+            jacobians: Tensor = vmap(jacrev(of_example), (None, 0))(operator.x, part.inputs)
             jacobians = jacobians if whiten is None else jacobians * whiten
             gram = torch.einsum("nad,nbd->nab", jacobians, jacobians).double()
             # M_n of every example, (n, C, C).
@@ -77,19 +85,6 @@ def gauss_newton_trace(operator: GaussNewtonOperator, *, memory: int = _BYTES, w
             total += part.share * (gram * middle).sum() / part.examples
     across = operator.d if whiten is None else float(whiten.double().square().sum())
     return float(total) + objective.weight_decay * across  # tr(λI), or tr(λD²)
-
-
-def _jacobians(objective: MeanLoss, x: Tensor, part: Piece) -> Tensor:
-    """J_n of every example, (n, C, d)."""
-
-    def outputs(at: Tensor, inputs: Tensor) -> Tensor:
-        one = Piece(inputs[None], None, 1, 1.0)
-        flat: Tensor = objective.outputs(at, one).reshape(-1)  # also where the module squeezes an only example
-        return flat
-
-    require(isinstance(part.inputs, Tensor), "inputs", "be one tensor for an exact trace", type(part.inputs).__name__)
-    jacobians: Tensor = vmap(jacrev(outputs), (None, 0))(x, part.inputs)
-    return jacobians
 
 
 _OPERATIONS = table_beside(__name__, "gauss_newton_trace.toml")

@@ -67,6 +67,8 @@ class Operator(ABC):
         dtype: The dtype of the vectors that it takes and returns, float32 or float64.
         device: The device that the vectors are on.
         semidefinite: Whether H has no negative eigenvalue by construction.
+        noise: What products add to H beside the rounding that ``precision`` tells; nothing, where it was not measured.
+        layout: The names and shapes of the parameters that the d elements are; None where they are none.
     """
 
     name: str
@@ -74,6 +76,8 @@ class Operator(ABC):
     dtype: torch.dtype
     device: torch.device
     semidefinite = False
+    noise = Noise()
+    layout: Layout | None = None
     __array_ufunc__ = None  # numpy's numbers leave a product with an operator to it
 
     def __repr__(self) -> str:
@@ -102,19 +106,9 @@ class Operator(ABC):
         return torch.finfo(self.dtype).eps
 
     @property
-    def noise(self) -> Noise:
-        """What products add to H beside the rounding that ``precision`` tells; nothing, where it was not measured."""
-        return Noise()
-
-    @property
     def remarks(self) -> tuple[str, ...]:
         """What is to be said of H beside its numbers: what was not tried, or taken on trust."""
         return ()
-
-    @property
-    def layout(self) -> Layout | None:
-        """The names and shapes of the parameters that the d elements are; None where they are none."""
-        return None
 
     def gradient(self) -> Tensor | None:
         """∇f, (d,), where H is a matrix of a function f at a point; None where it is none."""
@@ -215,6 +209,8 @@ class _Sum(Operator):
         self.terms = tuple(terms)
         self.name = " + ".join(term.name for term in terms)
         self.d, self.dtype, self.device = spaces[0]
+        self.noise = Noise(sum(term.noise.trace for term in terms), sum(term.noise.size for term in terms))
+        self.layout = terms[0].layout
 
     def matvec(self, v: Tensor) -> Tensor:
         """See ``Operator``."""
@@ -237,20 +233,9 @@ class _Sum(Operator):
         return max(term.precision for term in self.terms)
 
     @property
-    def noise(self) -> Noise:
-        """See ``Operator``."""
-        trace, size = map(sum, zip(*(term.noise for term in self.terms), strict=True))
-        return Noise(trace, size)
-
-    @property
     def remarks(self) -> tuple[str, ...]:
         """See ``Operator``; each once."""
         return tuple(dict.fromkeys(remark for term in self.terms for remark in term.remarks))
-
-    @property
-    def layout(self) -> Layout | None:
-        """See ``Operator``."""
-        return self.terms[0].layout
 
 
 class Around(Operator):
@@ -262,17 +247,12 @@ class Around(Operator):
         self.name = name or inner.name
         self.d, self.dtype, self.device = inner.d, inner.dtype, inner.device
         self.semidefinite = inner.semidefinite
+        self.noise, self.layout = inner.noise, inner.layout
 
     @property
     def precision(self) -> float:
         """See ``Operator``."""
         return self.inner.precision
-
-    @property
-    def noise(self) -> Noise:
-        """See ``Operator``: ‖E‖_F is no larger on a part of the space, and |tr(E)| at most √d‖E‖_F there."""
-        noise = self.inner.noise
-        return noise if self.d == self.inner.d else Noise(math.sqrt(self.d) * noise.size, noise.size)
 
     def fingerprint(self) -> str:
         """See ``Operator``."""
@@ -287,11 +267,6 @@ class Around(Operator):
         """See ``Operator``."""
         return self.inner.remarks
 
-    @property
-    def layout(self) -> Layout | None:
-        """See ``Operator``."""
-        return self.inner.layout
-
 
 class _Affine(Around):
     """c·H + s·I of an operator."""
@@ -305,6 +280,7 @@ class _Affine(Around):
         super().__init__(inner, f"{name} + {shift:g}" if shift else name)
         self.factor, self.shift = factor, shift
         self.semidefinite = inner.semidefinite and factor >= 0 and shift >= 0
+        self.noise = Noise(*(abs(factor) * each for each in inner.noise))
 
     def matvec(self, v: Tensor) -> Tensor:
         """See ``Operator``."""
@@ -312,11 +288,6 @@ class _Affine(Around):
         if not self.shift:
             return product.mul_(self.factor)
         return product.mul(self.factor).add_(v, alpha=self.shift)
-
-    @property
-    def noise(self) -> Noise:
-        """See ``Operator``."""
-        return Noise(*(abs(self.factor) * each for each in self.inner.noise))
 
     def quad(self, v: Tensor) -> float:
         """See ``Operator``."""
@@ -369,6 +340,8 @@ class BlockOperator(Around):
         self.places = tuple(places)
         self.sizes = [place.stop - place.start for place in places]
         self.d = sum(self.sizes)
+        if self.d != inner.d:  # ‖E‖_F is no larger on a part of the space, and |tr(E)| at most √d‖E‖_F there
+            self.noise = Noise(math.sqrt(self.d) * inner.noise.size, inner.noise.size)
 
     def matvec(self, v: Tensor) -> Tensor:
         """See ``Operator``."""

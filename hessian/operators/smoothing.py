@@ -27,7 +27,6 @@ import torch
 from torch import Tensor
 
 from decomfl_lab.errors import require, require_finite_positive, require_int
-from decomfl_lab.layout import Layout
 from decomfl_lab.objectives.trials.derivatives import SLOPES, is_gradient
 from decomfl_lab.objectives.vectors import inner, relative
 from hessian.operators.operator import Operator, digest
@@ -92,6 +91,7 @@ class SmoothedOperator(Operator):
         self.d = x.numel()
         self.dtype = x.dtype
         self.device = x.device
+        self.layout = getattr(objective, "layout", None)
         moved = self.x + self.mu * probe_at(self.x, seed, _SMOOTHING, 0)
         require(not torch.equal(moved, self.x), "mu", f"move x (it does not in {x.dtype})", mu)
         self.remark = ""
@@ -150,8 +150,3 @@ class SmoothedOperator(Operator):
         """See ``Operator``."""
         facts = (self.objective.fingerprint(), self.mu, self.samples, self.seed, self.forward_quad)
         return digest(repr(facts), self.x)
-
-    @property
-    def layout(self) -> Layout | None:
-        """See ``Operator``."""
-        return getattr(self.objective, "layout", None)

@@ -59,11 +59,6 @@ def _lean(
     return losses.sum() / counted.sum() if reduction == "mean" else losses.sum()
 
 
-def _probabilities(z: Tensor, total: Tensor) -> Tensor:
-    """Of some rows of logits, with the logarithms of the sums of their exponentials."""
-    return (z - total[:, None]).exp_()
-
-
 def _blocks(*tensors: Tensor) -> Any:
     """The tensors, whose first has n × C elements, some rows at a time."""
     count = max(1, _BLOCK // tensors[0].shape[1])
@@ -93,7 +88,8 @@ class _Slopes(Function):
         ctx.save_for_backward(z, g, y, total)
         slopes = torch.empty_like(z)
         for into, z_, g_, y_, total_ in _blocks(slopes, z, g, y, total):
-            into.copy_(_probabilities(z_, total_)).scatter_add_(1, y_[:, None], -torch.ones_like(g_)[:, None])
+            p = (z_ - total_[:, None]).exp_()
+            into.copy_(p).scatter_add_(1, y_[:, None], -torch.ones_like(g_)[:, None])
             into.mul_(g_[:, None])
         return slopes
 
@@ -102,7 +98,7 @@ class _Slopes(Function):
         z, g, y, total = ctx.saved_tensors
         of_z, of_g = torch.empty_like(z), torch.empty_like(g)
         for of_z_, of_g_, u_, z_, g_, y_, total_ in _blocks(of_z, of_g, u, z, g, y, total):
-            p = _probabilities(z_, total_)
+            p = (z_ - total_[:, None]).exp_()
             mean = (p * u_).sum(1)
             of_g_.copy_(mean - u_.gather(1, y_[:, None])[:, 0])
             torch.mul(p.mul_(u_ - mean[:, None]), g_[:, None], out=of_z_)

@@ -32,6 +32,9 @@ class WhitenedOperator(Around):
         """Scale products of ``operator`` by ``s`` (d,) on both sides; InputError unless s is finite and positive."""
         super().__init__(operator, WHITENED + operator.name)
         self.s = _scale(s, self.d, self.dtype, self.device)
+        if operator.noise.size:  # DED is at most max(s²) times as long as E, and its trace then √d times that
+            size = operator.noise.size * float(self.s.max()) ** 2
+            self.noise = Noise(math.sqrt(self.d) * size, size)
 
     def matvec(self, v: Tensor) -> Tensor:
         """See ``Operator``."""
@@ -40,12 +43,6 @@ class WhitenedOperator(Around):
     def quad(self, v: Tensor) -> float:
         """See ``Operator``."""
         return self.inner.quad(self.s * v)
-
-    @property
-    def noise(self) -> Noise:
-        """See ``Operator``: DED is at most max(s²) times as long as E, and its trace then √d times that."""
-        size = self.inner.noise.size and self.inner.noise.size * float(self.s.max()) ** 2
-        return Noise(math.sqrt(self.d) * size, size)
 
     def gradient(self) -> Tensor | None:
         """See ``Operator``: of F."""

@@ -25,15 +25,15 @@ def seeded(build: Callable[[], nn.Module], seed: int = 1) -> nn.Module:
 
 
 def mlp(activation: type[nn.Module] = nn.ReLU) -> nn.Module:
-    return seeded(lambda: nn.Sequential(nn.Linear(4, 6), activation(), nn.Linear(6, 5), activation(), nn.Linear(5, 3)))
+    return seeded(lambda: nn.Sequential(nn.Linear(4, 5), activation(), nn.Linear(5, 4), activation(), nn.Linear(4, 3)))
 
 
 def cnn(activation: type[nn.Module] = nn.ReLU) -> nn.Module:
     """For images of shape (1, 6, 6)."""
     return seeded(
         lambda: nn.Sequential(
-            nn.Conv2d(1, 3, 3), activation(), nn.MaxPool2d(2), nn.Conv2d(3, 4, 2), activation(), nn.Flatten(),
-            nn.Linear(4, CLASSES),
+            nn.Conv2d(1, 2, 3), activation(), nn.MaxPool2d(2), nn.Conv2d(2, 3, 2), activation(), nn.Flatten(),
+            nn.Linear(3, CLASSES),
         )
     )  # fmt: skip
 

@@ -81,7 +81,6 @@ OF_THREE = [
         "the dia_array must be a matrix of a module's parameters to have their names",
     ),
     (lambda: hessian.diagonal(WIDE, products=3), "products must be an integer of at least 4, got 3"),
-    (lambda: hessian.DataParallelOperator(THREE, weight=1), "torch.distributed must be initialised"),
     (lambda: mixed(lambda z, y: mse_loss(z.cumsum(0), y)), "mean of losses of single examples"),
     (
         lambda: mixed(lambda z, y: mse_loss(z, y.reshape(-1)), nn.Flatten(0)),

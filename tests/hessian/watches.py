@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from unittest import mock
 
-import pytest
 import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
@@ -85,8 +85,7 @@ def _filled(d: int, dtype: torch.dtype, device: torch.device, *at: Any) -> Tenso
 
 
 @contextmanager
-def another_device(monkeypatch: pytest.MonkeyPatch, d: int, made: Callable[..., Tensor] = _filled) -> Iterator[Reads]:
+def another_device(d: int, made: Callable[..., Tensor] = _filled) -> Iterator[Reads]:
     """Inside, META takes the place of a GPU for vectors of d elements, and ``made`` that of the stream's kernel."""
-    with monkeypatch.context() as patch, Reads() as reads, Elsewhere(d):
-        patch.setattr(probes, "_made", made)
+    with mock.patch.object(probes, "_made", made), Reads() as reads, Elsewhere(d):
         yield reads

@@ -11,13 +11,12 @@ import theory
 from tests.cases import calls, refuses, rows_of
 from tests.theory.bounds.successors.test_hiso import MIXED as SCALED
 from tests.theory.bounds.successors.test_robust_means import APART, at
-from tests.theory.bounds.successors.test_signs import simulated
 from tests.theory.bounds.test_bounds import BASE
 from tests.theory.bounds.test_default_run import MIXED as MOVED
-from tests.theory.checks.test_verdict import MIXED
+from tests.theory.checks.test_verdict import MIXED, simulated
 from tests.theory.statements.test_own_statements import CONTRACTION, STRONG
 from tests.theory.test_communication import _config
-from theory import Logistic, Quadratic, Setting, Spectrum, Waves, check, expected, hiso, statement, whitened
+from theory import Quadratic, Setting, Spectrum, Waves, check, expected, hiso, statement, whitened
 from theory.bounds.successors.fzoo import normalised_step
 from theory.bounds.successors.pool import pool_contraction, pool_left, pool_left_about
 from theory.bounds.successors.signs import efficiency, sign_floor, vote_gain, wrong_vote
@@ -31,7 +30,6 @@ SETTING = MIXED.setting(eta=0.005, m=2, M=3, P=2, R=6)
 DEFAULT = MOVED.setting(eta=1e-4, m=2, M=4, R=3)
 CONFINED, FLAT = Spectrum.confined(3, 1), Quadratic.of(Spectrum.flat(2))
 WAVES = Waves.random(waves=2, n=2, seed=0)
-EXAMPLES = Logistic.random(M=3, examples=5, n=3)
 OTHER: Any = object()
 BY_COST = _config("decomfl", server_model=True, pull="auto")
 
@@ -83,10 +81,6 @@ FUNCTIONS = (
     (lambda: simulate(Quadratic.of(CONFINED), Quadratic.of(CONFINED).setting(), runs=2, seed=0), "^eta must be given"),
     (lambda: federation(Quadratic.of(CONFINED), Quadratic.of(CONFINED).setting(), seed=0), "^eta must be given"),
     (lambda: expected(Quadratic.of(CONFINED), Setting(d=4, L=1.0, eta=0.1)), "^d must be the problem's 3, got 4"),
-    (lambda: Logistic(np.ones((2, 3)), np.ones((2, 3)), 3), "^inputs must"),
-    (lambda: Logistic(np.ones((2, 3, 1)), np.ones((2, 2)), 3), "^labels must"),
-    (lambda: Logistic(np.ones((2, 3, 1)), np.zeros((2, 3)), 3), "^labels must"),
-    (lambda: Logistic(np.ones((2, 3, 4)), np.ones((2, 3)), 3), "^d must"),
     (lambda: Waves(*np.ones((3, 2)), np.ones((2, 1)), np.ones(3), np.ones(1), 1), "^theta must"),
     (lambda: Waves(*np.ones((3, 2)), np.ones((2, 1)), np.ones(2), np.ones(2), 1), "^start must"),
     (lambda: Waves.random(waves=2, n=1).mean_estimate(np.zeros(1), 0.0, "gaussian"), "^mu must"),
@@ -112,7 +106,7 @@ FUNCTIONS = (
         lambda: check(statement("variance"), MIXED, SETTING, source="simulation"),
         "^source must be exact for E_r‖G",
     ),
-    (lambda: of(EXAMPLES, "theorem-1", eta=1e-3), "^source must be simulation or run for .* on Logistic"),
+    (lambda: of(WAVES, "theorem-1", eta=1e-3), "^source must be simulation or run for .* on Waves"),
     (lambda: theory.check("theorem-1", STRONG), r"^statement must be a theory.Statement, as theory.statement\('theor"),
     (lambda: theory.tightness("theorem-1", STRONG), r"^statement must be a theory.Statement, as theory.statement\('th"),
     (lambda: theory.check(CONTRACTION, OTHER), "^problem must have setting, see theory.Problem, got 'object'"),

@@ -60,7 +60,21 @@ def probe(problem: Problem, setting: Setting | None = None, *, seed: int = 0) ->
         x, slope = y, there
         points.append(x)
     for x, y, client, xi in _pairs(problem, claimed, points, rng):
-        _smooth(problem, claimed, x, y, client, xi)
+        # L is not exceeded between x and y, and there the gradient is that of the loss.
+        who, which = np.array(client), np.array(xi)
+        here, there = (problem.sampled_gradient(each, who, which) for each in (x, y))
+        where = (_at("x", x), _at("y", y), f"client {client}", f"ξ = {xi:.6g}")
+        _refuse("L", claimed.L, _quotient(x, y, here, there), "‖∇f_i(x; ξ) − ∇f_i(y; ξ)‖/‖x − y‖", *where)
+        before = float(problem.sampled(x, who, which))
+        rise = float(problem.sampled(y, who, which)) - before
+        middle = 0.5 * float((here + there) @ (y - x))
+        # f(y) − f(x) lies within L‖y − x‖²/4 of the mean of the two slopes, if the gradient is f's and L-Lipschitz.
+        allowed = 0.26 * claimed.L * float(np.linalg.norm(y - x)) ** 2 + 1e-9 * (abs(middle) + abs(before))
+        if abs(rise - middle) > allowed:
+            raise InputError(
+                f"sampled_gradient must be the gradient of sampled, which changes by {rise:.6g} from {where[0]} to "
+                f"{where[1]} ({where[2]}, {where[3]}), got a gradient that says {middle:.6g}"
+            )
     for x in (points[0], points[-1]):
         _moments(problem, claimed, x, rng)
         # κ against the sum of the positive eigenvalues of ∇²f(x), over L.
@@ -126,23 +140,6 @@ def _pairs(
             v = bend if bend.any() else rng.standard_normal(x.shape)
             if rng.random() < 0.3:  # onward, to where the gradient leads
                 x = x + scale / _STEPS * rng.choice([-1.0, 1.0]) * v / max(float(np.linalg.norm(v)), 1e-300)
-
-
-def _smooth(problem: Problem, claimed: Setting, x: Floats, y: Floats, client: int, xi: float) -> None:
-    """That L is not exceeded between x and y, and that there the gradient is that of the loss."""
-    who, which = np.array(client), np.array(xi)
-    here, there = (problem.sampled_gradient(each, who, which) for each in (x, y))
-    where = (_at("x", x), _at("y", y), f"client {client}", f"ξ = {xi:.6g}")
-    _refuse("L", claimed.L, _quotient(x, y, here, there), "‖∇f_i(x; ξ) − ∇f_i(y; ξ)‖/‖x − y‖", *where)
-    rise = float(problem.sampled(y, who, which) - problem.sampled(x, who, which))
-    middle, size = 0.5 * float((here + there) @ (y - x)), float(np.linalg.norm(y - x))
-    # f(y) − f(x) lies within L‖y − x‖²/4 of the mean of the two slopes, if the gradient is f's and L-Lipschitz.
-    allowed = 0.26 * claimed.L * size**2 + 1e-9 * (abs(middle) + abs(float(problem.sampled(x, who, which))))
-    if abs(rise - middle) > allowed:
-        raise InputError(
-            f"sampled_gradient must be the gradient of sampled, which changes by {rise:.6g} from {where[0]} to "
-            f"{where[1]} ({where[2]}, {where[3]}), got a gradient that says {middle:.6g}"
-        )
 
 
 def _moments(problem: Problem, claimed: Setting, x: Floats, rng: np.random.Generator) -> None:

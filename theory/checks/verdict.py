@@ -95,7 +95,27 @@ def check(
         setting = problem.setting(**{"distribution": statement.distributions[0], "central": statement.central, **run})
         if setting.eta is None and statement.eta:
             setting = setting.at(statement.step_sizes(setting, **statement.own(problem, setting, **given)).largest)
-    _require_truth(statement, problem, setting)
+    # The setting's constants cover the problem's.
+    require(setting.d == problem.d, "d", f"be the problem's {problem.d}", setting.d)
+    if not isinstance(problem, Quadratic):
+        require(setting.clients == problem.M, "M", f"be the problem's {problem.M}", setting.clients)
+    own: Any = problem.setting()
+    shared = isinstance(problem, Quadratic | Bowl) or problem.d == 1 or getattr(problem, "one_hessian", False)
+    if statement.one_hessian and not shared:
+        raise InputError(
+            f"kappa must be that of one H that dominates every ±∇²f_i(·; ξ) for {statement.title}, which "
+            f"{type(problem).__name__} does not say (a problem whose κ is that has one_hessian = True)"
+        )
+    for name in ("L", "D", "kappa", "sigma", "sigma_G", "H3", "Q"):
+        least, claimed = getattr(own, name), getattr(setting, name)
+        if claimed is not None and (least is None or claimed < least * (1 - _ROUNDING)):
+            known = (
+                "left out where the problem does not say it" if least is None else f"at least the problem's {least:g}"
+            )
+            raise InputError(f"{name} must be {known}, got {claimed:g}")
+    if setting.alpha is not None and (own.alpha is None or setting.alpha > own.alpha * (1 + _ROUNDING)):
+        known = "left out where the problem does not say it" if own.alpha is None else f"at most its {own.alpha:g}"
+        raise InputError(f"alpha must be {known}, got {setting.alpha:g}")
     if not isinstance(problem, Quadratic) and not type(problem).__module__.startswith("theory.problems."):
         probe(problem, setting, seed=seed)
     estimate, terms = sides(statement, problem, setting, source=source, runs=runs, seed=seed, **given)
@@ -201,27 +221,3 @@ def ratio(measured: float, bound: float) -> float:
     if bound:
         return measured / bound
     return math.inf if measured else math.nan
-
-
-def _require_truth(statement: Statement, problem: Problem | Quadratic, setting: Setting) -> None:
-    """InputError unless the setting's constants cover the problem's."""
-    require(setting.d == problem.d, "d", f"be the problem's {problem.d}", setting.d)
-    if not isinstance(problem, Quadratic):
-        require(setting.clients == problem.M, "M", f"be the problem's {problem.M}", setting.clients)
-    own: Any = problem.setting()
-    shared = isinstance(problem, Quadratic | Bowl) or problem.d == 1 or getattr(problem, "one_hessian", False)
-    if statement.one_hessian and not shared:
-        raise InputError(
-            f"kappa must be that of one H that dominates every ±∇²f_i(·; ξ) for {statement.title}, which "
-            f"{type(problem).__name__} does not say (a problem whose κ is that has one_hessian = True)"
-        )
-    for name in ("L", "D", "kappa", "sigma", "sigma_G", "H3", "Q"):
-        least, given = getattr(own, name), getattr(setting, name)
-        if given is not None and (least is None or given < least * (1 - _ROUNDING)):
-            known = (
-                "left out where the problem does not say it" if least is None else f"at least the problem's {least:g}"
-            )
-            raise InputError(f"{name} must be {known}, got {given:g}")
-    if setting.alpha is not None and (own.alpha is None or setting.alpha > own.alpha * (1 + _ROUNDING)):
-        known = "left out where the problem does not say it" if own.alpha is None else f"at most its {own.alpha:g}"
-        raise InputError(f"alpha must be {known}, got {setting.alpha:g}")

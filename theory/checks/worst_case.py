@@ -109,15 +109,18 @@ class Tightness(Told):
         return sum(each.tried for each in self.instances)
 
 
-def _run(statement: Statement, *, P: float, K: float, m: float, more: float, R: float) -> dict[str, Axis]:
-    """Axes of a run."""
+def _run(statement: Statement, *, exact: bool) -> dict[str, Axis]:
+    """Axes of a run, which is short enough to be simulated unless it is exact; lemmas have closed forms at K = 1."""
     kinds = len(statement.distributions)
+    most: dict[str, float] = {"P": 30, "K": 8 if statement.left.path else 1, "m": 3, "more": 3, "R": 60}
+    if exact:
+        most = {"P": 1e5, "K": 100, "m": 100, "more": 1e3, "R": 1e5}
     return {
-        "P": Axis(1, P, whole=True),
-        **({} if statement.single_step else {"K": Axis(1, K, whole=True)}),
-        "m": Axis(1, m, whole=True),
-        "more": Axis(0.3, more, whole=True),  # M − m
-        "R": Axis(1, R, whole=True),
+        "P": Axis(1, most["P"], whole=True),
+        **({} if statement.single_step else {"K": Axis(1, most["K"], whole=True)}),
+        "m": Axis(1, most["m"], whole=True),
+        "more": Axis(0.3, most["more"], whole=True),  # M − m
+        "R": Axis(1, most["R"], whole=True),
         "share": Axis(0.01, 3.0),  # of the largest η, which a quarter of the range stands for
         **({} if kinds == 1 else {"distribution": Axis(-0.49, kinds - 0.51, log=False, whole=True)}),
         **({"slowness": Axis(1e-2, 1.0)} if statement.with_momentum else {}),  # 1 − β
@@ -155,14 +158,15 @@ class Family:
 
 
 def _quadratic_axes(statement: Statement, alone: str) -> dict[str, Axis]:
-    exact = _is_exact(statement, Quadratic.of(Spectrum((1.0,), (1,))))
+    # Whether the left side has a closed form there; a step of one's own is always simulated.
+    exact = statement.step is decomfl and statement.left.is_exact(Quadratic.of(Spectrum((1.0,), (1,))))
     axes = {
         "top": Axis(1, 1e3 if exact else 10, whole=True),  # how often H has the eigenvalue L
         "low": Axis(0.3, 1e5 if exact else 20, whole=True),  # and one below
         "zero": Axis(0.3, 1e5, whole=True),  # and 0
         "curvature": Axis(1e-4, 1.0),
         "where": Axis(0.0, 0.999, log=False),  # the group of D, or of the constant that alone is not 0
-        **(_run(statement, P=1e5, K=100, m=100, more=1e3, R=1e5) if exact else _short_run(statement)),
+        **_run(statement, exact=exact),
     }
     if alone:
         return axes | {alone: Axis(1.0, 1.0)}
@@ -187,18 +191,8 @@ def _quadratic(statement: Statement, at: At) -> tuple[Quadratic, Setting | None]
     return quadratic, _setting(statement, quadratic, at, M=M, G=0.0)
 
 
-def _is_exact(statement: Statement, problem: Problem | Quadratic) -> bool:
-    """Whether the left side has a closed form there; a step of one's own is always simulated."""
-    return statement.step is decomfl and statement.left.is_exact(problem)
-
-
-def _short_run(statement: Statement) -> dict[str, Axis]:
-    """Axes of runs that are short enough to be simulated; lemmas have closed forms at K = 1."""
-    return _run(statement, P=30, K=8 if statement.left.path else 1, m=3, more=3, R=60)
-
-
 def _short(statement: Statement) -> dict[str, Axis]:
-    return _short_run(statement) | {
+    return _run(statement, exact=False) | {
         "d": Axis(1, 100, whole=True),
         "mu": Axis(1e-3, 3.0),
         "sigma": Axis(1e-3, 3.0),
@@ -304,7 +298,7 @@ def _worst(
     family = FAMILIES[name]
     axes = {each: axis for each, axis in family.axes(statement, alone).items() if each not in statement.without}
     problem, setting = family.instance(statement, {each: axis.at(0.5) for each, axis in axes.items()})
-    exact = _is_exact(statement, problem)
+    exact = statement.step is decomfl and statement.left.is_exact(problem)
     source: Source = "exact" if exact else "simulation"
     generations = effort if exact else max(1, effort // 3)
     if setting is not None:

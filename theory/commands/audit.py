@@ -48,6 +48,7 @@ def audit(options: AuditOptions) -> None:
     """
     from decomfl_lab.progress import RunBars
     from theory.findings.finding import gather
+    from theory.findings.page import places
     from theory.findings.registry import CAUSES, ENTRIES, affected
     from theory.findings.texts import KNOWN
 
@@ -71,7 +72,15 @@ def audit(options: AuditOptions) -> None:
     elif options.statement:
         print("\n\n".join(map(_in_full, results)))
     elif options.cause:
-        print("\n\n".join(_cause_in_full(CAUSES[name], spoiled[name], results) for name in options.cause))
+        told = []
+        for cause in (CAUSES[name] for name in options.cause):
+            lines = [f"{cause.title} [{cause.name}, {cause.nature}]", _wrapped("instead", cause.instead)]
+            lines += [_wrapped("seen", _witness(cause, results)), ""]
+            for entry in spoiled[cause.name]:
+                lines.append(f"{entry.label} ({entry.place}, {entry.kind}): {entry.status}")
+                lines += [_wrapped(name, getattr(entry, name)) for name in ("says", "why", "instead")]
+            told.append("\n".join(lines))
+        print("\n\n".join(told))
     elif options.everything or options.status or options.kind:
         for result in results:
             entry = result.entry
@@ -79,7 +88,11 @@ def audit(options: AuditOptions) -> None:
             print(_short(f"{entry.label:24} {status:34} {entry.number}: {entry.says}", 160))
     else:
         headlines = [each for each in CAUSES.values() if each.headline]
-        print("\n".join(_headline(n, each, spoiled[each.name], results) for n, each in enumerate(headlines, 1)))
+        for number, cause in enumerate(headlines, 1):
+            print(_short(f"{number:2}. {cause.name}: {cause.title}"))
+            print(_short(f"    seen      {_witness(cause, results)}"))
+            print(_short(f"    instead   {cause.instead}"))
+            print(_short(f"    affects   {places(spoiled[cause.name])}"))
         print(
             f"\nThe other {len(CAUSES) - len(headlines)} causes are smaller: `decomfl audit --all`, docs/findings.md."
         )
@@ -122,18 +135,6 @@ def _witness(cause: Cause, results: Sequence[EntryResult]) -> str:
     return ""
 
 
-def _headline(number: int, cause: Cause, spoiled: Sequence[Entry], results: Sequence[EntryResult]) -> str:
-    from theory.findings.page import places
-
-    lines = [
-        f"{number:2}. {cause.name}: {cause.title}",
-        f"    seen      {_witness(cause, results)}",
-        f"    instead   {cause.instead}",
-        f"    affects   {places(spoiled)}",
-    ]
-    return "\n".join(map(_short, lines))
-
-
 def _wrapped(name: str, text: str) -> str:
     """A field with its text below its name's end."""
     return textwrap.fill(" ".join(text.split()), _WIDTH, initial_indent=f"  {name:9} ", subsequent_indent=12 * " ")
@@ -157,15 +158,6 @@ def _in_full(result: EntryResult) -> str:
         _wrapped("instead", entry.instead) if entry.instead else "",
     ]
     return "\n".join(line for line in lines if line)
-
-
-def _cause_in_full(cause: Cause, spoiled: Sequence[Entry], results: Sequence[EntryResult]) -> str:
-    lines = [f"{cause.title} [{cause.name}, {cause.nature}]", _wrapped("instead", cause.instead)]
-    lines += [_wrapped("seen", _witness(cause, results)), ""]
-    for entry in spoiled:
-        lines.append(f"{entry.label} ({entry.place}, {entry.kind}): {entry.status}")
-        lines += [_wrapped("says", entry.says), _wrapped("why", entry.why), _wrapped("instead", entry.instead)]
-    return "\n".join(lines)
 
 
 def _counts(results: Sequence[EntryResult], open_: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ import inspect
 import math
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
@@ -82,7 +82,20 @@ def _stepsize(options: StepsizeOptions, constants: Values) -> None:
     """
     setting, variants = _asked(options.theorem, options.named, constants)
     best = {"D", "R"} <= set(constants)
-    found = {title: _step_sizes(each, setting, best=best) for title, each in variants.items()}
+    found: dict[str, Values] = {}
+    for title, of in variants.items():
+        sizes = of.step_sizes(setting)
+        eta = of.best_eta(setting) if best and of.with_eta else None
+        found[title] = {
+            "conditions": _limits(of.eta, sizes),
+            "mu": _limits(of.mu, of.largest_mu(setting)),
+            "rate_mu": _limits(of.rate_mu, of.largest_rate_mu(setting)),
+            "largest": sizes.largest,
+            "binding": sizes.binding,
+            "best_eta": eta,
+            "best_mu": None if eta is None else of.best_mu(setting.at(eta)),
+            "best_bound": None if eta is None else sum(of.bound(setting.at(eta))),
+        }
     require("eta" not in constants, "eta", "be left out, as it is what is asked for", constants.get("eta"))
     conditions = [name for each in variants.values() for name in (*each.eta, *each.mu)]
     require(
@@ -95,12 +108,16 @@ def _stepsize(options: StepsizeOptions, constants: Values) -> None:
     if options.as_json:
         _dump(variants, setting, {}, found, notes)
         return
-    rows = [
-        (f"{of} {name}", [_condition(found[title][kind], name, each) for title, each in variants.items()])
-        for of, kind in (("η by", "conditions"), ("μ by", "mu"), ("μ for the", "rate_mu"))
-        for name in dict.fromkeys(name for each in found.values() for name in each[kind])
-    ]
-    rows.append(("largest η", _largest(variants, found)))
+    rows = []
+    for words, kind in (("η by", "conditions"), ("μ by", "mu"), ("μ for the", "rate_mu")):
+        for name in dict.fromkeys(name for each in found.values() for name in each[kind]):
+            cells = []
+            for title, of in variants.items():
+                told = found[title][kind].get(name)
+                limit = f"{_limit(told['largest'], of)}{' ← binds' if told['binds'] else ''}" if told else ""
+                cells.append(f"{limit}\n{told['formula']}" if told else "")
+            rows.append((f"{words} {name}", cells))
+    rows.append(("largest η", [_limit(found[title]["largest"], of) for title, of in variants.items()]))
     if any(each["best_eta"] is not None for each in found.values()):
         rows.append(("rate-optimal η", [_limit(found[title]["best_eta"], of) for title, of in variants.items()]))
         rows.append(("rate-optimal μ", [_limit(found[title]["best_mu"], of) for title, of in variants.items()]))
@@ -141,7 +158,7 @@ def _bound(options: BoundOptions, constants: Values) -> None:
                 cells = ["\n".join(map(theory.written, each.values())) for each in conditions]
                 only = symbol == "eta" and not any(each.with_eta for each in variants.values())
                 rows.append((f"{theory.symbols.LETTERS[symbol]} {'is the least of' if only else 'at most'}", cells))
-        _show(next(iter(variants.values())).left.text, variants, rows, "", _words(variants))
+        _print(next(iter(variants.values())).left.text, variants, rows)
         return
     setting, variants = _asked(options.theorem, options.named, constants)
     for name, value in at.items():
@@ -159,7 +176,7 @@ def _bound(options: BoundOptions, constants: Values) -> None:
         rows.append((name, [f"{_number(own['value'])}\n{own['formula']}" if own else "" for own in terms]))
     rows.append(("bound", [_number(each["bound"]) for each in found.values()]))
     if any(each["largest"] for each in found.values()):
-        rows.append(("largest η", _largest(variants, found)))
+        rows.append(("largest η", [_limit(found[title]["largest"], of) for title, of in variants.items()]))
         if setting.eta is not None:
             rows.append(("bound there", [_number(each["bound_there"]) for each in found.values()]))
     _print(next(iter(variants.values())).left.text, variants, rows, setting, at, notes)
@@ -204,21 +221,6 @@ def _asked(theorem: int | None, named: str | None, constants: Values) -> tuple[S
     if not applying:
         theory.statement(name).bound(setting)  # refuses the distribution or K
     return setting, applying
-
-
-def _step_sizes(of: Statement, setting: Setting, *, best: bool) -> Values:
-    sizes, mu = of.step_sizes(setting), of.largest_mu(setting)
-    eta = of.best_eta(setting) if best and of.with_eta else None
-    return {
-        "conditions": _limits(of.eta, sizes),
-        "mu": _limits(of.mu, mu),
-        "rate_mu": _limits(of.rate_mu, of.largest_rate_mu(setting)),
-        "largest": sizes.largest,
-        "binding": sizes.binding,
-        "best_eta": eta,
-        "best_mu": None if eta is None else of.best_mu(setting.at(eta)),
-        "best_bound": None if eta is None else sum(of.bound(setting.at(eta))),
-    }
 
 
 def _limits(formulas: Mapping[str, sp.Expr], sizes: StepSizes) -> dict[str, Values]:
@@ -303,28 +305,36 @@ def _limit(value: float | None, of: Statement) -> str:
     return down(value, 4 if of.with_eta else 12) if value is not None and math.isfinite(value) else _number(value)
 
 
-def _largest(variants: Mapping[str, Statement], found: Mapping[str, Values]) -> list[str]:
-    """The largest η of each form."""
-    return [_limit(found[title]["largest"], of) for title, of in variants.items()]
-
-
-def _condition(conditions: Mapping[str, Values], name: str, of: Statement) -> str:
-    if name not in conditions:
-        return ""
-    told = conditions[name]
-    return f"{_limit(told['largest'], of)}{' ← binds' if told['binds'] else ''}\n{told['formula']}"
-
-
-def _show(
-    head: str, variants: Mapping[str, Statement], rows: Iterable[tuple[str, list[str]]], of: str, lines: Iterable[str]
+def _print(
+    head: str,
+    variants: Mapping[str, Statement],
+    rows: Sequence[tuple[str, list[str]]],
+    setting: Setting | None = None,
+    at: Mapping[str, Any] = {},
+    notes: Sequence[str] = (),
 ) -> None:
-    """A statement's table, a column a form, and lines below."""
+    """A statement's table, a column a form, and below it the constants, notes, what each form assumes, and moments."""
     from rich.console import Console
     from rich.table import Table
 
     console = Console(width=None if sys.stdout.isatty() else 150, highlight=False, markup=False)
     first = next(iter(variants.values()))
-    title = f"{first.name}{f' ({first.source})' if first.source else ''}{of}"
+    title = f"{first.name}{f' ({first.source})' if first.source else ''}"
+    lines = [*notes]
+    if setting is not None:
+        title += f", {setting.distribution} directions"
+        shown = {name: value for name, value in (setting.values | dict(at)).items() if name in {*_DEFAULTS, *at, "rho"}}
+        stated = theory.STATEMENTS.get((first.name, "stated"))
+        if stated is not None and "stated" not in variants:
+            where = f"{' or '.join(stated.distributions)} directions{' and K = 1' * stated.single_step}"
+            lines.insert(0, f"stated: for {where} only")
+        lines.insert(0, constants_line(shown))
+    # What each form assumes and its note, once where several share it.
+    said = defaultdict[str, list[str]](list)
+    for name, each in variants.items():
+        for text in (each.assumptions and f"Assumes {each.assumptions}.", each.note):
+            said[text].append(name)
+    lines += [f"{'; '.join(titles)}: {text}" for text, titles in said.items() if text]
     table = Table(title=title, title_justify="left", show_lines=True)
     for column in (head, *variants):
         table.add_column(column)
@@ -340,29 +350,7 @@ def _show(
         console.print(line)
 
 
-def _words(variants: Mapping[str, Statement]) -> list[str]:
-    """What each form assumes and its note, once where several share it."""
-    said = defaultdict[str, list[str]](list)
-    for title, each in variants.items():
-        for text in (each.assumptions and f"Assumes {each.assumptions}.", each.note):
-            said[text].append(title)
-    return [f"{'; '.join(titles)}: {text}" for text, titles in said.items() if text]
-
-
 def constants_line(values: Mapping[str, float]) -> str:
     """Constants of a run as they may be typed in; those that follow from others to six digits."""
     told = {name: exactly(value) if name in _DEFAULTS else f"{value:.6g}" for name, value in values.items()}
     return ", ".join(f"{theory.symbols.LETTERS.get(name, name)} = {value}" for name, value in told.items())
-
-
-def _print(
-    head: str, variants: Mapping[str, Statement], rows: Sequence[tuple[str, list[str]]], setting: Setting, at: Values,
-    notes: Sequence[str],
-) -> None:  # fmt: skip
-    values = setting.values | at
-    lines = [constants_line({name: value for name, value in values.items() if name in {*_DEFAULTS, *at, "rho"}})]
-    stated = theory.STATEMENTS.get((next(iter(variants.values())).name, "stated"))
-    if stated is not None and "stated" not in variants:
-        where = f"{' or '.join(stated.distributions)} directions{' and K = 1' * stated.single_step}"
-        lines.append(f"stated: for {where} only")
-    _show(head, variants, rows, f", {setting.distribution} directions", [*lines, *notes, *_words(variants)])

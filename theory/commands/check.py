@@ -62,7 +62,8 @@ def check(options: CheckOptions) -> None:
         else:
             print("fails:" if found.holds is False else "undecided:")
             _print_instance(worst, named)
-        _print_left_out(found)
+        for family, reason in found.left_out.items():
+            print(f"{family} left out: {reason}")
     if not found.holds:
         raise click.exceptions.Exit(1)
 
@@ -103,7 +104,8 @@ def tightness(options: TightnessOptions) -> None:
     Console(highlight=False, markup=False).print(table)
     if any(each.source == "simulation" for each in found.instances):
         print(_AFRESH)
-    _print_left_out(found)
+    for family, reason in found.left_out.items():
+        print(f"{family} left out: {reason}")
     _print_instance(found.worst, named)
 
 
@@ -150,11 +152,6 @@ def _dump(found: Tightness, named: str) -> None:
         "ratio": found.worst.check.ratio, "instances": rows, "left_out": dict(found.left_out),
     }  # fmt: skip
     print_json(whole)
-
-
-def _print_left_out(found: Tightness) -> None:
-    for family, reason in found.left_out.items():
-        print(f"{family} left out: {reason}")
 
 
 def _print_instance(instance: Instance, named: str) -> None:

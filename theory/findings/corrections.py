@@ -44,11 +44,9 @@ def parsed(text: str, *, evaluate: bool = True, **others: Any) -> sp.Expr:
     return parse_expr(text, local_dict={**symbols, **others}, evaluate=evaluate)
 
 
-def _display(raw: Mapping[str, Any]) -> Display:
-    letters = {name: sp.Symbol(text, positive=True) for name, text in raw.get("letters", {}).items()}
-    terms = {name: parsed(text, evaluate=False, **letters) for name, text in raw["terms"].items()}
-    return Display(raw["left"], terms, raw.get("relation", "≤"))
-
-
-MENDED: Final[dict[str, Display]] = {key: _display(raw) for key, raw in RAW.items()}
+MENDED: Final[dict[str, Display]] = {}
 """Every mended display by its label, as ``data/mended.toml`` has it."""
+for _key, _raw in RAW.items():
+    _letters = {name: sp.Symbol(text, positive=True) for name, text in _raw.get("letters", {}).items()}
+    _terms = {name: parsed(text, evaluate=False, **_letters) for name, text in _raw["terms"].items()}
+    MENDED[_key] = Display(_raw["left"], _terms, _raw.get("relation", "≤"))

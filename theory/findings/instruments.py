@@ -51,14 +51,16 @@ def wrong_unit(odd: str, **terms: sp.Expr) -> Evidence:
 
 def equal(left: sp.Expr, right: sp.Expr, what: str) -> Evidence:
     """Evidence, by computer algebra, that two expressions are one."""
-    difference = _difference(left, right)
-    return Evidence("algebra", difference == 0, f"{what}: difference {_plain(difference)}", against=False)
+    difference = sp.factor(sp.simplify(left.doit() - right.doit()))
+    # As one writes it in a line, the letters as sympy has them.
+    shown = str(difference).replace("**", "^").replace("*", "·")
+    return Evidence("algebra", difference == 0, f"{what}: difference {shown}", against=False)
 
 
 def differs(left: sp.Expr, right: sp.Expr, what: str) -> Evidence:
     """Evidence, by computer algebra, that two expressions are not one: their difference is shown."""
-    difference = _difference(left, right)
-    return Evidence("algebra", difference != 0, f"{what}: difference {_plain(difference)}", against=True)
+    found = equal(left, right, what)
+    return Evidence("algebra", not found.holds, found.says, against=True)
 
 
 def same(left: Any, right: Any, what: str) -> Evidence:
@@ -75,15 +77,6 @@ def unlike(left: Any, right: Any, what: str) -> Evidence:
     """Exact numbers, or arrays of them, are not equal."""
     found = same(left, right, what)
     return Evidence("counter-example", not found.holds, found.says, against=True)
-
-
-def _plain(expression: sp.Expr) -> str:
-    """As one writes it in a line, the letters as sympy has them."""
-    return str(expression).replace("**", "^").replace("*", "·")
-
-
-def _difference(left: sp.Expr, right: sp.Expr) -> sp.Expr:
-    return sp.factor(sp.simplify(left.doit() - right.doit()))
 
 
 def within(worst: Worst, what: str = "") -> Evidence:

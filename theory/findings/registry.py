@@ -1,13 +1,15 @@
 """All findings, in the order of the paper, made of the data."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 from decomfl_lab.errors import require
 from theory.findings.data import CAUSES as RAW_CAUSES
 from theory.findings.data import RAW
 from theory.findings.decorators import Placed, placed
-from theory.findings.finding import ROLES, Cause, Entry, EvidenceCheck, Nature, Role
+from theory.findings.finding import ROLES, Cause, Entry, Nature, Role
 from theory.findings.texts import FORMULAS, bounds_in, fill, later
 
 _NAMED: Final = ("label", "line", "place", "kind", "status", "carries", "restates", "quote", "tests")
@@ -15,48 +17,6 @@ _WRITTEN: Final = (*ROLES, "cause", "code", "printed", "plant", "labels", "says"
 # All that an entry has of its own that says again what another says.
 _RESTATING: Final = {"label", "line", "place", "kind", "labels", "quote", "restates"}
 _GRAVEST: Final[tuple[Nature, ...]] = ("error", "imprecision", "misprint")
-
-
-def _entry(raw: Mapping[str, Any]) -> Entry:
-    label, other = raw["label"], raw.get("restates", "")
-    if other:
-        require(other in _BY_LABEL, f"entry that {label} restates", "be one of the entries", other)
-        require("restates" not in _BY_LABEL[other], f"entry that {label} restates", "restate no other", other)
-        own_fields = sorted(set(raw) - _RESTATING)
-        require(not own_fields, f"fields of {label}", f"be left to {other}, which it restates", own_fields)
-    whole = {**_BY_LABEL[raw["restates"]], "labels": [], "quote": "", **raw} if "restates" in raw else raw
-    unknown = sorted(set(whole) - set(_NAMED) - set(_WRITTEN))
-    require(not unknown, f"fields of {label}", "be those of an entry", unknown)
-    # Where no formula is needed to say what is asserted, the quotation says it.
-    says = whole.get("says") or _BY_LABEL[other or label].get("quote", "")
-    require(bool(says), f"says of {label}", "be given, or a quotation", says)
-    # What says again what another entry says has that one's evidence.
-    own = _SPEAKING.get(raw.get("restates", label), [])
-    # The causes because of which they refute: the one that the entry names, then the gravest.
-    named = {each.cause for each in own if each.role == "refutes" and each.cause}
-    shown = [cause for cause in CAUSES.values() if cause.name in named]
-    first = whole.get("cause", "")
-    causes = tuple(sorted(shown, key=lambda cause: (cause.name != first, _GRAVEST.index(cause.nature))))
-    names = [cause.name for cause in causes]
-    own.sort(
-        key=lambda each: names.index(each.cause) if each.cause in names else 0
-    )  # refutations in the order of their causes
-    checks: dict[Role, tuple[EvidenceCheck, ...]] = {
-        role: tuple(each.check for each in own if each.role == role) for role in ROLES
-    }
-    of_own = [each.check for each in own]
-    return Entry(
-        **{key: whole[key] for key in _NAMED if key in whole},
-        says=fill(says, FORMULAS),
-        why=later(whole.get("why", ""), of_own, label),
-        # Where only a cause is at fault, what is true instead is said with the cause.
-        instead=later(whole.get("instead", ""), of_own, label) or (lambda: causes[0].instead if causes else ""),
-        labels=tuple(whole.get("labels", ())),
-        bounds=tuple(bounds_in(says) + bounds_in(whole.get("instead", ""))),
-        evidence={role: found for role, found in checks.items() if found},
-        causes=causes,
-        runs=dict(whole.get("runs", {})),
-    )
 
 
 def _named(there: Sequence[Placed]) -> Iterator[Placed]:
@@ -82,46 +42,76 @@ def _named(there: Sequence[Placed]) -> Iterator[Placed]:
                 yield Placed(raw["label"], role, found[0], cause)
 
 
-def _witness(cause: str) -> EvidenceCheck:
-    """The check that shows a cause best."""
-    shown = {each.check.name: each.check for each in _PLACED if each.cause == cause and each.witness}
-    require(len(shown) == 1, f"cause {cause}", "have one witness", list(shown))
-    return next(iter(shown.values()))
+def _causes(there: Sequence[Placed]) -> Iterator[Cause]:
+    """Each cause with the check that shows it best."""
+    for name, raw in RAW_CAUSES.items():
+        witnesses = {each.check.name: each.check for each in there if each.cause == name and each.witness}
+        require(len(witnesses) == 1, f"cause {name}", "have one witness", list(witnesses))
+        (witness,) = witnesses.values()
+        # Numbers in what is true instead are of the witness, or of any check on a statement that the cause spoils.
+        spoiled = {each.label for each in there if each.cause == name}
+        checks = [witness, *(each.check for each in there if each.cause == name or each.label in spoiled)]
+        yield Cause(name=name, **{**raw, "instead": later(raw.get("instead", ""), checks, name)}, witness=witness)
 
 
-def _instead(cause: str, raw: Mapping[str, Any]) -> Any:
-    """What is true instead; numbers are of the witness, or of any check on a statement that the cause spoils."""
-    labels = {each.label for each in _PLACED if each.cause == cause}
-    checks = [each.check for each in _PLACED if each.cause == cause or each.label in labels]
-    return later(raw.get("instead", ""), [_witness(cause), *checks], cause)
-
-
-def _by_label(placed: Sequence[Placed]) -> dict[str, list[Placed]]:
-    """{label: what speaks on it}.
-
-    Raises:
-        InputError: If a label is none of an entry, or of one that restates another, or a cause is not known.
-    """
-    found: dict[str, list[Placed]] = {}
-    for each in placed:
-        require(each.label in _BY_LABEL, f"label of {each.check.name}", "be one of the entries", each.label)
-        again = _BY_LABEL[each.label].get("restates", "")
+def _entries(there: Sequence[Placed]) -> Iterator[Entry]:
+    """Each entry with the evidence on it."""
+    by_label = {raw["label"]: raw for raw in RAW}
+    speaking: dict[str, list[Placed]] = defaultdict(list)
+    for each in there:
+        require(each.label in by_label, f"label of {each.check.name}", "be one of the entries", each.label)
+        again = by_label[each.label].get("restates", "")
         require(not again, f"label of {each.check.name}", f"be {again}, which that entry restates", each.label)
         require(each.cause in CAUSES or not each.cause, f"cause of {each.check.name}", "be known", each.cause)
-        found.setdefault(each.label, []).append(each)
-    return found
+        speaking[each.label].append(each)
+    for raw in RAW:
+        label, other = raw["label"], raw.get("restates", "")
+        whole = raw
+        # What says again what another entry says has that one's words and evidence.
+        if other:
+            require(other in by_label, f"entry that {label} restates", "be one of the entries", other)
+            require("restates" not in by_label[other], f"entry that {label} restates", "restate no other", other)
+            own_fields = sorted(set(raw) - _RESTATING)
+            require(not own_fields, f"fields of {label}", f"be left to {other}, which it restates", own_fields)
+            whole = {**by_label[other], "labels": [], "quote": "", **raw}
+        unknown = sorted(set(whole) - set(_NAMED) - set(_WRITTEN))
+        require(not unknown, f"fields of {label}", "be those of an entry", unknown)
+        # Where no formula is needed to say what is asserted, the quotation says it.
+        says = whole.get("says") or by_label[other or label].get("quote", "")
+        require(bool(says), f"says of {label}", "be given, or a quotation", says)
+        own = list(speaking[other or label])
+        # The causes because of which they refute: the one that the entry names, then the gravest.
+        shown = {each.cause for each in own if each.role == "refutes"}
+        first = whole.get("cause", "")
+        causes = sorted(
+            (cause for cause in CAUSES.values() if cause.name in shown),
+            key=lambda cause: (cause.name != first, _GRAVEST.index(cause.nature)),
+        )
+        names = [cause.name for cause in causes]
+        own.sort(key=lambda each: names.index(each.cause) if each.cause in names else 0)
+        checks = [each.check for each in own]
+        instead = later(whole.get("instead", ""), checks, label)
+        # Where only a cause is at fault, what is true instead is said with the cause, when it is read.
+        if causes and not instead:
+            instead = partial(getattr, causes[0], "instead")
+        yield Entry(
+            **{key: whole[key] for key in _NAMED if key in whole},
+            says=fill(says, FORMULAS),
+            why=later(whole.get("why", ""), checks, label),
+            instead=instead,
+            labels=tuple(whole.get("labels", ())),
+            bounds=tuple(bounds_in(says) + bounds_in(whole.get("instead", ""))),
+            evidence={role: found for role in ROLES if (found := tuple(e.check for e in own if e.role == role))},
+            causes=tuple(causes),
+            runs=dict(whole.get("runs", {})),
+        )
 
 
 _PLACED: Final = [*placed(), *_named(placed())]
-CAUSES: Final[Mapping[str, Cause]] = {
-    name: Cause(name=name, **{**raw, "instead": _instead(name, raw)}, witness=_witness(name))
-    for name, raw in RAW_CAUSES.items()
-}
+CAUSES: Final[Mapping[str, Cause]] = {cause.name: cause for cause in _causes(_PLACED)}
 """Why statements are not as they should be, by name."""
 
-_BY_LABEL: Final = {raw["label"]: raw for raw in RAW}
-_SPEAKING: Final = _by_label(_PLACED)
-ENTRIES: Final = tuple(sorted(map(_entry, RAW), key=lambda entry: entry.line))
+ENTRIES: Final = tuple(sorted(_entries(_PLACED), key=lambda entry: entry.line))
 """All of the paper."""
 
 

@@ -27,13 +27,13 @@ class Unit:
         return Unit(self.f * exponent, self.x * exponent)
 
     def __str__(self) -> str:
-        over = [_power(name, e) for name, e in (("F", self.f), ("X", self.x)) if e > 0]
-        under = [_power(name, -e) for name, e in (("F", self.f), ("X", self.x)) if e < 0]
+        over: list[str] = []
+        under: list[str] = []
+        for name, exponent in (("F", self.f), ("X", self.x)):
+            if exponent:
+                power = abs(exponent)
+                (over if exponent > 0 else under).append(name if power == 1 else f"{name}^{power}")
         return (" ".join(over) or "1") + ("/" + " ".join(under) if under else "")
-
-
-def _power(name: str, exponent: Fraction) -> str:
-    return name if exponent == 1 else f"{name}^{exponent}"
 
 
 ONE: Final = Unit()

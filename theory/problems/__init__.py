@@ -1,1 +1,1 @@
-"""Problems whose constants are known: quadratics, sums of cosines, logistic regression."""
+"""Problems whose constants are known: quadratics, sums of cosines."""

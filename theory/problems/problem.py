@@ -7,11 +7,10 @@ z in R^d only z[0:n] is ever drawn.
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, Self
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit
 
 from decomfl_lab.errors import InputError, require, require_int
 from theory.notation.setting import Setting
@@ -111,25 +110,24 @@ class Bowl:
         return self._vector(self.quadratic.start)
 
     @cached_property
-    def _tilts(self) -> Floats:
+    def tilts(self) -> Floats:
+        """∇f − ∇f_i of every client, shape (M, n)."""
         return np.multiply.outer(signs(self.M), self._vector(self.quadratic.dissimilarity))
 
     @cached_property
     def _noise(self) -> Floats:
         return self._vector(self.quadratic.noise)
 
-    def _tilt(self, clients: Integers, xi: Floats) -> Floats:
-        tilt: Floats = self._tilts[clients] + coin(xi)[..., None] * self._noise
-        return tilt
-
     def sampled(self, x: Floats, clients: Integers, xi: Floats) -> Floats:
         """See ``Problem``."""
-        found: Floats = ((0.5 * self.eigenvalues * x - self._tilt(clients, xi)) * x).sum(-1)
+        tilt = self.tilts[clients] + coin(xi)[..., None] * self._noise
+        found: Floats = ((0.5 * self.eigenvalues * x - tilt) * x).sum(-1)
         return found
 
     def sampled_gradient(self, x: Floats, clients: Integers, xi: Floats) -> Floats:
         """See ``Problem``."""
-        return self.gradient(x) - self._tilt(clients, xi)
+        found: Floats = self.gradient(x) - (self.tilts[clients] + coin(xi)[..., None] * self._noise)
+        return found
 
     def gradient(self, x: Floats) -> Floats:
         """See ``Problem``."""
@@ -151,101 +149,6 @@ class Bowl:
     def setting(self, **run: Any) -> Setting:
         """See ``Problem``."""
         return self.quadratic.setting(M=self.M, **run)
-
-
-@dataclass(frozen=True)
-class Logistic:
-    """Logistic regression: client i has n_i examples (a, y), and f_i(x; ξ) = log(1 + exp(−y aᵀx)) of a random one."""
-
-    inputs: Floats  # the clients' examples a, shape (M, examples, n)
-    labels: Floats  # y = ±1, shape (M, examples)
-    d: int  # number of parameters, at least n; a does not see the others
-
-    def __post_init__(self) -> None:
-        require(self.inputs.ndim == 3, "inputs", "be of shape (M, examples, n)", self.inputs.shape)
-        require(self.labels.shape == self.inputs.shape[:2], "labels", "be one for each input", self.labels.shape)
-        require(bool(np.isin(self.labels, (-1.0, 1.0)).all()), "labels", "be −1 or 1", np.unique(self.labels))
-        require_int("d", self.d, self.inputs.shape[2])
-
-    @classmethod
-    def random(cls, *, M: int, examples: int, n: int, d: int | None = None, shift: float = 1.0, seed: int = 0) -> Self:
-        """Gaussian inputs around a centre of each client's own, ``shift`` from 0; labels of a random plane."""
-        rng = np.random.default_rng(seed)
-        centres = rng.standard_normal((M, 1, n)) * shift / math.sqrt(n)
-        inputs = centres + rng.standard_normal((M, examples, n)) / math.sqrt(n)
-        labels = np.where(inputs @ rng.standard_normal(n) + 0.3 * rng.standard_normal((M, examples)) > 0, 1.0, -1.0)
-        return cls(inputs, labels, n if d is None else d)
-
-    @property
-    def M(self) -> int:
-        """Clients."""
-        return len(self.inputs)
-
-    @property
-    def start(self) -> Floats:
-        """x_0 = 0."""
-        return np.zeros(self.inputs.shape[2])
-
-    def _example(self, clients: Integers, xi: Floats) -> tuple[Floats, Floats]:
-        at = (xi * self.labels.shape[1]).astype(np.int64)
-        return self.inputs[clients, at], self.labels[clients, at]
-
-    def sampled(self, x: Floats, clients: Integers, xi: Floats) -> Floats:
-        """See ``Problem``."""
-        a, y = self._example(clients, xi)
-        found: Floats = np.logaddexp(0.0, -y * (a * x).sum(-1))
-        return found
-
-    def sampled_gradient(self, x: Floats, clients: Integers, xi: Floats) -> Floats:
-        """See ``Problem``."""
-        a, y = self._example(clients, xi)
-        found: Floats = -(y * expit(-y * (a * x).sum(-1)))[..., None] * a
-        return found
-
-    @cached_property
-    def _signed(self) -> Floats:
-        """y·a of all examples, shape (M·examples, n)."""
-        return (self.labels[..., None] * self.inputs).reshape(-1, self.inputs.shape[2])
-
-    def value(self, x: Floats) -> Floats:
-        """f(x), shape (...)."""
-        found: Floats = np.logaddexp(0.0, -x @ self._signed.T).mean(-1)
-        return found
-
-    def gradient(self, x: Floats) -> Floats:
-        """See ``Problem``."""
-        found: Floats = -expit(-x @ self._signed.T) @ self._signed / len(self._signed)
-        return found
-
-    @cached_property
-    def curvature(self) -> Floats:
-        """H = AᵀA/(4n) ⪰ ∇²f(x) for every x, shape (n, n): σ(t)σ(−t) ≤ 1/4."""
-        found: Floats = self._signed.T @ self._signed / (4 * len(self._signed))
-        return found
-
-    @cached_property
-    def smoothness(self) -> float:
-        """λ_max(AᵀA)/(4n): f is that smooth; its samples f_i(·; ξ) are max ‖a‖²/4-smooth."""
-        return float(np.linalg.eigvalsh(self.curvature)[-1])
-
-    def setting(self, **run: Any) -> Setting:
-        """See ``Problem``; L of the samples, and upper bounds elsewhere.
-
-        A gradient is −σ(−y aᵀx) y a, so ∇f_i and each of its samples differ by less than a range: σ² is at most the
-        mean of ‖a‖² over a client's examples, σ_G at most the largest mean of ‖a‖ plus the mean of all, D at most
-        f(x_0), G the largest ‖a‖. tr H ≤ κL with the H of ``curvature``. A sample's third derivative along unit
-        vectors is at most ‖a‖³ max |σ''|, and |σ''| ≤ 1/(6√3) = 0.0962.
-        """
-        norms = np.linalg.norm(self.inputs, axis=-1)
-        L = float(norms.max() ** 2 / 4)
-        return Setting(**{
-            "d": self.d, "M": self.M, "L": L, "D": float(self.value(self.start)), "G": float(norms.max()),
-            "H3": float(norms.max() ** 3) / (6 * math.sqrt(3)),
-            "kappa": max(1.0, float(np.trace(self.curvature)) / L),
-            "sigma": math.sqrt(float((norms**2).mean(1).max())),
-            "sigma_G": float(norms.mean(1).max() + norms.mean()) if self.M > 1 else 0.0,
-            **run,
-        })  # fmt: skip
 
 
 def subspace(problem: Problem | Quadratic, M: int) -> Problem:

@@ -135,11 +135,6 @@ class Waves:
         """f^μ(x) = E f(x + μz) = Σ_j a_j φ(μw_j) cos(w_j·x + θ_j)."""
         return float(self.a * self._phi(distribution, mu * self.w) @ np.cos(self._phases(x)))
 
-    def smoothed_gradient(self, x: Floats, mu: float, distribution: str) -> Floats:
-        """E ∇f(x + μz), the gradient of ``smoothed``, shape (n,)."""
-        found: Floats = -(self.a * self._phi(distribution, mu * self.w) * np.sin(self._phases(x))) @ self.w
-        return found
-
     def mean_estimate(self, x: Floats, mu: float, distribution: str, amplitudes: Floats | None = None) -> Floats:
         """E g z of forward and central differences alike: −(1/μ) Σ_j a_j sin(w_j·x + θ_j) ψ(μw_j), shape (n,).
 

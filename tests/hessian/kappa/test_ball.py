@@ -45,31 +45,6 @@ def test_the_recommended_kappa_is_that_of_a_matrix_that_dominates_at_all_points(
     assert [point.distance for point in found.points] == pytest.approx([float(x.norm()) for x in points])
 
 
-def test_points_of_kappa_1_can_need_a_larger_kappa_together():
-    """diag(2, 0) and diag(0, 2): a matrix that dominates both has trace 4 if its norm is 2, so kappa 2."""
-    where = {0.0: torch.tensor([2.0, 0.0]), 1.0: torch.tensor([0.0, 2.0])}
-    found = along_training(
-        lambda x: DenseOperator(torch.diag(where[float(x[0])]).double()),
-        [torch.zeros(2).double(), torch.ones(2).double()],
-        seed=1,
-        dominate=True,
-    )
-    assert [point.rank.kappa for point in found.points] == pytest.approx([1, 1])
-    assert found.kappa_necessary == pytest.approx(1)
-    assert found.recommended == pytest.approx(2)
-
-
-def test_where_the_hessian_stands_still_kappa_is_that_of_a_point():
-    eigenvalues = torch.linspace(0.1, 3, 12, dtype=torch.float64)
-    found = ball_probe(lambda _: DenseOperator(torch.diag(eigenvalues)), torch.ones(12).double(), 2.0, seed=0)
-    wanted = float(eigenvalues.sum() / 3)
-    assert found.kappa_necessary == pytest.approx(wanted)
-    assert found.kappa_sufficient == pytest.approx(wanted)
-    assert found.relative_radius == pytest.approx(2 / math.sqrt(12))
-    assert "between them nothing is shown" in found.reason
-    assert "larger than the model's own norm" not in found.reason
-
-
 @pytest.mark.parametrize(
     ("top", "least", "max_products"),
     [

@@ -67,14 +67,6 @@ def test_the_loader_that_trains_may_be_the_one_that_is_measured() -> None:
     assert trained(KappaEvery(cross_entropy, one, every=2, products=8), one) == trained(None, loader())
 
 
-def test_it_is_the_kappa_of_the_model_then() -> None:
-    watch = KappaEvery(cross_entropy, (X, Y), products=10, operator="gauss-newton")
-    model = net()
-    watch.measure(model, 0)
-    alone = hessian.effective_rank(model.eval(), cross_entropy, (X, Y), products=10, operator="gauss-newton")
-    assert watch.history[0][1].kappa == alone.kappa
-
-
 def test_a_run_of_the_lab_is_watched_and_is_the_same_run(tmp_path: Path) -> None:
     def model() -> nn.Module:
         return seeded(zoo.layers(zoo.linear(6, 8), nn.Tanh, zoo.linear(8)), 1)  # type: ignore[no-any-return]
@@ -126,6 +118,7 @@ def fine_tuned(folder: Path, *watches: KappaEvery) -> tuple[dict[str, Tensor], A
     return {name: p.detach().clone() for name, p in model.named_parameters()}, trainer
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore")
 def test_a_trainer_of_transformers_is_watched_and_trains_to_the_same_bits(tmp_path: Path) -> None:
     ids = torch.randint(3, 90, (8, 7), generator=torch.Generator().manual_seed(1))

@@ -4,13 +4,15 @@ import json
 import math
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.functional import cross_entropy
 
 import hessian
@@ -22,30 +24,12 @@ from hessian.kappa import estimation as module
 from hessian.parts import PARTS
 from hessian.spectrum.forms import PRODUCTS
 from hessian.spectrum.walks import Walk
+from tests.cases import sampled
 from tests.hessian.problems import data, mlp
 from tests.hessian.spectra import Diagonal, Watched, rotated
 from tests.situations import zoo
 
 TAIL = torch.cat([torch.tensor([40.0, 25.0, 11.0, 6.0, -4.0]), torch.linspace(-0.2, 1.0, 195)]).double()
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("settings", [{"products": 20}, {"rtol": 0.05}], ids=str)
-def test_kappa_is_within_5_percent_and_lambda_max_within_its_residual(settings: dict[str, Any]) -> None:
-    operator, true = SPECTRA["autoencoder"]()
-    kappa = float(true.sum() / np.abs(true).max())
-    found = [effective_rank(operator, seed=seed, **settings) for seed in range(40)]
-    off = np.array([abs(each.kappa / kappa - 1) for each in found])
-    assert np.median(off) <= 0.05
-    assert np.median([each.products for each in found]) <= (20 if "products" in settings else 30)
-    assert all(each.lambda_max <= float(true[-1]) * (1 + 1e-12) for each in found)
-    assert all(float(true[-1]) <= each.lambda_max + each.lambda_max_residual + 1e-12 for each in found)
-    if "rtol" in settings:
-        assert all(each.reached for each in found)
-        assert all(
-            max(each.interval[1] - each.kappa, each.kappa - each.interval[0]) <= settings["rtol"] * each.kappa * 1.0001
-            for each in found
-        )
 
 
 def test_a_fixed_budget_is_spent_and_an_asked_error_is_reached_or_refused() -> None:
@@ -72,35 +56,17 @@ def test_a_fixed_budget_is_spent_and_an_asked_error_is_reached_or_refused() -> N
     assert needed > 400
 
 
-def test_an_uncertified_norm_widens_the_interval_to_one_side() -> None:
-    """With two steps θ is far below ‖H‖₂; [θ, θ + residual] holds it, and so does the interval hold κ."""
-    for seed in range(20):
-        found = effective_rank(rotated([*[1.0] * 30, *np.linspace(0.0, 0.999, 70)]), seed=seed, products=6)
-        assert found.steps < 4
-        assert found.kappa - found.interval[0] > found.interval[1] - found.kappa
-        assert found.norm <= 1.0 + 1e-12
-        assert found.interval[0] <= (30 + 35) <= found.interval[1] * 1.2
-
-
-def foretold(*spectra: str) -> float:
-    """The share of runs, five for each spectrum, that take half to twice the products foretold after ten of them."""
+@pytest.mark.thorough
+def test_the_products_that_a_half_width_takes_are_foretold_within_a_factor_of_2() -> None:
+    """In nine of ten runs, by what is known after ten products."""
     ratios = []
-    for operator in (SPECTRA[name]()[0] for name in spectra):
+    for operator in (make()[0] for make in SPECTRA.values()):
         for seed in range(5):
             seen: list[EffectiveRankProgress] = []
             found = effective_rank(operator, seed=seed, on_progress=seen.append)
             if found.products > 10 and (needed := seen[9].needed):
                 ratios.append(found.products / needed)
-    return float(np.mean([0.5 <= ratio <= 2 for ratio in ratios]))
-
-
-@pytest.mark.thorough
-def test_the_products_that_a_half_width_takes_are_foretold_within_a_factor_of_2(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert foretold(*SPECTRA) >= 0.9
-    monkeypatch.setattr(module, "_FALL", (6.0, 8.0))  # the fault: the variance is thought to fall fast
-    assert foretold("indefinite", "untrained GELU net") < 0.5
+    assert np.mean([0.5 <= ratio <= 2 for ratio in ratios]) >= 0.9
 
 
 def test_a_result_short_of_its_half_width_tells_it_and_what_it_takes() -> None:
@@ -112,8 +78,7 @@ def test_a_result_short_of_its_half_width_tells_it_and_what_it_takes() -> None:
     percent = 50 * (short.interval[1] - short.interval[0]) / short.kappa
     wanted = f"± {percent:.2g} % of κ, where ± 5 % takes about {short.needed} products)"
     assert str(short).endswith(f"(12 products, the most allowed: {wanted}")
-    unlimited = replace(short, limit=200)
-    assert str(unlimited).endswith(f"(12 products: {wanted}")
+    assert str(replace(short, limit=200)).endswith(f"(12 products: {wanted}")
     assert str(whole).endswith(f"({whole.products} products)")
 
 
@@ -165,12 +130,12 @@ REFINED: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [  # of b
 ]
 
 
-@pytest.mark.parametrize(("both", "first", "second"), REFINED, ids=range(len(REFINED)))
+@pytest.mark.parametrize(("both", "first", "second"), sampled(REFINED, 4))
 def test_a_result_is_refined_from_its_checkpoint(
     both: dict[str, Any], first: dict[str, Any], second: dict[str, Any], tmp_path: Path
 ) -> None:
     true, held = part_of(TAIL, both.get("part", "signed")), 0
-    for seed in range(6):
+    for seed in range(2):
         estimate = partial(effective_rank, seed=seed, **both)
         coarse = estimate(rotated(TAIL), checkpoint=tmp_path / f"{seed}", **first)
         watched = Watched(rotated(TAIL))
@@ -182,7 +147,7 @@ def test_a_result_is_refined_from_its_checkpoint(
         again = estimate(Watched(rotated(TAIL)), checkpoint=tmp_path / f"{seed}", **second)
         assert (again.kappa, again.interval, again.products) == (fine.kappa, fine.interval, fine.products)
         held += fine.interval[0] <= true * (1 + 1e-9) and true * (1 - 1e-9) <= fine.interval[1]
-    assert held >= 5
+    assert held == 2
 
 
 def test_a_result_is_refined_from_its_json() -> None:
@@ -250,46 +215,35 @@ SIGNED = {
 }
 
 
-@pytest.mark.parametrize("part", ["positive", "absolute"])
-@pytest.mark.parametrize("settings", [{"products": 30}, {"rtol": 0.2}], ids=str)
-@pytest.mark.parametrize("name", SIGNED)
+@pytest.mark.parametrize(
+    ("name", "settings", "part"),
+    sampled(product(SIGNED, ({"products": 30}, {"rtol": 0.2}), ("positive", "absolute")), 3),
+)
 def test_kappa_of_a_part_lies_in_its_interval(name: str, settings: dict[str, Any], part: str) -> None:
     operator, true = Diagonal(SIGNED[name]), part_of(SIGNED[name], part)
-    found = [effective_rank(operator, seed=seed, part=part, **settings) for seed in range(25)]
-    assert np.mean([each.interval[0] <= true <= each.interval[1] for each in found]) >= 0.88
+    found = [effective_rank(operator, seed=seed, part=part, **settings) for seed in range(10)]
+    assert np.mean([each.interval[0] <= true <= each.interval[1] for each in found]) >= 0.8
     for other, (called, *_) in PARTS.items():  # the same walks tell all three
         known = [one for each in found for one in each.readings if one.name == called]
-        assert np.mean([one.low <= part_of(SIGNED[name], other) <= one.high for one in known]) >= 0.88
+        assert np.mean([one.low <= part_of(SIGNED[name], other) <= one.high for one in known]) >= 0.8
     assert all(each.products == settings.get("products", each.products) for each in found)
     assert all(each.reached for each in found) or "products" in settings
     assert np.median([(each.interval[1] - each.interval[0]) / 2 for each in found]) <= 0.35 * true
 
 
-def test_an_interval_that_takes_walks_for_the_truth_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interval_that_takes_walks_for_the_truth_is_caught() -> None:
+    def gauss(walk: Walk) -> tuple[float, ...]:
+        return 2 * (float(walk.rule()[1] @ walk.rule()[0].clip(0)),)
+
     values = SIGNED["heavy tails"]
-    monkeypatch.setattr(Walk, "bounds", lambda walk: 2 * (float(walk.rule()[1] @ walk.rule()[0].clip(0)),))  # Gauss's
-    found = [effective_rank(Diagonal(values), seed=seed, part="positive", products=14) for seed in range(25)]
+    with mock.patch.object(Walk, "bounds", gauss):
+        found = [effective_rank(Diagonal(values), seed=seed, part="positive", products=14) for seed in range(15)]
     assert np.mean([each.interval[0] <= part_of(values, "positive") <= each.interval[1] for each in found]) < 0.8
 
 
-def test_noise_of_products_widens_the_interval_of_a_part() -> None:
-    class Noisy(Diagonal):
-        def matvec(self, v: Tensor) -> Tensor:
-            generator = torch.Generator().manual_seed(int(1e6 * float(v[0])) % 2**31)
-            noise = torch.randn(self.d, generator=generator) * float(v.norm()) * self.level / self.d**0.5
-            return super().matvec(v) + noise.to(v.dtype)
-
-    fine, coarse = Noisy(SIGNED["few outliers"], torch.float32), Noisy(SIGNED["few outliers"], torch.float32)
-    fine.level, coarse.level = 0.0, 0.3
-    exact, noisy = (effective_rank(each, part="positive", products=30) for each in (fine, coarse))
-    assert noisy.truncation > exact.truncation + 0.4 * 0.3 * 190  # n‖Ev‖/2
-    assert noisy.interval[0] <= part_of(SIGNED["few outliers"], "positive") <= noisy.interval[1]
-
-
-@pytest.mark.parametrize("settings", [{"products": 40}, {"rtol": 0.05}], ids=str)
-@pytest.mark.parametrize("stop", [5, 12, 17, 22])
+@pytest.mark.parametrize(("settings", "stop"), sampled(product(({"products": 40}, {"rtol": 0.05}), (5, 12, 22)), 2))
 def test_a_part_goes_on_from_its_checkpoint_to_the_same_bits(
-    stop: int, settings: dict[str, Any], tmp_path: Path
+    settings: dict[str, Any], stop: int, tmp_path: Path
 ) -> None:
     estimate = partial(effective_rank, rotated(TAIL, dtype=torch.float32), seed=3, part="positive", **settings)
 
@@ -304,31 +258,26 @@ def test_a_part_goes_on_from_its_checkpoint_to_the_same_bits(
 
 
 @pytest.mark.parametrize(
-    ("values", "kappa"),
-    [([-3.0], -1.0), ([4.0, -5.0, 2.0], 0.2), ([-1.0, -2.0, -3.0, -4.0], -2.5)],
-    ids=["d = 1", "indefinite", "negative"],
+    "values", [[-3.0], [4.0, -5.0, 2.0], [-1.0, -2.0, -3.0, -4.0], [2.0, 1.0], [1.0] * 20 + [-1.0] * 20], ids=str
 )
-def test_small_matrices_are_exact(values: list[float], kappa: float) -> None:
+def test_small_matrices_are_exact_in_every_part(values: list[float]) -> None:
+    kappa = part_of(values, "signed")
     found = effective_rank(rotated(values), seed=0)
-    assert found.kappa == pytest.approx(kappa, rel=1e-12)
+    assert found.kappa == pytest.approx(kappa, rel=1e-12, abs=1e-12)
     assert found.interval[0] <= kappa <= found.interval[1]
-    assert found.interval[1] - found.interval[0] < 1e-12 * abs(kappa) * len(values)
+    assert found.interval[1] - found.interval[0] < 1e-12 * max(abs(kappa), 1) * len(values)
     assert found.reached
     assert found.trace.samples == 0
     assert "κ is exact" in found.reason
-    (absolute,) = (each for each in found.others if each.name == PARTS["absolute"].name)
-    assert absolute.value == pytest.approx(part_of(values, "absolute"), rel=1e-12)
     for line in (str(found), found.summary().split("\n")[0]):
         assert line.endswith("take κ of |H| (part='absolute', --part absolute)") == (kappa < 0)
 
-
-@pytest.mark.parametrize("part", PARTS)
-@pytest.mark.parametrize("values", [[4.0, -5.0, 2.0], [-3.0, -1.0], [2.0, 1.0]], ids=str)
-def test_every_part_of_a_small_matrix_is_exact_whichever_was_asked_for(values: list[float], part: str) -> None:
-    found = {each.name: each.value for each in effective_rank(rotated(values), part=part, seed=0).readings}
-    for other, own in PARTS.items():
-        if max(own.of(np.array(values))) > 0 or own.which == "magnitude":
-            assert found[own.name] == pytest.approx(part_of(values, other), rel=1e-12)
+    for part in PARTS:  # all are told, whichever was asked for
+        asked = {each.name: each.value for each in effective_rank(rotated(values), part=part, seed=0).readings}
+        for other in PARTS.values():
+            if max(other.of(np.array(values))) > 0 or other.which == "magnitude":
+                kept = other.of(np.array(values))
+                assert asked[other.name] == pytest.approx(kept.sum() / np.abs(kept).max(), rel=1e-12, abs=1e-12)
 
 
 def test_degenerate_matrices() -> None:
@@ -395,7 +344,7 @@ def test_a_known_traces_interval_is_all_its_quotients_by_norms_that_may_be_hidde
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_an_exact_trace_leaves_room_for_rounding(dtype: torch.dtype) -> None:
-    for seed in range(60):
+    for seed in range(20):
         operator = rotated([5.0, -1.0, 2.0, 0.3, 0.1], seed=seed, dtype=dtype)
         found, truth = effective_rank(operator, seed=seed), float(operator.matrix.double().trace())
         assert found.trace_interval[0] <= truth <= found.trace_interval[1]
@@ -404,7 +353,7 @@ def test_an_exact_trace_leaves_room_for_rounding(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [{"rtol": 0.02}, {"products": 12}, {"rtol": 0.001, "max_products": 14}, {"rtol": 1e-4, "max_products": 8}],
+    sampled([{"rtol": 0.02}, {"rtol": 1e-4, "max_products": 8}, {"rtol": 0.001, "max_products": 14}], 2),
     ids=str,
 )
 def test_the_unit_of_the_loss_changes_nothing_but_the_unit(settings: dict[str, Any]) -> None:
@@ -414,21 +363,6 @@ def test_the_unit_of_the_loss_changes_nothing_but_the_unit(settings: dict[str, A
     assert (small.reached, small.needed, small.reason) == (plain.reached, plain.needed, plain.reason)
     assert small.norm == plain.norm * 2.0**-20
     assert ("‖H‖₂ may be" in plain.reason) is (settings.get("max_products") == 8)
-
-
-@pytest.mark.parametrize("values", [[1.0] * 20 + [-1.0] * 20, [3.0, 1.0, -4.0]], ids=["ones", "three"])
-def test_a_rank_of_zero_is_reached(values: list[float]) -> None:
-    found = effective_rank(rotated(values), seed=0)
-    assert found.reached
-    assert found.interval[0] <= 0.0 <= found.interval[1]
-    assert found.products <= 41
-    assert effective_rank(rotated([2.0, -2.0, *np.linspace(-1, 1, 60)]), trace=0.0, seed=0).reached
-
-
-def test_what_products_cannot_tell_is_said_and_not_advised() -> None:
-    found = effective_rank(Diagonal([2.0] * 3_000_000, torch.float32), products=5)
-    assert found.needed is None or found.reached
-    assert "None" not in str(found) + found.reason
 
 
 # --- the arguments of a module ----------------------------------------------------------------------------------------
@@ -451,20 +385,12 @@ VALUES = np.concatenate([[30.0, -11.0], np.linspace(0.0, 1.0, 198)])
 
 def test_its_interval_holds_and_is_as_narrow_as_asked_for() -> None:
     operator, true = rotated(list(VALUES)), float(VALUES.sum())
-    found = [hessian.trace(operator, rtol=0.02, seed=seed) for seed in range(60)]
+    found = [hessian.trace(operator, rtol=0.02, seed=seed) for seed in range(20)]
     assert all(each.reached for each in found)
     assert all(each.interval[1] - each.interval[0] <= 0.04001 * abs(each.value) for each in found)
-    assert sum(each.interval[0] <= true <= each.interval[1] for each in found) >= 52
+    assert sum(each.interval[0] <= true <= each.interval[1] for each in found) >= 16
     short = hessian.trace(operator, products=8)
     assert str(short).endswith("(8 products, not within ± 5 % of it)") == (not short.reached)
-
-
-def test_how_well_the_norm_is_known_costs_it_nothing() -> None:
-    """Alike eigenvalues with a spike: the trace needs few probes, and ‖H‖₂ many steps."""
-    operator = rotated([1.2, *np.linspace(0.9, 1.1, 299)])
-    alone, with_norm = hessian.trace(operator, seed=1), hessian.effective_rank(operator, seed=1)
-    assert alone.reached
-    assert alone.products < with_norm.products / 2
 
 
 # The gradient's overlap -----------------------------------------------------------------------------------------------

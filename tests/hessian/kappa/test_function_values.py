@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 from decomfl_lab import noise
 from decomfl_lab.estimators.second_differences import PowerSums, bracket, cross_cumulants, cumulants, power_sums
 from decomfl_lab.noise import Distribution
-from hessian import Estimate, MeanLoss, forward_only
+from hessian import MeanLoss, forward_only
 from hessian.kappa.function_values import evaluation_noise, mu_ladder, second_differences
 from tests.hessian import problems
 
@@ -47,23 +47,17 @@ def forms(eigenvalues: torch.Tensor, n: int, distribution: Distribution, seed: i
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 def test_second_and_third_cumulants_are_the_power_sums_within_their_sampling_error(distribution):
-    sampled = cumulants(np.stack([forms(spectrum(20), 500, distribution, seed) for seed in range(40)]))
+    sampled = cumulants(np.stack([forms(spectrum(20), 500, distribution, seed) for seed in range(20)]))
     found = power_sums(sampled, distribution, 20)
     for k, (estimates, truth) in enumerate(zip(found, sums_of(spectrum(20)), strict=True)):
         stderr = estimates.std(ddof=1) / math.sqrt(len(estimates))
         assert abs(estimates.mean() - truth) < 4 * stderr, k + 1
-        assert stderr < (0.01, 0.03, 0.1)[k] * truth  # sharp enough to tell a wrong factor
+        assert stderr < (0.01, 0.04, 0.14)[k] * truth  # sharp enough to tell a wrong factor
     wrong = power_sums(sampled * np.array([1.0, 2.0, 1.0])[:, None], distribution, 20).t2  # such as one in the variance
-    assert abs(wrong.mean() - sums_of(spectrum(20)).t2) > 4 * wrong.std(ddof=1) / math.sqrt(40)
+    assert abs(wrong.mean() - sums_of(spectrum(20)).t2) > 4 * wrong.std(ddof=1) / math.sqrt(20)
 
 
-def test_the_sphere_sees_no_spread_in_a_multiple_of_the_identity():
-    found = power_sums(cumulants(forms(torch.full((50,), 2.0).double(), 10, Distribution.SPHERE)),
-                       Distribution.SPHERE, 50)  # fmt: skip
-    assert_allclose(found, (100.0, 200.0, 400.0), rtol=1e-5)
-
-
-@pytest.mark.parametrize("m", [2, 3, 5])
+@pytest.mark.parametrize("m", [2, 4])
 def test_cross_cumulants_are_those_of_the_tuples_written_out(m):
     rng = np.random.default_rng(0)
     q = rng.normal(size=(m, 7)) ** 2
@@ -123,11 +117,6 @@ def test_brackets_hold_kappa_for_every_matrix_that_they_are_for_and_the_third_mo
         assert ends["psd"][1] <= ends["psd-second"][1] * (1 + 1e-9)
 
 
-def test_the_psd_brackets_do_not_hold_for_indefinite_matrices():
-    eigenvalues = torch.tensor([1.0, -0.9, 0.1], dtype=torch.float64)  # kappa = 0.2
-    assert all(bracket(name, sums_of(eigenvalues), 3)[0] > kappa(eigenvalues) for name in ("psd", "psd-second"))
-
-
 # Estimates ----------------------------------------------------------------------------------------------------
 
 
@@ -135,11 +124,11 @@ def test_the_psd_brackets_do_not_hold_for_indefinite_matrices():
 def test_a_quadratic_gives_its_trace_norm_and_a_bracket_around_kappa(distribution):
     eigenvalues = spectrum()
     found = forward_only(
-        quadratic(eigenvalues), torch.linspace(-1, 1, 60).double(), seed=3, probes=2000, distribution=distribution
+        quadratic(eigenvalues), torch.linspace(-1, 1, 60).double(), seed=3, probes=1000, distribution=distribution
     )
     truth = sums_of(eigenvalues)
     assert found.trace_interval[0] < truth.t1 < found.trace_interval[1]
-    assert found.trace.stderr < 0.02 * truth.t1
+    assert found.trace.stderr < 0.03 * truth.t1
     for quantity, wanted in ((found.frobenius_squared, truth.t2), (found.cube, truth.t3)):
         assert quantity.low < wanted < quantity.high
         assert quantity.low < quantity.value < quantity.high
@@ -150,7 +139,7 @@ def test_a_quadratic_gives_its_trace_norm_and_a_bracket_around_kappa(distributio
     assert found.brackets["psd"].outer_high < found.brackets["psd-second"].high  # sharper, sampling error included
     assert not found.indefinite
     assert not found.ladder.kinked
-    assert found.evaluations == found.ladder.evaluations + 4001
+    assert found.evaluations == found.ladder.evaluations + 2001
 
 
 def test_an_indefinite_hessian_is_named():
@@ -173,25 +162,14 @@ def test_rademacher_directions_give_the_trace_alone_and_say_so():
     assert "rademacher directions tell the trace only" in found.summary()
 
 
-def test_the_interval_of_the_trace_covers_it_as_often_as_it_states():
-    eigenvalues = spectrum(60, outliers=3.0)
-    f, x, covered, runs = quadratic(eigenvalues), torch.zeros(60).double(), 0, 300
-    for seed in range(runs):
-        z = [torch.from_numpy(noise.direction(seed, p, 60)).double() for p in range(24)]
-        q = second_differences(f, x, z, 1e-2)
-        low, high = Estimate.of(q.tolist()).interval(0.95)
-        covered += low < float(eigenvalues.sum()) < high
-    assert 0.91 <= covered / runs <= 0.98
-
-
 def test_brackets_with_their_sampling_error_hold_kappa_as_often_as_they_state():
     eigenvalues = torch.cat([torch.tensor([5.0, 3.0, 2.0]), 1 / torch.arange(1, 28)]).double()
-    f, x, runs = quadratic(eigenvalues), torch.zeros(30).double(), 200
-    found = [forward_only(f, x, seed=seed, probes=40, mu=1e-2, resamples=200) for seed in range(runs)]
+    f, x, runs = quadratic(eigenvalues), torch.zeros(30).double(), 60
+    found = [forward_only(f, x, seed=seed, probes=40, mu=1e-2, resamples=100) for seed in range(runs)]
     for name in found[0].brackets:
         held = [r.brackets[name].outer_low < kappa(eigenvalues) < r.brackets[name].outer_high for r in found]
         bare = [r.brackets[name].low < kappa(eigenvalues) < r.brackets[name].high for r in found]
-        assert sum(held) >= 0.95 * runs
+        assert sum(held) >= 0.92 * runs
         assert sum(bare) < sum(held)
     assert sum(r.indefinite for r in found) <= 0.05 * runs
 
@@ -205,12 +183,12 @@ def test_the_variance_of_rounding_is_taken_off():
     def rough(x):
         return exact(x.double()) + 1e-4 * rng.normal()
 
-    z = [torch.from_numpy(noise.direction(0, p, 60)).double() for p in range(4000)]
+    z = [torch.from_numpy(noise.direction(0, p, 60)).double() for p in range(2000)]
     q = second_differences(rough, torch.zeros(60).double(), z, 5e-3)
     raw, corrected = (power_sums(cumulants(q, v), Distribution.GAUSSIAN, 60).t2 for v in (0.0, 2 * 1e-8 / 5e-3**4))
     truth = sums_of(eigenvalues.double()).t2
     assert raw > 1.1 * truth
-    assert corrected == pytest.approx(truth, rel=0.12)
+    assert corrected == pytest.approx(truth, rel=0.17)
 
 
 # μ ------------------------------------------------------------------------------------------------------------
@@ -225,13 +203,6 @@ def test_noise_of_evaluation_is_a_few_units_in_the_last_place():
         f = loss_of(nn.GELU, dtype)
         unit = torch.finfo(dtype).eps / 2 * f.value
         assert 0.1 * unit < evaluation_noise(f, f.x, seed=0) < 20 * unit
-
-
-def test_noise_of_evaluation_finds_a_known_noise_beside_a_smooth_function():
-    rng = np.random.default_rng(0)
-    f = quadratic(spectrum())
-    found = evaluation_noise(lambda x: f(x) + 1e-9 * rng.normal(), torch.ones(60).double(), seed=0)
-    assert 0.3e-9 < found < 3e-9
 
 
 def test_kinks_are_found_from_the_ladder_and_named():

@@ -1,7 +1,5 @@
 """The picture of a κ: what stands on the axes is what was measured."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -55,10 +53,3 @@ def test_kappa_after_every_product_runs_into_its_interval(sign: float) -> None:
     low, high = ax.get_ylim()
     assert low <= min(result.interval) <= max(result.interval) <= high
     assert low * high == 0  # from κ = 0 on
-
-
-def test_a_result_draws_itself_to_a_file_in_a_new_folder(tmp_path: Path) -> None:
-    for values in ([1.0], [3.0, -2.0], [2.0] * 50, VALUES.tolist()):
-        path = tmp_path / "new" / f"{len(values)}.png"
-        effective_rank(rotated(values), seed=0).plot(str(path))
-        assert path.stat().st_size > 10_000

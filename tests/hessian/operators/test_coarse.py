@@ -47,7 +47,7 @@ def test_intervals_have_room_for_the_noise_and_miss_without_it(kind: str, net: s
         assert found.norm_interval[0] <= norm <= found.norm_interval[1]
         # λ_min of a matrix that has no negative eigenvalue is not told from one that has by products in so few bits.
         assert kind == "hessian" or "this matrix has no negative eigenvalue" in found.reason
-    operator._noise = Noise()
+    operator.noise = Noise()
     found = hessian.effective_rank(operator, products=300, seed=0)  # as many as make κ of a matrix exact
     assert not found.interval[0] <= kappas["signed"] <= found.interval[1]
 

@@ -1,79 +1,20 @@
-"""The operators against dense matrices made another way, and on what is not differentiable."""
+"""Derivatives that are computed again, by other kernels or not at all, and which examples a matrix weighs how."""
 
 import math
 
 import numpy as np
 import pytest
 import torch
-from scipy.sparse.linalg import eigsh
 from torch import nn
 from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
-import hessian
 from decomfl_lab.errors import InputError
 from hessian import FisherOperator, GaussNewtonOperator, HessianOperator, MeanLoss, SmoothedOperator
-from tests.cases import refuses
+from tests.cases import refuses, sampled
 from tests.hessian import problems
 from tests.nets import Around
 from tests.situations import zoo
-
-CASES = {
-    "mlp-relu": (problems.mlp(nn.ReLU), problems.data()),
-    "mlp-gelu": (problems.mlp(nn.GELU), problems.data()),
-    "cnn-relu": (problems.cnn(nn.ReLU), problems.data(shape=(1, 6, 6))),
-    "cnn-gelu": (problems.cnn(nn.GELU), problems.data(shape=(1, 6, 6))),
-}
-
-
-SETTINGS = [{}, {"weight_decay": 0.3, "parameters": ["0", "*.bias"]}, {"dtype": torch.float32}]
-
-
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("kind", problems.DENSE)
-def test_an_operator_is_its_dense_matrix_however_it_is_asked(case, kind, settings):
-    """By products and forms, scipy, the diagonal and the trace; a penalty adds to all but the Fisher matrix.
-
-    Of some parameters it is the block of these.
-    """
-    module, (inputs, targets) = CASES[case]
-    f = MeanLoss(module, cross_entropy, [(inputs, targets)], chunk=5, **settings)
-    operator = hessian.curvature(f, operator=kind)
-    own = 0.0 if kind == "fisher" else settings.get("weight_decay", 0.0)
-    wide = MeanLoss(module, cross_entropy, [(inputs, targets)], parameters=settings.get("parameters"))
-    dense = problems.DENSE[kind](wide, module, inputs, targets).detach() + own * torch.eye(f.d, dtype=torch.float64)
-    assert operator.shape == dense.shape
-    close = 1e-13 if f.dtype == torch.float64 else 1e-6
-    assert (problems.columns(operator) - dense).abs().max() < close * max(float(dense.abs().max()), 1)
-    V = torch.randn(f.d, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(f.dtype)
-    torch.testing.assert_close(operator @ V, (dense @ V.double()).to(f.dtype))
-    v = torch.linspace(-1, 1, f.d, dtype=f.dtype)
-    assert operator.quad(v) == pytest.approx(float(v.double() @ dense @ v.double()), rel=10 * close)
-    assert torch.equal(operator.matvec(v), operator.matvec(v))
-    found = eigsh(operator.to_scipy(), k=3, which="LA", return_eigenvectors=False)
-    assert found.dtype == (np.float32 if f.dtype == torch.float32 else np.float64)
-    assert sorted(found) == pytest.approx(torch.linalg.eigvalsh(dense)[-3:].tolist(), rel=1e-4)
-    of_diagonal, whole = hessian.diagonal(operator, products=f.d), hessian.trace(operator, products=1000)
-    assert (of_diagonal.samples, of_diagonal.products, of_diagonal.error) == (0, f.d, 0.0)
-    torch.testing.assert_close(of_diagonal.values, dense.diagonal().to(f.dtype))
-    assert tuple(of_diagonal.named) == f.names
-    assert torch.equal(torch.cat([each.flatten() for each in of_diagonal.named.values()]), of_diagonal.values)
-    assert whole.value == pytest.approx(float(dense.trace()), rel=1e-5)
-    assert (whole.stderr, whole.operator, whole.reached) == (0.0, kind, True)
-
-
-def test_the_matrices_are_not_each_other_nor_those_of_another_point():
-    """The comparison above can fail: each dense matrix differs from the others by far more than its tolerance."""
-    module, (inputs, targets) = CASES["mlp-gelu"]
-    f = MeanLoss(module, cross_entropy, [(inputs, targets)])
-    dense = [make(f, module, inputs, targets) for make in problems.DENSE.values()]
-    gaps = [float((a - b).abs().max()) for i, a in enumerate(dense) for b in dense[:i]]
-    assert min(gaps) > 1e-3
-    moved = HessianOperator(f, f.x + 0.1)
-    assert (problems.columns(moved) - dense[0]).abs().max() > 1e-3
-    assert torch.equal(problems.columns(HessianOperator(f, f.x)), problems.columns(HessianOperator(f)))
-
 
 # --- blocks that the backward pass computes again ---------------------------------------------------------------------
 
@@ -93,8 +34,17 @@ class Blocks(nn.Module):
         return self.last(h)
 
 
-@pytest.mark.parametrize("normalisation", ["eval", "batch"])
-@pytest.mark.parametrize("product", ["gradient", "hessian, kept", "hessian", "gauss-newton", "smoothed"])
+@pytest.mark.parametrize(
+    ("product", "normalisation"),
+    sampled(
+        [
+            (product, normalisation)
+            for product in ("gradient", "hessian, kept", "hessian", "gauss-newton", "smoothed")
+            for normalisation in ("eval", "batch")
+        ],
+        4,
+    ),
+)
 def test_checkpointed_blocks_are_computed_again_at_x_not_at_the_weights_of_the_module(product, normalisation):
     """At another point than the module's own; in between the module is called elsewhere."""
 
@@ -261,7 +211,7 @@ OWN = torch.tensor([1.0, 5.0, 0.0], dtype=torch.float64)
 @pytest.mark.parametrize("own", [False, True], ids=["weighted batches", "weighted examples"])
 def test_fisher_weighs_examples_as_the_mean_does(own):
     """F = Σ ω_i g_i g_iᵀ of gradients of examples, one at a time, with ω of ragged, weighted batches or of examples."""
-    module, (inputs, targets) = CASES["mlp-gelu"]
+    module, (inputs, targets) = problems.mlp(nn.GELU), problems.data()
     if own:
         f = MeanLoss(module, nn.CrossEntropyLoss(OWN), [(inputs, targets)], weights=lambda y: OWN[y], chunk=5)
         weights = OWN[targets] / OWN[targets].sum()

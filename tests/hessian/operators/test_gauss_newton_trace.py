@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, mse_loss, relu
+from torch.nn.functional import cross_entropy, relu
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.models.registry import MODELS, build_model
 from hessian import GaussNewtonOperator, HessianOperator, MeanLoss, gauss_newton_trace, trace_operator
 from hessian.operators.gauss_newton_trace import why_not_piecewise_affine
+from tests.cases import sampled
 from tests.hessian import problems
 from tests.situations import zoo
 
@@ -27,12 +28,11 @@ def _diagonal_sum(operator: GaussNewtonOperator) -> float:
 @pytest.mark.parametrize(
     "settings", [{}, {"weights": [3.0, 1.0]}, {"weights": lambda y: OWN[y]}, {"weight_decay": 0.7}]
 )
-@pytest.mark.parametrize("activation", [nn.ReLU, nn.GELU])
-def test_it_is_the_sum_of_the_diagonal(activation: type[nn.Module], settings: dict[str, Any]) -> None:
+def test_it_is_the_sum_of_the_diagonal(settings: dict[str, Any]) -> None:
     loss = nn.CrossEntropyLoss(OWN) if callable(settings.get("weights")) else cross_entropy
     inputs, targets = IMAGES
     batches = [(inputs[:7], targets[:7]), (inputs[7:], targets[7:])]
-    operator = GaussNewtonOperator(MeanLoss(problems.cnn(activation), loss, batches, **settings))
+    operator = GaussNewtonOperator(MeanLoss(problems.cnn(nn.GELU), loss, batches, **settings))
     exact = gauss_newton_trace(operator)
     assert exact == pytest.approx(_diagonal_sum(operator), rel=1e-12)
     assert gauss_newton_trace(operator, memory=1) == pytest.approx(exact, rel=1e-12)  # an example at a time
@@ -43,8 +43,7 @@ class Squeezing(nn.Linear):
         return super().forward(inputs).squeeze()
 
 
-@pytest.mark.parametrize("outputs", [1, 3])
-@pytest.mark.parametrize("memory", [1, 1 << 20])
+@pytest.mark.parametrize(("outputs", "memory"), [(1, 1 << 20), (3, 1)])
 def test_a_net_that_squeezes_an_only_example_has_the_same_trace(outputs: int, memory: int) -> None:
     inputs, targets = torch.randn(4, 2).double(), torch.randn(4, outputs).double().squeeze()
     for n in (4, 1):
@@ -61,10 +60,6 @@ def test_a_net_that_squeezes_an_only_example_has_the_same_trace(outputs: int, me
 def mixed(loss: Callable[[Tensor, Tensor], Tensor], *layers: nn.Module) -> float:
     data = torch.randn(6, 3), torch.randn(6, 2)
     return gauss_newton_trace(GaussNewtonOperator(MeanLoss(nn.Sequential(nn.Linear(3, 2), *layers), loss, [data])))
-
-
-def test_an_error_is_of_the_examples_that_are_mixed_and_not_of_the_loss() -> None:
-    assert mixed(mse_loss) > 0
 
 
 class Residual(nn.Module):
@@ -156,7 +151,7 @@ def test_others_are_refused_by_what_spoils_them_and_have_to_be(case):
         assert (problems.columns(H).diagonal() - problems.columns(G).diagonal()).abs().max() > 1e-4
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if not name.startswith("gpt")])
+@pytest.mark.parametrize("name", sampled([name for name in MODELS if not name.startswith("gpt")], 3))
 def test_every_image_model_of_the_lab_is_piecewise_affine(name):
     module = build_model(name, seed=0, in_shape=(1, 28, 28), classes=10)
     images, labels = problems.data(shape=(1, 28, 28))

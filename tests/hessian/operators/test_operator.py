@@ -1,67 +1,159 @@
-"""What every operator has from its base class: @, +, *, scipy's interface."""
+"""Every operator is its dense matrix however it is asked; @, +, *, solving and what products are spent on."""
 
 from collections.abc import Callable
+from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from scipy import sparse
+from scipy.sparse.linalg import LinearOperator, aslinearoperator, eigsh
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import hessian
-from hessian import BlockOperator, DenseOperator, MeanLoss, Operator, effective_rank
+from hessian import BlockOperator, DenseOperator, MeanLoss, SmoothedOperator, WhitenedOperator, effective_rank
 from hessian.kappa.function_values import mu_ladder
-from tests.cases import refuses
+from tests.cases import refuses, sampled
 from tests.hessian import problems
+from tests.hessian.operators.test_smoothing import quadratic
 from tests.hessian.spectra import Watched, rotated
 
 A, B = rotated(list(np.linspace(-1, 3, 30))), rotated(list(np.linspace(0, 1, 30)), seed=1)
 I = torch.eye(30, dtype=torch.float64)  # noqa: E741
+M, ARRAY = A.matrix, A.matrix.numpy()
 SCALE, PLACES = torch.logspace(-1, 1, 30, dtype=torch.float64), [1, 2, 3, *range(10, 15)]
 INPUTS, TARGETS = problems.data()
+
+# --- dense matrices ---------------------------------------------------------------------------------------------------
+
+NETS: dict[str, tuple[nn.Module, tuple[Tensor, Tensor]]] = {
+    "mlp-relu": (problems.mlp(nn.ReLU), problems.data()),
+    "mlp-gelu": (problems.mlp(nn.GELU), problems.data()),
+    "cnn-relu": (problems.cnn(nn.ReLU), problems.data(shape=(1, 6, 6))),
+    "cnn-gelu": (problems.cnn(nn.GELU), problems.data(shape=(1, 6, 6))),
+}
+SETTINGS: dict[str, dict[str, Any]] = {
+    "float64": {},
+    "some parameters, decay": {"weight_decay": 0.3, "parameters": ["0", "*.bias"]},
+    "float32": {"dtype": torch.float32},
+}
+
+
+def of_net(kind: str, net: str, setting: str) -> tuple[Any, Tensor]:
+    """A penalty adds to all but the Fisher matrix; of some parameters it is the block of these."""
+    module, (inputs, targets) = NETS[net]
+    options = SETTINGS[setting]
+    f = MeanLoss(module, cross_entropy, [(inputs, targets)], chunk=5, **options)
+    wide = MeanLoss(module, cross_entropy, [(inputs, targets)], parameters=options.get("parameters"))
+    own = 0.0 if kind == "fisher" else options.get("weight_decay", 0.0)
+    dense = problems.DENSE[kind](wide, module, inputs, targets).detach() + own * torch.eye(f.d, dtype=torch.float64)
+    return hessian.curvature(f, operator=kind), dense
+
+
+COMBINED: dict[str, tuple[Any, Tensor]] = {
+    "dense + dense": (A + B, M + B.matrix),
+    "2 × dense": (2 * A, 2 * M),
+    "0.5 × dense": (A * np.float64(0.5), M / 2),
+    "-1 × dense": (-A, -M),
+    "3 × (dense + 2 × dense)": (np.float32(3) * (A + 2 * B), 3 * M + 6 * B.matrix),
+    "dense + -1 × dense": (A - B, M - B.matrix),
+    "dense + 0.1": (0.1 + A.T, M + 0.1 * I),
+    "2 × (dense + -3)": ((A - 3) / 0.5, 2 * M - 6 * I),
+    "-1 × dense + 1": (1 - A, I - M),
+    "whitened dense": (WhitenedOperator(A, SCALE), SCALE[:, None] * M * SCALE),
+    "dense": (BlockOperator(A, [slice(1, 4), slice(10, 15)]), M[PLACES][:, PLACES]),
+}
+GIVEN: dict[str, Any] = {
+    "tensor": M,
+    "array": ARRAY,
+    "scipy's linear operator": aslinearoperator(ARRAY),
+    "scipy's linear operator of a function": LinearOperator((30, 30), matvec=lambda v: ARRAY @ v),
+    "sparse array": sparse.csr_array(ARRAY),
+    "sparse matrix": sparse.csc_matrix(ARRAY),
+    "sparse tensor": M.to_sparse(),
+    "float32 array": ARRAY.astype(np.float32),
+    "float32 sparse array": sparse.csr_array(ARRAY.astype(np.float32)),
+    "ours for scipy": A.to_scipy(),
+    "smoothed quadratic": SmoothedOperator(quadratic(M), torch.linspace(-1, 1, 30, dtype=torch.float64), 1e-3),
+    "widely smoothed quadratic": SmoothedOperator(quadratic(M), torch.ones(30, dtype=torch.float64), 50.0, samples=4),
+}
+OF_NETS = {" ".join(each): partial(of_net, *each) for each in product(problems.DENSE, NETS, SETTINGS)}
+DENSE: dict[str, Callable[[], tuple[Any, Tensor]]] = {
+    **OF_NETS,
+    **{name: lambda own=own: own for name, own in COMBINED.items()},
+    **{name: lambda own=own: (own, M) for name, own in GIVEN.items()},
+}
+
+
+@pytest.mark.parametrize("name", [*sampled(OF_NETS, 5), *sampled(COMBINED, 5), *GIVEN])
+def test_an_operator_is_its_dense_matrix_however_it_is_asked(name: str) -> None:
+    """By products and forms, scipy, κ, the trace, the diagonal and eigenvalues."""
+    given, dense = DENSE[name]()
+    operator = hessian.as_operator(given)
+    close = 1e-6 if operator.dtype == torch.float32 else 1e-12
+    if isinstance(operator, SmoothedOperator):
+        close = 1e-7  # of second differences
+    scale = max(float(dense.abs().max()), 1.0)
+    d = operator.d
+    assert operator.shape == dense.shape
+    V = torch.randn(d, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(operator.dtype)
+    kept = V.clone()
+    assert (operator @ V - dense @ V.double()).abs().max() < 10 * close * scale
+    assert torch.equal(V, kept)
+    v = torch.linspace(-1, 1, d, dtype=operator.dtype)
+    assert operator.quad(v) == pytest.approx(float(v.double() @ dense @ v.double()), rel=10 * close)
+    assert torch.equal(operator.matvec(v), operator.matvec(v))
+    eigenvalues = torch.linalg.eigvalsh(dense)
+    largest = eigsh(operator.to_scipy(), k=3, which="LA", return_eigenvectors=False)
+    assert sorted(largest) == pytest.approx(eigenvalues[-3:].tolist(), rel=1e-4, abs=1e-8)
+    assert hessian.top_eigenvalues(given, which="largest", rtol=1e-5).values == pytest.approx(
+        [float(eigenvalues[-1])], rel=1e-4, abs=1e-4
+    )
+    whole = effective_rank(given, products=d)
+    assert whole.kappa == pytest.approx(problems.kappa_of(dense), rel=1e-4)
+    assert whole.trace.value == pytest.approx(float(dense.trace()), rel=1e-5, abs=10 * close)
+    assert (whole.trace.stderr, whole.operator, whole.products) == (0.0, operator.name, d)
+    diagonal = hessian.diagonal(given, products=d)
+    assert (diagonal.samples, diagonal.products, diagonal.error) == (0, d, 0.0)
+    assert (diagonal.values - dense.diagonal()).abs().max() < 10 * close * scale
+    if operator.layout is not None:
+        assert torch.equal(torch.cat([each.flatten() for each in diagonal.named.values()]), diagonal.values)
+
+
+def test_names_and_fingerprints_tell_operators_apart() -> None:
+    assert [operator.name for operator, _ in COMBINED.values()] == [*COMBINED]
+    operators = [A, B, BlockOperator(A, [slice(0, 8)]), *(operator for operator, _ in COMBINED.values())]
+    assert len({operator.fingerprint() for operator in operators}) == len(operators)
+    assert (A + B).fingerprint() == (A + B).fingerprint()
+
+
+def test_the_matrices_are_not_each_other_nor_those_of_another_point() -> None:
+    """The comparison above can fail: each dense matrix differs from the others by far more than its tolerance."""
+    module, (inputs, targets) = NETS["mlp-gelu"]
+    f = MeanLoss(module, cross_entropy, [(inputs, targets)])
+    dense = [make(f, module, inputs, targets) for make in problems.DENSE.values()]
+    gaps = [float((a - b).abs().max()) for i, a in enumerate(dense) for b in dense[:i]]
+    assert min(gaps) > 1e-3
+    moved = hessian.HessianOperator(f, f.x + 0.1)
+    assert (problems.columns(moved) - dense[0]).abs().max() > 1e-3
+
+
+# --- vectors of every form, and solving -------------------------------------------------------------------------------
+
+H = hessian.curvature(MeanLoss(problems.mlp(), cross_entropy, (INPUTS, TARGETS)), operator="gauss-newton")
 
 
 def test_scipys_operator_takes_vectors_of_any_kind_and_matrices() -> None:
     inner = A.to_scipy()
     v = np.arange(30)  # integers, of which a part is read-only
     v.flags.writeable = False
-    assert inner @ v == pytest.approx(A.matrix.numpy() @ v)
-    assert inner @ v[::-1] == pytest.approx(A.matrix.numpy() @ v[::-1])
+    assert inner @ v[::-1] == pytest.approx(ARRAY @ v[::-1])
     V = np.random.default_rng(0).standard_normal((30, 4))
-    assert inner @ V == pytest.approx(A.matrix.numpy() @ V)
+    assert inner @ V == pytest.approx(ARRAY @ V)
     assert pytest.approx(inner @ V) == inner.T @ V
-
-
-COMBINED: dict[str, tuple[Operator, Tensor]] = {
-    "dense + dense": (A + B, A.matrix + B.matrix),
-    "2 × dense": (2 * A, 2 * A.matrix),
-    "0.5 × dense": (A * np.float64(0.5), A.matrix / 2),
-    "-1 × dense": (-A, -A.matrix),
-    "3 × (dense + 2 × dense)": (np.float32(3) * (A + 2 * B), 3 * A.matrix + 6 * B.matrix),
-    "dense + -1 × dense": (A - B, A.matrix - B.matrix),
-    "dense + 0.1": (0.1 + A.T, A.matrix + 0.1 * I),
-    "2 × (dense + -3)": ((A - 3) / 0.5, 2 * A.matrix - 6 * I),
-    "-1 × dense + 1": (1 - A, I - A.matrix),
-    "whitened dense": (hessian.WhitenedOperator(A, SCALE), SCALE[:, None] * A.matrix * SCALE),
-    "dense": (BlockOperator(A, [slice(1, 4), slice(10, 15)]), A.matrix[PLACES][:, PLACES]),
-}
-
-
-@pytest.mark.parametrize("name", COMBINED)
-def test_sums_multiples_whitened_ones_and_blocks_are_operators(name: str) -> None:
-    operator, dense = COMBINED[name]
-    assert operator.name == name
-    v = torch.linspace(-1, 1, operator.d, dtype=torch.float64)
-    kept = v.clone()
-    torch.testing.assert_close(operator @ v, dense @ v)
-    assert operator.quad(v) == pytest.approx(float(v @ dense @ v))
-    assert torch.equal(v, kept)
-    torch.testing.assert_close(A @ I, A.matrix)  # the parts are as they were
-    assert effective_rank(operator, products=30).kappa == pytest.approx(problems.kappa_of(dense))
-
-
-H = hessian.curvature(MeanLoss(problems.mlp(), cross_entropy, (INPUTS, TARGETS)), operator="gauss-newton")
 
 
 @pytest.mark.parametrize("form", [list, tuple, dict])
@@ -97,12 +189,6 @@ def test_a_solution_that_float32_hides_is_not_called_converged() -> None:
     assert found.residual > 1e-6
     assert not found.converged
     assert "take float64" in found.summary()
-
-
-def test_no_two_combinations_have_one_fingerprint() -> None:
-    operators = [A, B, BlockOperator(A, [slice(0, 8)]), *(operator for operator, _ in COMBINED.values())]
-    assert len({operator.fingerprint() for operator in operators}) == len(operators)
-    assert (A + B).fingerprint() == (A + B).fingerprint()
 
 
 def test_a_sum_says_what_its_parts_have_to_say_once() -> None:
@@ -179,16 +265,6 @@ def test_an_effective_rank_tells_its_products(settings: dict[str, Any]) -> None:
     assert "trace_operator" in settings or told == [*range(1, found.products + 1)]  # a step and a form at once, there
     assert found.history[-1][1:] == (found.lambda_max, found.kappa, *found.interval)
     assert (seen[-1].kappa, seen[-1].low, seen[-1].high) == (found.kappa, *found.interval)
-
-
-@pytest.mark.parametrize(("another", "products"), [(False, 1 + 1 + 3), (True, 1 + 1 + 1 + 3)])
-def test_of_a_multiple_of_the_identity_the_products_are_foretold_to_the_last(another: bool, products: int) -> None:
-    """A scout, a step (and the form of its vector by another operator), and three probes without any variance."""
-    operator, twin = Watched(rotated([2.0] * 50)), Watched(rotated([2.0] * 50))
-    seen: list[hessian.EffectiveRankProgress] = []
-    effective_rank(operator, trace_operator=twin if another else None, on_progress=seen.append)
-    assert operator.calls + twin.calls == products
-    assert {each.needed for each in seen[1:]} == {products}
 
 
 @pytest.mark.parametrize("count", [2, 7])

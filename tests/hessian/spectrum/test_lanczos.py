@@ -1,10 +1,13 @@
 """Lanczos against dense spectra, closed forms, and a Lanczos without reorthogonalisation."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from benchmarks.ways.spectra import SPECTRA
 from hessian.operators.operator import Counted, DenseOperator
@@ -59,22 +62,13 @@ def test_recurrence_orthogonality_and_residuals_hold_for_every_spectrum(
     assert float(found.ritz_values[0]) >= float(true[0]) - 100 * eps * scale
 
 
-def test_a_damaged_basis_is_seen_by_the_checks() -> None:
-    operator = rotated(OUTLIERS)
-    krylov = Krylov(Counted(operator), 0)
-    for _ in range(10):
-        krylov.step()
-    krylov.vectors[3] = krylov.vectors[3] + 1e-6 * krylov.vectors[5]
-    assert recurrence_error(operator, krylov.result()) > 1e-7
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_second_pass_is_taken_where_little_is_left(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_second_pass_is_taken_where_little_is_left(dtype: torch.dtype) -> None:
     vectors = lanczos(rotated(list(range(300)), dtype=dtype), steps=9, seed=0).vectors
     v, errors = vectors[2] + 1e-4 * probe_at(vectors[0], 0, 0, 0), []
     for small in (lanczos_module._SMALL, float("inf")):  # the second never takes another pass
-        monkeypatch.setattr(lanczos_module, "_SMALL", small)
-        u = _complement_(vectors, v.clone())
+        with mock.patch.object(lanczos_module, "_SMALL", small):
+            u = _complement_(vectors, v.clone())
         errors.append(float((torch.stack(vectors) @ u).abs().max() / u.norm()) / torch.finfo(dtype).eps)
     assert errors[0] < 10 < 100 < errors[1]
 
@@ -87,9 +81,12 @@ def test_sums_in_float32_bear_every_scale(scale: float) -> None:
     np.testing.assert_allclose(found.ritz_values / scale, plain.ritz_values, rtol=1e-4)
 
 
-def test_bits_do_not_depend_on_where_a_product_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    operator, at = rotated([*range(999)], dtype=torch.float32), (n**2 % 31 for n in range(99))
-    monkeypatch.setattr(DenseOperator, "matvec", lambda H, v: torch.empty(1030)[next(at) :][:999].copy_(H.matrix @ v))
+def test_bits_do_not_depend_on_where_a_product_begins() -> None:
+    class Shifted(DenseOperator):
+        def matvec(self, v: Tensor) -> Tensor:
+            return torch.empty(1030)[next(at) :][:999].copy_(self.matrix @ v)
+
+    operator, at = Shifted(rotated([*range(999)], dtype=torch.float32).matrix), (n**2 % 31 for n in range(99))
     assert torch.equal(*(lanczos(operator, steps=20, seed=0).projected for _ in range(2)))
 
 

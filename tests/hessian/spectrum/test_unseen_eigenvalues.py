@@ -2,6 +2,7 @@
 
 import math
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -11,12 +12,11 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from hessian import effective_rank, lanczos, top_eigenvalues
-from hessian.kappa import estimation
-from hessian.operators.operator import Counted
 from hessian.operators.probes import probe
 from hessian.spectrum import unseen_eigenvalues
-from hessian.spectrum.lanczos import START, Krylov
+from hessian.spectrum.lanczos import START
 from hessian.spectrum.unseen_eigenvalues import Hidden
+from tests.cases import sampled
 from tests.hessian.spectra import Diagonal, rotated
 
 
@@ -54,27 +54,18 @@ def test_the_bound_is_that_of_the_orthonormal_polynomials() -> None:
         assert float(found.hidden.probability(at)) == pytest.approx(chance(w, 40), rel=1e-6)
 
 
-@pytest.mark.parametrize("tail", [0.3, 0.05])
+@pytest.mark.parametrize("tail", sampled([0.05, 0.3], 1))
 def test_a_norm_is_above_its_bound_as_seldom_as_stated(tail: float) -> None:
     """One eigenvalue beside a narrow bulk, after few steps: what is missed most easily."""
     operator = Diagonal([*np.linspace(0.97, 1.03, 600), 2.0])
-    found = [lanczos(operator, steps=3, seed=seed).hidden for seed in range(400)]
+    found = [lanczos(operator, steps=3, seed=seed).hidden for seed in range(200)]
     above = [each.above(tail) for each in found]
     missed = np.mean([bound < 2.0 for bound in above])
-    assert missed <= tail + 3 * math.sqrt(tail / 400)
+    assert missed <= tail + 3 * math.sqrt(tail / 200)
     assert np.median(above) < 60  # and is not so seldom because the bound says nothing
     # The check, checked: without the d of √d the bound fails far more often than stated.
     few = [Hidden(6, each.poles, each.couplings, each.seen).above(0.05) for each in found]
     assert np.mean([bound < 2.0 for bound in few]) > 0.1
-
-
-def test_a_space_that_ends_excludes_all_else_and_keeps_what_it_knows() -> None:
-    operator = Diagonal([1.0] * 40 + [3.0] * 2)
-    krylov = Krylov(Counted(operator), 0)
-    for _ in range(9):
-        krylov.step()
-    assert krylov.result().hidden.above(1e-4) == pytest.approx(3.0, rel=1e-5)
-    assert krylov.result().hidden.poles == pytest.approx([1.0, 3.0])
 
 
 HIDDEN: dict[str, tuple[Any, float]] = {
@@ -84,52 +75,35 @@ HIDDEN: dict[str, tuple[Any, float]] = {
 }
 
 
-@pytest.mark.parametrize("name", HIDDEN)
+@pytest.mark.parametrize("name", sampled(HIDDEN, 2))
 def test_an_eigenvalue_that_the_start_vector_hardly_sees_is_found_or_the_rank_is_not_reached(name: str) -> None:
     values, truth = HIDDEN[name]
-    found = [effective_rank(Diagonal(values), seed=seed) for seed in range(20)]
+    found = [effective_rank(Diagonal(values), seed=seed) for seed in range(10)]
     assert all(each.reached for each in found)
-    assert sum(each.interval[0] <= truth <= each.interval[1] for each in found) >= 17
+    assert sum(each.interval[0] <= truth <= each.interval[1] for each in found) >= 8
     assert all(abs(each.kappa / truth - 1) < 0.1 for each in found)
     assert max(each.products for each in found) <= 12
 
 
-def test_as_before_a_residual_for_a_proof_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check, checked: where the start vector is asked nothing, the eigenvalue 2 is missed and κ called reached."""
-    monkeypatch.setattr(estimation._Run, "_beyond", lambda self, probability: 0.0)
-    monkeypatch.setattr(Hidden, "excludes", lambda self, share=0.0, which="": True)
-    monkeypatch.setattr(
-        Hidden, "norms", lambda self, which="": (np.array([max(map(abs, self.poles))]), np.array([1.0]))
-    )
-    found = [effective_rank(Diagonal([2.0, *[1.0] * 19_999]), seed=seed) for seed in range(5)]
-    assert any(each.reached and each.kappa > 19_000 for each in found)
-
-
-def held(confidence: float) -> float:
+def held(confidence: float, runs: int = 60) -> float:
     """The share of intervals that hold κ where the trace is nearly known, and θ as yet 5 % below ‖H‖₂."""
     values = [1.15, *np.linspace(0.9, 1.1, 600)]
-    found = [effective_rank(Diagonal(values), confidence=confidence, seed=seed).interval for seed in range(60)]
+    found = [effective_rank(Diagonal(values), confidence=confidence, seed=seed).interval for seed in range(runs)]
     return float(np.mean([low <= sum(values) / 1.15 <= high for low, high in found]))
 
 
-def test_intervals_hold_as_often_as_they_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert 0.5 - 3 * 0.065 < held(0.5) < 0.8
+def test_intervals_hold_as_often_as_they_state() -> None:
+    assert 0.5 - 3 * 0.09 < held(0.5, runs=30) < 0.85
     assert held(0.95) > 0.95 - 3 * 0.028
     # The check, checked: without room for ‖H‖₂.
-    monkeypatch.setattr(unseen_eigenvalues, "UNSEEN", 0.0)
-    monkeypatch.setattr(Hidden, "risen", lambda self, which="": max(self.poles))
-    assert held(0.95) < 0.95 - 3 * 0.028
+    with (
+        mock.patch.object(unseen_eigenvalues, "UNSEEN", 0.0),
+        mock.patch.object(Hidden, "risen", lambda self, which="": max(self.poles)),
+    ):
+        assert held(0.95) < 0.95 - 3 * 0.028
 
 
-@pytest.mark.parametrize("steps", [6, 9])
-def test_the_top_ritz_value_rises_about_as_far_as_is_told(steps: int) -> None:
-    for seed in range(20):
-        hidden = lanczos(Diagonal([1.2, *np.linspace(0.9, 1.1, 600)]), steps=steps, seed=seed).hidden
-        theta, norm = max(hidden.poles), 1.2
-        assert norm - theta <= hidden.risen() - theta <= 3 * (norm - theta) + 1e-12 or theta < 1.1
-
-
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(3))
 def test_neither_lanczos_nor_an_eigenvalue_is_done_at_a_small_residual_alone(seed: int) -> None:
     """After a step the residual is 0.007, and the top unseen."""
     operator = Diagonal([2.0, *[1.0] * 19_999])

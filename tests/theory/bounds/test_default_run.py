@@ -26,7 +26,7 @@ def test_central_differences_have_no_error_on_quadratics_and_forward_ones_have()
 
 
 @given(waves(), st.floats(-1.0, 1.0), st.sampled_from(DISTRIBUTIONS))
-@settings(max_examples=100)
+@settings(max_examples=30)
 def test_central_differences_have_at_most_the_second_moment_of_forward_ones(w: Waves, log_mu: float, z: str) -> None:
     mu = 10.0**log_mu
     forward, central = (w.second_moment(w.start, mu, z, central=each) for each in (False, True))
@@ -65,7 +65,7 @@ class Split:
 
 
 @pytest.mark.parametrize("beta", sampled([0.0, 0.9], 1))
-@pytest.mark.parametrize("name", ["momentum-local", "default-run-local", "theorem-2-local"])
+@pytest.mark.parametrize("name", sampled(["momentum-local", "default-run-local", "theorem-2-local"], 1))
 def test_the_drift_of_clients_that_differ_is_within_its_term_which_cannot_be_left_out(name: str, beta: float) -> None:
     right = statement(name)
     setting = Split().setting(m=2, K=20, R=1000, beta=beta, distribution="sphere", central=True)
@@ -80,15 +80,6 @@ def test_without_momentum_the_bound_is_that_of_theorem_1_but_for_its_smoothing()
     with_momentum, landed = statement("momentum"), statement("theorem-1-single")
     assert with_momentum.bound(setting) == pytest.approx(landed.bound(setting))
     assert with_momentum.step_sizes(setting).largest == pytest.approx(landed.step_sizes(setting).largest)
-
-
-def test_momentum_costs_nothing_where_directions_are_few() -> None:
-    def step(beta: float, P: int) -> float:
-        setting = Setting(d=30_000, L=1.0, P=P, beta=beta)
-        return statement("default-run").step_sizes(replace(setting, central=True)).largest / (1 - beta)
-
-    assert step(0.9, 20) == pytest.approx(step(0.0, 20), rel=0.01)
-    assert step(0.9, 10**7) < 0.1 * step(0.0, 10**7)
 
 
 @pytest.mark.parametrize(

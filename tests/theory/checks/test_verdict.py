@@ -14,12 +14,12 @@ from hessian.estimate import Estimate
 from tests.cases import cases, refuses, rows_of, sampled
 from tests.theory.strategies import quadratics, runs, waves
 from theory.bounds import STATEMENTS, statement
-from theory.checks.simulation import federation, run
+from theory.checks.simulation import run
 from theory.checks.verdict import check, decide
 from theory.notation import symbols as s
 from theory.notation.setting import DISTRIBUTIONS, Setting
 from theory.notation.symbols import D, R
-from theory.problems.problem import Bowl, Logistic
+from theory.problems.problem import Bowl
 from theory.problems.quadratic import Quadratic, expected
 from theory.problems.spectrum import Spectrum
 from theory.problems.waves import Waves
@@ -47,7 +47,7 @@ ON_WAVES = [
 
 
 @pytest.mark.parametrize("key", OURS, ids="/".join)
-@cases(20, 150)
+@cases(6, 150)
 def test_every_statement_of_ours_holds_on_random_admissible_quadratics(key: tuple[str, Variant], cases: int) -> None:
     @given(st.data(), quadratics())
     @settings(max_examples=cases)
@@ -59,7 +59,7 @@ def test_every_statement_of_ours_holds_on_random_admissible_quadratics(key: tupl
 
 
 @pytest.mark.parametrize(("name", "central"), ON_WAVES)
-@cases(30, 120)
+@cases(10, 120)
 def test_every_corrected_lemma_on_estimates_holds_on_random_waves(name: str, central: bool, cases: int) -> None:
     @given(waves(), st.floats(-1.5, 1.0), st.integers(1, 100), st.sampled_from(statement(name).distributions))
     @settings(max_examples=cases)
@@ -74,6 +74,11 @@ def test_every_corrected_lemma_on_estimates_holds_on_random_waves(name: str, cen
 def planted(found: Statement, term: str, factor: float) -> Statement:
     """The statement with a wrong constant."""
     return replace(found, terms={**found.terms, term: factor * found.terms[term]})
+
+
+def simulated(found: Statement, problem: Any, setting: Setting, runs: int = 40) -> Any:
+    """The check of a statement by so many simulated runs."""
+    return check(found, problem, setting, source="simulation", runs=runs)
 
 
 def alone(constants: str, d: int, **run: Any) -> tuple[Quadratic, Setting]:
@@ -126,14 +131,14 @@ def test_wrong_constants_of_lemmas_are_caught_on_waves() -> None:
 MIXED = Quadratic.of(Spectrum((2.0, 1.0, 0.0), (1, 3, 1)), sigma=0.5, sigma_G=0.5, start=(1, 1, 0))
 
 
-@pytest.mark.parametrize(("beta", "central"), sampled([(0.0, False), (0.0, True), (0.9, False), (0.9, True)], 2))
+@pytest.mark.parametrize(("beta", "central"), sampled([(0.9, True), (0.0, False), (0.0, True), (0.9, False)], 1))
 @pytest.mark.parametrize("distribution", sampled(DISTRIBUTIONS, 1))
 def test_runs_of_the_labs_algorithm_have_the_mean_of_the_closed_form_and_keep_the_bound(
     distribution: str, beta: float, central: bool
 ) -> None:
     given: Any = {"distribution": distribution, "beta": beta, "central": central}
     setting = MIXED.setting(eta=0.1 * (1 - beta), m=2, M=3, P=3, K=2, R=6, mu=0.7, **given)
-    found = run(MIXED, setting, runs=40, seed=5)
+    found = run(MIXED, setting, runs=20, seed=5)
     assert abs(found.value - expected(MIXED, setting).average) < 4 * found.stderr
     single = MIXED.setting(eta=0.005, m=2, M=3, P=2, R=6, mu=0.1, distribution=distribution)
     of_run = check(statement("theorem-1-single"), MIXED, single, source="run", runs=10)
@@ -142,22 +147,9 @@ def test_runs_of_the_labs_algorithm_have_the_mean_of_the_closed_form_and_keep_th
     assert of_run.source == "run"
 
 
-def test_a_run_in_a_subspace_of_a_billion_dimensions() -> None:
-    confined = Quadratic.of(Spectrum.confined(10**9, 2), sigma=0.5)
-    setting = confined.setting(eta=0.1, M=2, m=1, R=10, mu=1e-3, distribution="rademacher")
-    assert federation(confined, setting, seed=0).x.numel() == 3
-    found = run(confined, setting, runs=30, seed=0)
-    assert abs(found.value - expected(confined, setting).average) < 4 * found.stderr
-
-
-@pytest.mark.parametrize(
-    "problem",
-    [Logistic.random(M=4, examples=10, n=3, d=50), Waves.random(waves=3, n=2, d=50, M=4, seed=4)],
-    ids=["logistic", "waves"],
-)
 @pytest.mark.parametrize("key", AVERAGES)
-def test_theorems_hold_on_problems_that_are_not_quadratic(problem: Any, key: tuple[str, Variant]) -> None:
-    found = statement(*key)
+def test_theorems_hold_on_problems_that_are_not_quadratic(key: tuple[str, Variant]) -> None:
+    found, problem = statement(*key), Waves.random(waves=3, n=2, d=50, M=4, seed=4)
     if found.one_hessian:
         with pytest.raises(InputError, match="kappa must be that of one H that dominates every"):
             check(found, problem, problem.setting(eta=1e-9), source="simulation")
@@ -177,21 +169,6 @@ def test_a_quadratic_by_groups_and_by_coordinates_is_one_problem() -> None:
     assert by_coordinates.setting(eta=0.005, m=2, P=2, R=6, mu=0.1) == setting
     theorem = statement("theorem-1-single")
     assert check(theorem, by_coordinates, setting) == check(theorem, MIXED, setting)
-
-
-def test_what_the_interval_cannot_decide_is_undecided_and_more_runs_decide() -> None:
-    setting = MIXED.setting(eta=0.005, m=2, M=3, P=2, R=6, distribution="sphere")
-    assert setting.eta
-    right = statement("theorem-2")
-    left = expected(MIXED, setting).average
-    for share, finding in ((0.998, False), (1.002, True)):
-        near = replace(right, terms={"near": share * left / setting.eta * s.eta})
-        few = check(near, MIXED, setting, source="simulation", runs=20)
-        assert few.holds is None
-        assert "undecided" in str(few)
-        assert few.more > 20
-        assert check(near, MIXED, setting, source="simulation", runs=40_000).holds is finding
-        assert check(near, MIXED, setting).holds is finding
 
 
 @given(st.floats(0.1, 10), st.floats(0.01, 1), st.floats(0.01, 20), st.integers(2, 500))
@@ -256,7 +233,7 @@ def _tight(factor: float, step: Step = decomfl) -> Statement:
     st.sampled_from([(sgd, "simulation"), (_central, "simulation"), (decomfl, "exact"), (decomfl, "simulation")]),
     *[st.floats(0.1, 10)] * 2, st.integers(1, 30), st.integers(1, 60), st.integers(1, 4), st.integers(2, 50),
 )  # fmt: skip
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_bound_that_is_attained_holds_and_one_lower_by_a_billionth_fails(
     way: tuple[Step, Any], D: float, L: float, n: int, R: int, m: int, runs: int
 ) -> None:

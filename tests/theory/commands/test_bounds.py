@@ -61,13 +61,6 @@ def test_every_condition_is_there_and_the_smallest_binds(capsys: pytest.CaptureF
     assert text.count("← binds") == 4
 
 
-def test_for_one_local_step_the_sharper_form_stands_beside(capsys: pytest.CaptureFixture[str]) -> None:
-    found = run(capsys, "stepsize", "--theorem", "1", "--d", "100", "--L", "1")
-    assert list(found["variants"]) == ["stated", "corrected", "sharper", "wider", "corrected, K = 1"]
-    single = statement("theorem-1-single").step_sizes(Setting(d=100, L=1.0)).largest
-    assert found["variants"]["corrected, K = 1"]["largest"] == single
-
-
 def test_with_d_and_rounds_the_best_step_size_minimises_the_bound(capsys: pytest.CaptureFixture[str]) -> None:
     given: Any = {"d": 1000, "kappa": 20.0, "m": 4, "P": 5, "L": 1.0, "D": 2.0, "sigma": 3.0}
     constants = typed(given)
@@ -81,23 +74,6 @@ def test_with_d_and_rounds_the_best_step_size_minimises_the_bound(capsys: pytest
         beside = replace(at_best, eta=factor * best["best_eta"], mu=0.0)
         assert sum(statement("theorem-2").bound(beside)) > best["best_bound"]
     assert "rate-optimal η" in shown(capsys, "stepsize", "--theorem", "2", *constants, "--R", "1e4")
-
-
-def test_terms_are_those_of_the_statements_and_sum_to_the_bound(capsys: pytest.CaptureFixture[str]) -> None:
-    given: Any = {"d": 10**9, "kappa": 50.0, "m": 10, "M": 40, "P": 10, "L": 2.0, "eta": 0.01}
-    given |= {"R": 1000, "D": 3.0, "sigma": 0.1, "sigma_G": 0.2, "mu": 1e-9}
-    argv = ["bound", "--theorem", "2", *typed(given)]
-    found = run(capsys, *argv)
-    setting = Setting(**given, distribution="sphere")
-    for variant in ("stated", "corrected"):
-        own = found["variants"][variant]
-        of = statement("theorem-2", variant)  # type: ignore[arg-type]
-        assert [row["value"] for row in own["terms"].values()] == list(of.bound(setting))
-        assert own["bound"] == sum(row["value"] for row in own["terms"].values())
-        assert own["admissible"]
-    assert found["distribution"] == "sphere"
-    assert found["constants"]["D"] == 3.0
-    assert "remainder" in shown(capsys, *argv)
 
 
 def test_a_violated_condition_is_said_and_the_bound_still_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -135,7 +111,7 @@ CONSTANTS = st.fixed_dictionaries({
 
 
 @given(st.sampled_from(["theorem-1", "theorem-1-single", "theorem-2", "theorem-2-gaussian", "corollary-1"]), CONSTANTS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_what_is_printed_of_eta_may_be_typed(name: str, constants: Mapping[str, float]) -> None:
     own = ["--statement", name, *typed(constants)]
     rows, _ = _rows("stepsize", *own)

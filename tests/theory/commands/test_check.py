@@ -1,8 +1,6 @@
 """``decomfl check`` and ``decomfl tightness``: answers, exit codes, and what they load."""
 
 import json
-import subprocess
-import sys
 from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +22,7 @@ def told(capsys: pytest.CaptureFixture[str], code: int, *argv: str) -> str:
 
 
 def test_a_right_bound_holds(capsys: pytest.CaptureFixture[str]) -> None:
-    out = told(capsys, 0, "check", f"{EXAMPLE}:right", "--effort", "2")
+    out = told(capsys, 0, "check", f"{EXAMPLE}:right", "--effort", "1")
     assert out.startswith("right: E f(x_R) − f* ≤ D(1 − ην)^R + Lηρ(φσ_G² + σ²)/(2mν) for η ≤ 1/(Lρ)\nholds on ")
     assert "waves left out: nu must have a value on every problem, got none on Waves, which has no spectrum\n" in out
 
@@ -35,11 +33,11 @@ def test_a_wrong_bound_fails_with_the_instance_and_the_lines_that_repeat_it(caps
     assert "\nThe largest left/right of the search is " in out
     assert ": fails\n" in out
     *_, lines = out.partition("Three lines of Python repeat it:\n")
-    done = subprocess.run([sys.executable, "-c", lines], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[0] == out.splitlines()[3].strip()
+    exec(lines, {})
+    assert capsys.readouterr().out.splitlines()[0] == out.splitlines()[3].strip()
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(1))
 def test_the_constants_of_an_instance_are_accepted_as_they_are_printed(
     capsys: pytest.CaptureFixture[str], seed: int
 ) -> None:

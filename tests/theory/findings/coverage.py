@@ -1,15 +1,13 @@
 """The findings against the paper's source: what they leave out, what speaks of nothing, what is not as printed."""
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any, Final
 
 from decomfl_lab.tables import table_beside
-from tests.theory.findings.source import Passage, TexSource, lettered, passages, shared, spans
-from tests.theory.findings.wording import differences
-from theory.findings.data import RAW, UNJUDGED
+from tests.theory.findings.source import Passage, TexSource, passages, shared, spans
+from theory.findings.data import UNJUDGED
 from theory.findings.finding import TRUE, Entry
 from theory.notation.printed import EXAMPLES, LORA, RATES, RESULTS, ROUNDS, Cell
 
@@ -28,8 +26,7 @@ def inconsistent(entries: Sequence[Entry]) -> list[str]:
     """What is wrong with the entries together.
 
     Two have one label, also as a further label; an unlabelled one does not name its line; one carries or restates an
-    entry that is not there, or is right; two quote the same words, and neither restates the other; or what an entry
-    says and tests lacks a quantifier, direction, reason or name of its quotation.
+    entry that is not there, or is right; or two quote the same words, and neither restates the other.
     """
     by_label: dict[str, Entry] = {}
     wrong = []
@@ -47,10 +44,6 @@ def inconsistent(entries: Sequence[Entry]) -> list[str]:
         ]
         if entry.carries in by_label and by_label[entry.carries].status in AS_PRINTED:
             wrong.append(f"{entry.label}: it carries {entry.carries}, which is true")
-        names = not entry.restates  # who says it first has the names
-        apart = differences(entry.quote, entry.says, entry.tests, names=names) if entry.quote else []
-        if apart:
-            wrong.append(f"{entry.label}: it does not assert what its quotation does: {', '.join(apart)}")
     # Whose quotations have words of the paper in common, though neither entry restates the other.
     quoted = [(each.label, each.restates or each.label, each.quote, each.line) for each in entries if each.quote]
     quoted += [("the unjudged", "the unjudged", quote, -9) for each in UNJUDGED for quote in each["quotes"]]
@@ -110,10 +103,8 @@ def stale(
     source: TexSource,
     entries: Sequence[Entry],
     unjudged: Sequence[Mapping[str, Any]] = UNJUDGED,
-    raw: Sequence[Mapping[str, Any]] = RAW,
 ) -> list[str]:
     """What speaks of nothing in the source: no such item on the entry's line, or a label or words that it lacks."""
-    written = {each["label"]: each.get("says", "") for each in raw}
     labels = {(item.line, _KINDS.get(item.kind, item.kind)): set(item.labels) for item in source.items}
     told = list(passages(source).values())
     wrong = []
@@ -138,33 +129,9 @@ def stale(
         if own is None:
             wrong.append(f"{entry.label}: line {entry.line} has no {entry.kind}")
             continue
-        if entry.kind == "equation" and not entry.restates:
-            says = written.get(entry.label, "")
-            # The display that begins on the line, with the line before it and the one after, its letters plain.
-            ends = (n for n in range(entry.line, len(source.lines)) if _END.search(source.lines[n]))
-            display = lettered("\n".join(source.lines[entry.line - 2 : next(ends, entry.line) + 2]))
-            # The figures and letters of the formula in plain text; an indicator 1(A) and words have none.
-            signs = Counter(_SIGNS.findall(_NO_FORMULA.sub("", says).translate(_SMALL)))
-            strange = [*(signs - Counter(_SIGNS.findall(display)))]
-            # What stands without a sign between, as in TeX: 18KL^2.
-            products = _PRODUCT.findall(_NO_FORMULA.sub("", says).translate(_POWERS))
-            strange += [each for each in products if each not in re.sub(r"[\s{}\\;,!&|]", "", display)]
-            wrong += [f"{entry.label}: the display on line {entry.line} has no such {each}" for each in strange]
         named = {label for label in (entry.label, *entry.labels) if not label.startswith("line-")}
         wrong += [f"{entry.label}: line {entry.line} has no label {label}" for label in sorted(named - own)]
     return wrong
-
-
-_SMALL: Final = str.maketrans(
-    {**dict(zip("⁰¹²³⁴⁵⁶", map(str, range(7)), strict=True)), "½": "1 2", "¼": "1 4", "¾": "3 4"}
-)
-_NO_FORMULA: Final = re.compile(
-    r"⟦[^⟧]*⟧|\b(?:line|eq|lemma)[-.][\w.]+|1\(A|(?:Theorem|Algorithm|Table) \d|\b(?![dKPmMRLGDH]+\b)[A-Za-z]{2,}\b"
-)
-_POWERS: Final = str.maketrans({sign: f"^{n}" for n, sign in enumerate("⁰¹²³⁴⁵⁶")})
-_PRODUCT: Final = re.compile(r"(?<![A-Za-z_^{])[0-9dKPmMRLGHμηκσφ](?:[0-9dKPmMRLGHμηκσφ]|\^\d)+(?![A-Za-z_{])")
-_SIGNS: Final = re.compile("[0-9dKPmMRLGDHμησκβ]")
-_END: Final = re.compile(r"\\end\{|\$\$\s*$")
 
 
 def mistranscribed(source: TexSource) -> list[str]:

@@ -107,15 +107,11 @@ def plain(text: str) -> str:
     text = re.sub(_DROPPED, " ", text)
     text = re.sub(r"\\(?:table)?footnote\{", " {", text)
     text = re.sub(r"\\cite[pt]?\{([^{}]*)\}", r"[\1]", text)
-    text = lettered(text)
+    # Symbols as letters, other commands left out.
+    text = re.sub(r"\\([A-Za-z]+)", lambda found: _LETTERS.get(found[1], ""), text)
     text = re.sub(r"\\%", "%", text)
     text = re.sub(r"\\[\W_]|[{}$~]", lambda found: " " if found[0] == "~" else "", text)
     return re.sub(r"\s+([,.;)])", r"\1", re.sub(r"\s+", " ", text)).strip()
-
-
-def lettered(text: str) -> str:
-    """LaTeX with its symbols as letters and without other commands."""
-    return re.sub(r"\\([A-Za-z]+)", lambda found: _LETTERS.get(found[1], ""), text)
 
 
 def passages(source: TexSource) -> dict[str, Passage]:

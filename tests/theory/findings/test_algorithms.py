@@ -4,11 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from decomfl_lab.errors import InputError
 from tests.theory.findings.entries import confirmed, entry
-from theory.findings import data
 from theory.findings.data import LINES
-from theory.findings.evidence import algorithms
 from theory.findings.evidence.algorithms import PROGRAMS, SAMPLED, Symbols, UndefinedError, outcome, play
 
 
@@ -25,33 +22,14 @@ def test_a_line_is_either_mended_or_has_a_fault_to_plant(label: str) -> None:
     assert confirmed(label)
 
 
-@pytest.mark.parametrize("words", ["b", "a"])
-def test_words_that_do_not_stand_once_in_the_code_of_a_line_cannot_be_changed(words: str) -> None:
-    with pytest.raises(InputError, match=f"what line-9 changes in its code must stand there once, got '{words}'"):
-        data._changed("line-9", "    x = a + a", [words, "c"])
-
-
-def test_an_entry_can_only_be_judged_as_one_that_is_there() -> None:
-    with pytest.raises(InputError, match="as of line-9 must be the label of an entry, got 'line-0'"):
-        data._entry({"line-1": {}}, "line-0", "as of line-9")
-
-
-@pytest.mark.parametrize("label", list(LINES)[::5])
-def test_a_line_that_is_run_as_it_should_be_where_a_fault_belongs_is_caught(
-    label: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program, line = algorithms._of(label)
-    harmless = f"{line.code}  # the same"
-    wrong = replace(line, printed=harmless, plant=harmless)
-    monkeypatch.setattr(algorithms, "_of", lambda label: (program, wrong))
-    assert not confirmed(label)
-
-
-def test_a_misprint_elsewhere_stops_a_line_from_being_called_correct(monkeypatch: pytest.MonkeyPatch) -> None:
-    program, line = algorithms._of("line-303")
-    printed = tuple(replace(each, code=each.printed or each.code) for each in program.client)
-    monkeypatch.setattr(algorithms, "_of", lambda label: (replace(program, client=printed), line))
-    assert not algorithms.runs("line-303").holds
+@pytest.mark.parametrize("name", ["Algorithm 1", "Algorithm 4"])
+def test_an_algorithm_as_printed_does_not_work(name: str) -> None:
+    program = PROGRAMS[name]
+    printed = {
+        part: tuple(replace(each, code=each.printed or each.code) for each in getattr(program, part))
+        for part in ("server", "client")
+    }
+    assert outcome(replace(program, **printed))
 
 
 def test_clients_lag_in_the_history_that_is_played() -> None:

@@ -1,6 +1,5 @@
 """The instruments of the audit find what they are for, and nothing else."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -43,16 +42,6 @@ def test_search_finds_the_violating_region(constant: float, holds: bool) -> None
     assert beyond(worst).holds is not holds
     assert worst.at["x"] == pytest.approx(1.0, abs=0.05)
     assert str(worst.tried) in str(worst)
-
-
-def test_search_skips_what_is_not_admissible_and_repeats_itself() -> None:
-    def ratio(at: Mapping[str, float]) -> float:
-        return at["n"] if at["n"] <= 7 else math.nan
-
-    axes = {"n": Axis(1, 1000, whole=True)}
-    worst = search(ratio, axes, seed=3)
-    assert worst == search(ratio, axes, seed=3)
-    assert worst.ratio == 7.0
 
 
 def test_a_ratio_over_ranges_is_a_check_that_is_given_what_comes_before_them() -> None:

@@ -14,15 +14,13 @@ import pytest
 from decomfl_lab.errors import InputError
 from decomfl_lab.tables import table_beside
 from tests.cases import rows_of
-from tests.theory.findings.borne_out import untold
 from tests.theory.findings.coverage import AS_PRINTED, inconsistent, missing, stale, unquoted
 from tests.theory.findings.entries import entry
+from tests.theory.findings.mutation import Get, Plant, anew, given
 from tests.theory.findings.source import PAPER_SHA256, TexSource, parse, passages
-from tests.theory.findings.wording import differences
 from theory.bounds import STATEMENTS
-from theory.findings import registry
 from theory.findings.data import PLACES
-from theory.findings.decorators import Placed, placed
+from theory.findings.decorators import placed
 from theory.findings.finding import AS_MEANT, FALSE, TRUE, Cause, Entry, EntryResult, Evidence, EvidenceCheck, gather
 from theory.findings.registry import CAUSES, ENTRIES
 
@@ -97,13 +95,24 @@ def test_evidence_that_speaks_the_other_way_is_not_confirmed() -> None:
     assert [result.confirmed for result in found] == [False, False, False, True]
 
 
-def test_evidence_on_nothing_or_of_no_cause_is_refused() -> None:
-    with pytest.raises(InputError, match="label of holds must be line-136, which that entry restates, got 'line-171'"):
-        registry._by_label([Placed("line-171", "supports", HOLDS)])
-    with pytest.raises(InputError, match="label of holds must be one of the entries, got 'line-0'"):
-        registry._by_label([Placed("line-0", "supports", HOLDS)])
-    with pytest.raises(InputError, match="cause of breaks must be known, got 'haste'"):
-        registry._by_label([Placed("the.1", "refutes", BREAKS, cause="haste")])
+def _cause(get: Get) -> None:
+    next(each for each in get("decorators").placed() if each.cause and not each.witness).cause = "haste"
+
+
+@pytest.mark.parametrize(
+    ("plant", "says"),
+    [
+        (given("line-171", status=TRUE[0]), "fields of line-171 must be left to line-136, which it restates"),
+        (lambda get: setattr(get("decorators").placed()[0], "label", "line-0"), "must be one of the entries"),
+        (lambda get: setattr(get("decorators").placed()[0], "label", "line-171"), "must be line-136, which that entry"),
+        (_cause, "cause of .* must be known, got 'haste'"),
+    ],
+)
+def test_entries_and_evidence_that_do_not_fit_are_refused(plant: Plant, says: str) -> None:
+    with anew() as get:
+        plant(get)
+        with pytest.raises(InputError, match=says):
+            get("registry")
 
 
 def test_entries_speak_of_every_part_and_word_of_the_paper_and_of_nothing_else(paper: TexSource) -> None:
@@ -164,14 +173,6 @@ def test_words_that_nobody_quotes_are_listed_with_their_line() -> None:
     assert unquoted(parse(PROSE), [FAST, data, replace(CHEAP, quote="costs")]) == ["line 2: Abstract: It costs", thanks]
 
 
-def test_titles_notes_citations_and_references_are_words() -> None:
-    text = r"\section{Aim} We see~\citep{a1, b2}\footnote{Of \url{x.org}.} in \eqref{eq.c}, \cite{d}." + "\n"
-    table = "\\begin{tabular}{c}\n1\n\\tablefootnote{FP is full.} \\end{tabular}"
-    (section,) = [each for place, each in passages(parse(PROSE + "\n" + text + table)).items() if place == "Section 1"]
-    assert section.text == "Aim We see [a1, b2] Of x.org. in eq.c, [d]. FP is full."
-    assert section.lines[-1] == 9
-
-
 def test_words_that_are_not_the_papers_or_stand_elsewhere_are_stale() -> None:
     assert stale(parse(PROSE), [FAST, CHEAP], [{"quotes": ["We thank A"]}]) == []
     (other,) = stale(parse(PROSE), [replace(FAST, quote="It is very fast")], [])
@@ -190,19 +191,6 @@ def test_one_sentence_cannot_have_two_entries_unless_one_restates_the_other(word
     assert inconsistent([FAST, replace(again, restates="line-2")]) == []
 
 
-def test_quotations_of_overlapping_parts_of_the_source_are_stale() -> None:
-    one, two = _entry("line-2", 2, "claim", quote="It … only"), _entry("line-2.2", 2, "claim", quote="costs … 1MB")
-    assert stale(parse(PROSE), [one, two], []) == []
-    (said,) = stale(parse(PROSE), [one, replace(two, quote="costs only … of data")], [])
-    assert said == "line-2.2: shares words of the source with line-2, which neither restates"
-
-
-def test_what_restates_has_no_status_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = {**registry._BY_LABEL["line-171"], "status": TRUE[0]}
-    with pytest.raises(InputError, match=r"fields of line-171 must be left to line-136, which it restates"):
-        registry._entry(own)
-
-
 @pytest.mark.parametrize("gone", range(4))
 def test_an_entry_taken_away_is_missed(gone: int) -> None:
     assert (missing(parse(TEX), COMPLETE), stale(parse(TEX), COMPLETE, ())) == ([], [])
@@ -214,16 +202,6 @@ def test_an_entry_taken_away_is_missed(gone: int) -> None:
 @pytest.mark.parametrize(("label", "line", "kind", "labels", "says"), rows_of(__file__)["stale"])
 def test_an_entry_of_nothing_is_stale(label: str, line: int, kind: str, labels: list[str], says: str) -> None:
     assert stale(parse(TEX), [_entry(label, line, kind, labels=tuple(labels))], ()) == [f"{label}: {says}"]
-
-
-@pytest.mark.parametrize(("quote", "says", "tests", "apart"), rows_of(__file__)["quotations"])
-def test_says_is_as_strong_as_its_quotation_or_tests_tells(quote: str, says: str, tests: str, apart: list[str]) -> None:
-    assert differences(quote, says, tests) == apart
-    assert bool(inconsistent([_entry("line-2", 2, "claim", quote=quote, says=says, tests=tests)])) is bool(apart)
-
-
-def test_numbers_and_symbols_are_those_of_the_paper_or_of_the_evidence() -> None:
-    assert untold("1,206,590 parameters, K = 10 (line-558)", "a CNN", "it has 1206590 parameters") == ["10"]
 
 
 def test_what_a_blind_reader_found_false_or_loose_is_not_called_true() -> None:

@@ -1,7 +1,6 @@
 """Formulas: evaluated, parsed exactly, and weighed in units."""
 
 import math
-from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -11,7 +10,7 @@ from hypothesis import strategies as st
 from sympy import Min, exp, sqrt
 
 from decomfl_lab.errors import InputError
-from theory import STATEMENTS, Setting, Unit, UnitError, unit_of, value_of
+from theory import STATEMENTS, Setting, UnitError, unit_of, value_of
 from theory.notation.formula import formula
 from theory.notation.symbols import UNITS, D, G, K, L, P, R, d, eta, m, mu, sigma
 
@@ -39,13 +38,6 @@ def test_units(term: sp.Expr, unit: str) -> None:
 def test_units_that_do_not_fit_are_refused(term: sp.Expr) -> None:
     with pytest.raises(UnitError):
         unit_of(term)
-
-
-@given(st.fractions(-3, 3, max_denominator=4), st.fractions(-3, 3, max_denominator=4))
-def test_units_multiply_as_numbers_do(f: Fraction, x: Fraction) -> None:
-    unit = Unit(f, x)
-    assert unit / unit == Unit()
-    assert unit * unit == unit ** Fraction(2)
 
 
 @given(POSITIVE, POSITIVE, POSITIVE)

@@ -2,14 +2,13 @@
 
 import itertools
 import math
-import time
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from tests.cases import rows_of
+from tests.cases import rows_of, sampled
 from tests.theory.strategies import quadratics
 from theory.checks.simulation import simulate
 from theory.notation.setting import DISTRIBUTIONS, effective_factor, second_moment_factor, sixth_moment
@@ -23,20 +22,21 @@ MIXED = Quadratic.of(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("distribution", DISTRIBUTIONS)
-@pytest.mark.parametrize("run", rows_of(__file__)["rows"])
-def test_the_closed_form_is_the_mean_of_simulated_runs(distribution: str, run: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("run", "distribution"), sampled(itertools.product(rows_of(__file__)["rows"], DISTRIBUTIONS), 7)
+)
+def test_the_closed_form_is_the_mean_of_simulated_runs(run: dict[str, Any], distribution: str) -> None:
     setting = MIXED.setting(**{"eta": 0.1, "P": 3, "R": 5, "mu": 0.7, "distribution": distribution} | run)
     wanted = expected(MIXED, setting)
-    found = simulate(MIXED, setting, runs=20_000, seed=1)
+    found = simulate(MIXED, setting, runs=5_000, seed=1)
     assert abs(found.value - wanted.average) < 4 * found.stderr
-    assert found.stderr < 0.01 * wanted.average
+    assert found.stderr < 0.02 * wanted.average
 
 
 def test_the_closed_form_without_noise_or_dissimilarity_or_smoothing_is_another() -> None:
     strong = Quadratic(MIXED.spectrum, MIXED.start, (9.0, 0.0, 0.0, 0.0), (9.0, 0.0, 0.0, 0.0))
     run = {"eta": 0.1, "m": 3, "M": 4, "P": 3, "K": 3, "R": 4, "mu": 0.7, "distribution": "sphere"}
-    found = simulate(strong, strong.setting(**run), runs=20_000, seed=1)
+    found = simulate(strong, strong.setting(**run), runs=5_000, seed=1)
     assert abs(found.value - expected(strong, strong.setting(**run)).average) < 4 * found.stderr
     none = (0.0,) * 4
     for other in (
@@ -45,19 +45,6 @@ def test_the_closed_form_without_noise_or_dissimilarity_or_smoothing_is_another(
         *(expected(strong, strong.setting(**(run | change))) for change in rows_of(__file__)["changes"]),
     ):
         assert abs(found.value - other.average) > 4 * found.stderr
-
-
-def test_gradient_descent_in_one_dimension_by_hand() -> None:
-    # d = 1 on the sphere: z² = 1, so x ← (1 − ηL)x − η(−s), E g² = L²x_r².
-    q = Quadratic.of(Spectrum.flat(1, 2.0), D=4.0, sigma=0.5)
-    eta, R = 0.1, 6
-    found = expected(q, q.setting(eta=eta, R=R, distribution="sphere", P=7))
-    square, wanted = 4.0, []
-    for _ in range(R + 1):
-        wanted.append(4.0 * square)
-        square = (1 - eta * 2.0) ** 2 * square + eta**2 * 0.25
-    assert found.gradient2 == pytest.approx(wanted, rel=1e-12)
-    assert found.f == pytest.approx(np.array(wanted) / 4, rel=1e-12)
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
@@ -84,22 +71,13 @@ def test_the_trajectory_by_doubling_is_that_of_round_after_round() -> None:
         assert part.average == pytest.approx(whole.gradient2[:R].mean(), rel=1e-12)
 
 
-def test_a_million_rounds_in_a_billion_dimensions_take_moments() -> None:
-    q = Quadratic.of(Spectrum.two_level(10**9, 10.0), sigma=1.0)
-    started = time.perf_counter()
-    found = expected(q, q.setting(eta=1 / 48, R=10**6, distribution="sphere"))
-    assert time.perf_counter() - started < 5
-    assert found.f.shape == (10**6 + 1,)
-    assert 0 < found.average < 1
-
-
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 def test_moments_of_estimates_are_those_of_dense_sampling(distribution: str) -> None:
     bowl = Bowl(MIXED, 1)
     H, rng = bowl.eigenvalues, np.random.default_rng(0)
     v = rng.standard_normal(H.size)
     setting = MIXED.setting(P=3, mu=0.9, distribution=distribution)
-    z = directions(distribution, (400_000, 3), H.size, H.size, rng)
+    z = directions(distribution, (100_000, 3), H.size, H.size, rng)
     g = z @ v
     curved = 0.5 * setting.mu * np.einsum("rpn,n,rpn->rp", z, H, z)
     groups = np.repeat(np.arange(4), MIXED.spectrum.counts)
@@ -114,7 +92,7 @@ def test_moments_of_estimates_are_those_of_dense_sampling(distribution: str) -> 
 
 
 @given(quadratics())
-@settings(max_examples=200)
+@settings(max_examples=60)
 def test_traces_of_moments_are_the_factors_of_the_settings(quadratic: Quadratic) -> None:
     H = quadratic.spectrum.eigenvalues
     for distribution in DISTRIBUTIONS:
@@ -138,14 +116,14 @@ def test_traces_of_moments_are_the_factors_of_the_settings(quadratic: Quadratic)
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
 @pytest.mark.parametrize("client", [0, None])
 def test_local_steps_are_those_of_simulated_clients(distribution: str, client: int | None) -> None:
-    M, K, runs = 3, 4, 40_000
+    M, K, runs = 3, 4, 10_000
     bowl, rng = Bowl(MIXED, M), np.random.default_rng(2)
     setting = MIXED.setting(eta=0.1, M=M, P=2, K=K, mu=0.6, distribution=distribution)
     who = np.full(runs, client) if client is not None else rng.integers(0, M, runs)
     x = np.tile(bowl.start, (runs, 1))
     for step in local_steps(MIXED, setting, client):
         distance2 = ((x - bowl.start) ** 2).sum(1)
-        own = bowl.gradient(x) - bowl._tilts[who]
+        own = bowl.gradient(x) - bowl.tilts[who]
         for samples, wanted in ((distance2, step.distance2), ((own**2).sum(1), step.gradients.sum())):
             assert abs(samples.mean() - wanted) <= 4.5 * samples.std() / math.sqrt(runs) + 1e-12
         z, xi = directions(distribution, (runs, 2), x.shape[1], MIXED.d, rng), rng.random(runs)

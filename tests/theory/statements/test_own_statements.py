@@ -47,12 +47,6 @@ def test_a_last_iterate_bound_with_a_power_and_an_own_symbol_holds_exactly() -> 
     assert found.bounded_by.startswith("D(1 − ην)^R + Lηρσ²/(2mν) at η = ")
 
 
-def test_a_value_given_to_check_takes_the_place_of_the_statements() -> None:
-    by_itself, given = (theory.check(CONTRACTION, STRONG, R=9, **more) for more in ({}, {"nu": 0.5}))
-    assert by_itself == given
-    assert theory.check(CONTRACTION, STRONG, R=9, nu=0.25).bound > given.bound
-
-
 def test_a_left_side_of_ones_own_is_simulated() -> None:
     least = Left("E min_r ‖∇f(x_r)‖²", (F / X) ** 2, lambda f, x: (f.gradient(x[:-1]) ** 2).sum(-1).min(0))
     mine = theory.Statement("mine", left=least, terms={"start": 2 * s.D / (s.eta * s.R)})

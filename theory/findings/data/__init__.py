@@ -39,18 +39,14 @@ def _whole(label: str, entry: dict[str, Any]) -> dict[str, Any]:
         why = f"⟦slips {place}⟧ slips in it stop a literal run; mended, it does what it should"
         implied = {"status": "false to the letter, true as meant", "why": why, "instead": f"⟦lines {place}⟧"}
     own = {name: value for name, value in entry.items() if name != "number"}
-    own |= {name: _changed(label, entry["code"], entry[name]) for name in ("printed", "plant") if name in entry}
+    for name in {"printed", "plant"} & entry.keys():
+        # Some words of the line's code that are others, or other code in its place.
+        if isinstance(entry[name], list):
+            words, others = entry[name]
+            code = textwrap.dedent(entry["code"])
+            require(code.count(words) == 1, f"what {label} changes in its code", "stand there once", words)
+            own[name] = code.replace(words, others)
     return {"label": label, "line": line, "kind": kind, "place": place, **implied, **own}
-
-
-def _changed(label: str, code: str, change: str | list[str]) -> str:
-    """The code of a line with some of its words changed to others, or other code in its place."""
-    if isinstance(change, str):
-        return change
-    words, others = change
-    code = textwrap.dedent(code)
-    require(code.count(words) == 1, f"what {label} changes in its code", "stand there once", words)
-    return code.replace(words, others)
 
 
 _FILES: Final = {

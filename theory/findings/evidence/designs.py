@@ -1,11 +1,9 @@
 """Expectations over random directions as exact finite sums: designs that have a distribution's moments."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
 from itertools import combinations, product
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,10 +35,6 @@ class Design:
         """E of what has the given values at the directions, shape (n, …) -> (…)."""
         return np.tensordot(self.weights / self.weights.sum(), values, axes=1)
 
-    @cached_property
-    def _dyads(self) -> NDArray[np.int64]:
-        return self.scale * self.points[:, :, None] * self.points[:, None, :]
-
     def sandwich(self, A: NDArray[Any], P: int = 1) -> NDArray[Any]:
         """E[Z A Z] for Z = (1/P) Σ_p z_p z_pᵀ, summed over all n^P choices of the P directions.
 
@@ -54,51 +48,15 @@ class Design:
         A = np.array([[Fraction(entry) for entry in row] for row in A], dtype=object)
         whole = np.lcm.reduce([entry.denominator for entry in A.ravel()])
         numerators = (A * int(whole)).astype(np.int64)
-        sums, weights = self._dyads, self.weights
+        dyads = self.scale * self.points[:, :, None] * self.points[:, None, :]
+        sums = dyads
+        weights = self.weights
         for _ in range(P - 1):
-            sums = (sums[:, None] + self._dyads).reshape(-1, self.d, self.d)
+            sums = (sums[:, None] + dyads).reshape(-1, self.d, self.d)
             weights = np.outer(weights, self.weights).ravel()
         total = np.tensordot(weights, sums @ numerators @ sums, axes=1)
         found: NDArray[Any] = total.astype(object) * Fraction(1, int(weights.sum()) * P**2 * int(whole))
         return found
-
-
-def _signs(d: int) -> Design:
-    points = np.array(list(product((-1, 1), repeat=d)), dtype=np.int64)
-    return Design(points, np.ones(len(points), dtype=np.int64), 1, 1000)
-
-
-def _gaussian(d: int) -> Design:
-    # Three points a coordinate, (−√3, 0, √3) with weights (1, 4, 1)/6: Gauss-Hermite, exact to the fifth moment.
-    points = np.array(list(product((-1, 0, 1), repeat=d)), dtype=np.int64)
-    return Design(points, 4 ** (points == 0).sum(axis=1), 3, 5)
-
-
-def _pairs(d: int, size: int) -> list[tuple[int, ...]]:
-    return [
-        tuple(size * {i: s, j: t}.get(k, 0) for k in range(d))
-        for i, j in combinations(range(d), 2)
-        for s, t in product((-1, 1), repeat=2)
-    ]
-
-
-def _sphere(d: int) -> Design:
-    require(d in (1, 4, 8), "d", "be 1, 4 or 8 for a design of the sphere", d)
-    if d == 1:
-        return _signs(1)
-    if d == 4:  # the roots of D4 (a 24-cell): a spherical 5-design
-        points, scale, order = _pairs(4, 1), 2, 5
-    else:  # the roots of E8: a spherical 7-design
-        even = [signs for signs in product((-1, 1), repeat=8) if np.prod(signs) == 1]
-        points, scale, order = _pairs(8, 2) + even, 1, 7
-    return Design(np.array(points, dtype=np.int64), np.ones(len(points), dtype=np.int64), scale, order)
-
-
-DESIGNS: Final[Mapping[str, Callable[[int], Design]]] = {
-    "gaussian": _gaussian,
-    "sphere": _sphere,
-    "rademacher": _signs,
-}
 
 
 def design(distribution: str, d: int) -> Design:
@@ -108,4 +66,24 @@ def design(distribution: str, d: int) -> Design:
         InputError: If the distribution or d has none.
     """
     require(d >= 1, "d", "be at least 1", d)
-    return DESIGNS[require_choice("distribution", distribution, DESIGNS)](d)
+    require_choice("distribution", distribution, ("gaussian", "sphere", "rademacher"))
+    if distribution == "gaussian":
+        # Three points a coordinate, (−√3, 0, √3) with weights (1, 4, 1)/6: Gauss-Hermite, exact to the fifth moment.
+        points = np.array(list(product((-1, 0, 1), repeat=d)), dtype=np.int64)
+        return Design(points, 4 ** (points == 0).sum(axis=1), 3, 5)
+    signs = np.array(list(product((-1, 1), repeat=d)), dtype=np.int64)
+    if distribution == "rademacher" or d == 1:
+        return Design(signs, np.ones(len(signs), dtype=np.int64), 1, 1000)
+    require(d in (4, 8), "d", "be 1, 4 or 8 for a design of the sphere", d)
+    # ±1 in two coordinates, 0 in the others: for d = 4 the roots of D4 (a 24-cell), a spherical 5-design.
+    points = np.array([
+        [{i: s, j: t}.get(k, 0) for k in range(d)]
+        for i, j in combinations(range(d), 2)
+        for s, t in product((-1, 1), repeat=2)
+    ], dtype=np.int64)  # fmt: skip
+    scale, order = 2, 5
+    if d == 8:
+        # Twice these, and the vectors of an even number of −1: the roots of E8, a spherical 7-design.
+        points = np.concatenate([2 * points, signs[signs.prod(axis=1) == 1]])
+        scale, order = 1, 7
+    return Design(points, np.ones(len(points), dtype=np.int64), scale, order)

@@ -91,14 +91,17 @@ def without_mean() -> Evidence:
 mends("eq.multiple_perturbation")(mended, "Algorithm 4")
 
 
-@supports("line-288")
-def without_the_servers_model() -> Evidence:
-    """Algorithm 1 without its last line: every sampled client holds the recursion's model all the same."""
-    whole = play(PROGRAMS["Algorithm 1"])["x"]
-    without = play(PROGRAMS["Algorithm 1"], {"line-312": "pass"})["x"]
+def without_the_last_line(name: str, last: str) -> Evidence:
+    """The algorithm without its last line: every sampled client holds the recursion's model all the same."""
+    whole = play(PROGRAMS[name])["x"]
+    without = play(PROGRAMS[name], {last: "pass"})["x"]
     kept = [key for key in whole if isinstance(key, tuple)]
     same = all((without[key] == whole[key]).all() for key in kept)
-    return Evidence("execution", same, f"{len(kept)} models of clients in a run without line 312: the same is {same}")
+    says = f"{len(kept)} models of clients in a run without {last.replace('-', ' ')}: the same is {same}"
+    return Evidence("execution", same, says)
+
+
+supports("line-288")(without_the_last_line, "Algorithm 1", "line-312")
 
 
 @refutes("line-742", cause="privacy")

@@ -12,7 +12,7 @@ from theory.bounds import statement
 from theory.findings.corrections import MENDED
 from theory.findings.decorators import mends, refutes, supports
 from theory.findings.evidence.designs import design
-from theory.findings.finding import Evidence, by_role
+from theory.findings.finding import Evidence
 from theory.findings.instruments import (
     Axis,
     agree,
@@ -26,7 +26,7 @@ from theory.findings.instruments import (
     whole,
     within,
 )
-from theory.notation.setting import Setting, effective_factor, sixth_moment
+from theory.notation.setting import Setting, effective_factor
 from theory.problems.quadratic import Quadratic, expected
 from theory.problems.spectrum import Spectrum
 
@@ -99,13 +99,6 @@ def fourth_moment() -> Evidence:
 
 
 # The event -------------------------------------------------------------------------------------------------------
-
-
-@mends("line-1457")
-@by_role
-def moment_of_the_step() -> Evidence:
-    gaussian, sphere = (sixth_moment(distribution, d=10) for distribution in ("gaussian", "sphere"))
-    return exceeds(gaussian, sphere, "d = 10: E‖z‖⁶ of Gaussian z against that of the sphere, d³")
 
 
 @refutes("line-1470", cause="ball")

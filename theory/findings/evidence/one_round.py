@@ -1,24 +1,23 @@
 """One round of a small federation whose every expectation is a finite sum."""
 
+import math
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import combinations, product
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from theory.notation.setting import Setting
+
 Floats = NDArray[np.float64]
-_NODES: Final = 24
 
 
-@lru_cache(maxsize=1)
-def _directions() -> tuple[Floats, Floats]:
-    """The z of both local steps, shape (2, n), and probabilities (n,): Gauss–Hermite nodes."""
-    nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
-    z = np.stack([axis.ravel() for axis in np.meshgrid(nodes, nodes, indexing="ij")])
-    weights = weights / weights.sum()
-    return z, np.multiply.outer(weights, weights).ravel()
+# The z of both local steps, shape (2, n), and probabilities (n,): Gauss–Hermite nodes.
+_ONE, _WEIGHTS = np.polynomial.hermite_e.hermegauss(24)
+_Z: Final = np.stack([axis.ravel() for axis in np.meshgrid(_ONE, _ONE, indexing="ij")])
+_PROBABILITY: Final = np.multiply.outer(_WEIGHTS / _WEIGHTS.sum(), _WEIGHTS / _WEIGHTS.sum()).ravel()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,11 +65,10 @@ class OneRound:
 
     @cached_property
     def _walk(self) -> tuple[Floats, Floats]:
-        z, _ = _directions()
-        x = np.full((self.M, z.shape[1]), self.x)
+        x = np.full((self.M, _Z.shape[1]), self.x)
         points, estimates = [], []
         for k in range(self.K):
-            estimate = (self.value(x + self.mu * z[k]) - self.value(x)) / self.mu * z[k]
+            estimate = (self.value(x + self.mu * _Z[k]) - self.value(x)) / self.mu * _Z[k]
             points.append(x)
             estimates.append(estimate)
             x = x - self.eta * estimate
@@ -102,6 +100,12 @@ class OneRound:
         return np.broadcast_to(self.gradient(self.x)[:, :, None], self.G.shape).astype(np.float64)
 
     @property
+    def smoothed_mean(self) -> Floats:
+        """(1/MK) Σ_i Σ_k ∇f_i^μ(x_{i,r}^k), shape (n,)."""
+        mean: Floats = self.smooth.mean(axis=(0, 1))
+        return mean
+
+    @property
     def a(self) -> float:
         """∇f(x_r)."""
         return float(self.gradient(self.x).mean())
@@ -122,8 +126,7 @@ class OneRound:
 
     def mean(self, values: Floats) -> float:
         """E over the choice of clients, if it is an axis before the last, and the directions, the last."""
-        _, probability = _directions()
-        return float(np.atleast_2d(values).mean(axis=0) @ probability)
+        return float(np.atleast_2d(values).mean(axis=0) @ _PROBABILITY)
 
     def sampled_square(self, values: Floats) -> float:
         """E‖(1/m) Σ_{i∈C} Σ_k values_i^k‖²."""
@@ -136,3 +139,32 @@ class OneRound:
     def total(self, squares: Floats) -> float:
         """E (1/M) Σ_i Σ_k squares_i^k."""
         return self.mean(squares.mean(axis=0).sum(axis=0))
+
+    def centred(self, values: Floats) -> float:
+        """E‖(1/m) Σ_C Σ_k values − (1/M) Σ_i Σ_k values‖²."""
+        return self.mean((self.over_sampled(values).sum(axis=1) - values.mean(axis=0).sum(axis=0)) ** 2)
+
+    @property
+    def A_1(self) -> float:
+        """−η E⟨∇f(x_r), (1/m) Σ_C Σ_k G⟩."""
+        return -self.eta * self.a * self.mean(self.over_sampled(self.G).sum(axis=1))
+
+    @property
+    def rise(self) -> float:
+        """E f(x_{r+1}) − f(x_r)."""
+        ends = self.x - self.eta * self.over_sampled(self.G).sum(axis=1)
+        after = np.stack([self.value(end).mean(axis=0) for end in ends])
+        return self.mean(after - self.value(np.array([self.x])).mean())
+
+    @property
+    def mean_of_clients(self) -> tuple[float, float]:
+        """E‖(1/m) Σ_C [∇f_i(x_r) − ∇f(x_r)]‖² and (1/m²) E Σ_C ‖·‖²: (c) of line-1191."""
+        off = self.gradient(self.x)[:, 0] - self.a
+        left = sum(off[list(chosen)].mean() ** 2 for chosen in self.subsets) / len(self.subsets)
+        return float(left), float((off**2).mean()) / self.m
+
+    @property
+    def setting(self) -> Setting:
+        """Its constants, σ_G² the mean of ‖∇f_i(x_r) − ∇f(x_r)‖² over the clients."""
+        sigma_G = math.sqrt(float(((self.gradient(self.x) - self.a) ** 2).mean()))
+        return Setting(d=1, L=self.L, m=self.m, M=self.M, K=self.K, eta=self.eta, mu=self.mu, sigma_G=sigma_G)

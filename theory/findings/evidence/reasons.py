@@ -12,7 +12,7 @@ from theory.findings.decorators import context, mends, refutes, supports
 from theory.findings.evidence.algorithms import PROGRAMS, UndefinedError, outcome, play
 from theory.findings.evidence.claims import records_sent
 from theory.findings.evidence.covariance import SAMPLE, printed_covariance
-from theory.findings.evidence.displays import told_by_scalars
+from theory.findings.evidence.displays import told_by_scalars, without_the_last_line
 from theory.findings.evidence.one_round import OneRound
 from theory.findings.evidence.prose import kept_by_clients
 from theory.findings.evidence.tables import lora_gains
@@ -69,15 +69,7 @@ def sum_kept() -> Evidence:
     return Evidence("execution", kept == {"Algorithm 2": False, "Algorithm 4": True}, says)
 
 
-@supports("line-767.2")
-def optional_step() -> Evidence:
-    """Algorithm 3 without its last line: every client's model is the same."""
-    whole, without = (play(PROGRAMS["Algorithm 3"], changes)["x"] for changes in ({}, {"line-767": "pass"}))
-    kept = [key for key in whole if isinstance(key, tuple)]
-    same_models = all((without[key] == whole[key]).all() for key in kept)
-    return Evidence(
-        "execution", same_models, f"{len(kept)} models of clients without line 767: the same is {same_models}"
-    )
+supports("line-767.2")(without_the_last_line, "Algorithm 3", "line-767")
 
 
 def discarding(kept: str, *, works: bool) -> Evidence:

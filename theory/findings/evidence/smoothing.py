@@ -99,12 +99,6 @@ def gradient_within(variant: Variant, d: int) -> Evidence:
     return keeps("smoothed-gradient", tilted_bias(d), _unit(d), f"f = (L/2)‖x‖x_1, d = {d}", variant)
 
 
-@by_role
-def gradient_correction_is_sharp(d: int) -> Evidence:
-    half = 0.5 * math.fsum(statement("smoothed-gradient").bound(_unit(d)))
-    return exceeds(tilted_bias(d), half, f"f = (L/2)‖x‖x_1, d = {d}: more than half of μL√d is attained")
-
-
 def gradient_looseness(d: int, factor: float) -> Evidence:
     stated, corrected = (math.fsum(statement("smoothed-gradient", v).bound(_unit(d))) for v in ("stated", "corrected"))
     return agree(stated / corrected, factor, f"printed bound over μL√d at d = {d}")

@@ -158,23 +158,16 @@ context("line-582.7")(accuracies, RESULTS)
 context("line-920.3")(accuracies, LORA_TABLE)
 
 
-def _pairs(column: int) -> list[tuple[str, float, float]]:
-    """Data set, accuracy of DeComFL and of another column of Table 2, of both models."""
-    return [
-        (name, cells[3].accuracy, cells[column].accuracy) for rows in RESULTS.values() for name, cells in rows.items()
-    ]
-
-
 @context("line-575")
 def as_good_as_mezo() -> Evidence:
-    gains = [ours - other for _, ours, other in _pairs(1)]
+    gains = [cells[3].accuracy - cells[1].accuracy for rows in RESULTS.values() for cells in rows.values()]
     return Evidence("table", min(gains) >= 0, f"DeComFL − MeZO: {min(gains):.2f} to {max(gains):.2f} points, 12 cells")
 
 
 @refutes("line-575.2", cause="loose-words", witness=True)
 def above_fedzo() -> Evidence:
     """A sign test: were both the same, each cell would be above or below by the toss of a coin."""
-    gains = [ours - other for _, ours, other in _pairs(2)]
+    gains = [cells[3].accuracy - cells[2].accuracy for rows in RESULTS.values() for cells in rows.values()]
     above = sum(gain > 0 for gain in gains)
     chance = 2 * sum(math.comb(len(gains), n) for n in range(above, len(gains) + 1)) / 2 ** len(gains)
     says = f"DeComFL − FedZO: {min(gains):.2f} to {max(gains):.2f} points, above in {above} of {len(gains)} cells"
@@ -283,19 +276,6 @@ def settings() -> Evidence:
     return Evidence("table", same == len(pairs) - 2, f"{same} of {len(pairs)} costs of DeComFL (P = 10) imply these R")
 
 
-def _largest(name: str) -> float:
-    """The largest parameter tensor as a share of the model."""
-    module = build_model(name, seed=0, in_shape=(1, 28, 28), classes=10)
-    return max(parameter.numel() for parameter in module.parameters()) / num_parameters(module)
-
-
-def _opt(width: int, depth: int) -> float:
-    """Token embeddings, 50,272 × width, as a share of an OPT model of so many layers; tied output, 2,050 positions."""
-    embedding = 50272 * width
-    layer = 12 * width * width + 13 * width
-    return embedding / (embedding + 2050 * width + depth * layer + 2 * width)
-
-
 @supports("line-627")
 def indices() -> Evidence:
     """The indices of the symbols in a run of Algorithms 1 and 2 against those of the notation."""
@@ -352,11 +332,15 @@ def near_is_not_zero() -> Evidence:
 
 @refutes("line-715", "line-717", cause="memory", witness=True)
 def phi() -> Evidence:
-    shares = {
-        "CNN of line 544": _largest("cnn-mnist"),
-        "CNN of line 558": _largest("cnn-fashion"),
-        "OPT-125M": _opt(768, 12),
-        "OPT-1.3B": _opt(2048, 24),
-    }
+    """The largest parameter tensor as a share of the model."""
+    shares = {}
+    for words, name in (("CNN of line 544", "cnn-mnist"), ("CNN of line 558", "cnn-fashion")):
+        module = build_model(name, seed=0, in_shape=(1, 28, 28), classes=10)
+        shares[words] = max(parameter.numel() for parameter in module.parameters()) / num_parameters(module)
+    # Of an OPT model of so many layers the token embeddings, 50,272 × width, are; tied output, 2,050 positions.
+    for words, width, depth in (("OPT-125M", 768, 12), ("OPT-1.3B", 2048, 24)):
+        embedding = 50272 * width
+        layer = 12 * width * width + 13 * width
+        shares[words] = embedding / (embedding + 2050 * width + depth * layer + 2 * width)
     listed = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
     return Evidence("arithmetic", max(shares.values()) > 0.5, f"φ/d: {listed}", shares)

@@ -1,15 +1,12 @@
 """Evidence on Theorem 1 and its proof: exact witnesses, searches over rounds and constants."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import product
 from typing import Any, Final
 
-import numpy as np
 import sympy as sp
-from numpy.typing import NDArray
 from scipy import stats
 
 from theory.bounds import statement
@@ -46,8 +43,6 @@ from theory.problems.spectrum import Spectrum
 from theory.problems.waves import Waves
 from theory.statements.statement import Variant
 
-Sides = Callable[[OneRound], tuple[float, float]]
-
 # Problems in one dimension, solved exactly by theory.problems.quadratic: f(x; ξ) = x²/2 − ξx, L = 1, E ξ² = σ².
 
 
@@ -80,12 +75,9 @@ def witness(name: str, variant: Variant, constants: Mapping[str, Any], start: fl
     return replace(found, numbers={**found.numbers, "P": here.P})
 
 
-MANY: Final = Setting(d=1, L=1.0, P=1000, R=100, sigma=1.0)
-
-
 def noise_after_one_round(key: str) -> Evidence:
     """E f(x_1) from x_0 = x*, one client, K = 1, against the display's right side; μ = 0."""
-    here = at_largest("theorem-1", "stated", MANY)
+    here = at_largest("theorem-1", "stated", Setting(d=1, L=1.0, P=1000, R=100, sigma=1.0))
     f = float(expected(line(here), here).f[1])
     values = {**here.values, "a": 0.0, "delta": 0.0, "G": 0.0}
     bound = math.fsum(value_of(term, values) for term in PRINTED[key].values())
@@ -110,92 +102,108 @@ _TURN: Final = linear(-math.pi, math.pi)
 
 
 @over(effort=8, x=_TURN, mu=Axis(0.02, 1.5), eta=Axis(0.01, 3.0), theta=_TURN, b=linear(-2.0, 2.0))
-def searched(sides: Sides, *, x: float, mu: float, eta: float, theta: float, b: float) -> float:
+def searched(name: str, *, x: float, mu: float, eta: float, theta: float, b: float) -> float:
     """The worst left/right of a display over rounds, d = P = L = 1, K = 2, 2 of 3 clients."""
-    left, right = sides(OneRound(mu=mu, eta=eta, x=x, phases=(0.0, theta, 2.1), slopes=(b, -0.4, 0.2)))
+    r = OneRound(mu=mu, eta=eta, x=x, phases=(0.0, theta, 2.1), slopes=(b, -0.4, 0.2))
+    left, right = corrected_sides(name, r) if name.startswith("corrected") else printed_sides(name, r)
     return left / right if right > 0 else math.nan
+
+
+def fixed_step(name: str) -> Evidence:
+    """A display holds on all rounds that a search tries."""
+    return within(searched(name), f"{name}, rounds of three clients, K = 2")
 
 
 def identity(name: str, *, replacement: bool = False) -> Evidence:
     """The two sides of an identity at one round."""
     at = OneRound(mu=0.6, eta=0.7, x=0.4, replacement=replacement)
-    return agree(*IDENTITIES[name](at), f"three clients, K = 2, μ = 0.6, η = 0.7: {name}")
+    return agree(*printed_sides(name, at), f"three clients, K = 2, μ = 0.6, η = 0.7: {name}")
 
 
-def _bias(r: OneRound) -> float:
-    """¼μ²L²(d + 3)³, the square of eq.as, d = L = 1."""
-    return 16 * r.mu**2
+def printed_sides(name: str, r: OneRound) -> tuple[float, float]:
+    """The two sides of a display of the paper, or of a step between two, as expectations over a round."""
+    square = 16 * r.mu**2  # ¼μ²L²(d + 3)³, the square of eq.as, d = L = 1
+    match name:
+        # Identities.
+        case "A_1 by polarisation":  # −⟨u, v⟩ = ½(‖u − v‖² − ‖u‖² − ‖v‖²) of line-1152
+            squares = -(r.a**2) - r.mean(r.smoothed_mean**2) + r.mean((r.smoothed_mean - r.a) ** 2)
+            return r.A_1, 0.5 * r.K * r.eta * squares
+        case "A_1, clients without replacement" | "A_1, clients with replacement":  # eq.ybc
+            return r.A_1, -r.K * r.eta * r.a * r.mean(r.smoothed_mean)
+        case "E(1/M)ΣΣG = E(1/M)ΣΣ∇f_i^μ(x_i^k)":
+            return r.total(r.G), r.total(r.smooth)
+        case "E‖G‖² = E‖G − ∇f^μ‖² + E‖∇f^μ‖²":  # line-1080, summed over i and k
+            return r.total(r.G**2), r.total((r.G - r.smooth) ** 2) + r.total(r.smooth**2)
+        case "A_3, clients without replacement" | "A_3, clients with replacement":  # line-1177, without Lη²
+            return r.sampled_square(r.smooth), r.full_square(r.smooth) + r.centred(r.smooth)
+        case "(c), 2 of 3 clients with replacement":
+            return r.mean_of_clients
+        case "(c) with φ = ½, 2 of 3 clients without replacement":
+            left, right = r.mean_of_clients
+            return left, MENDED["line-1191.2"].value({"M": r.M, "m": r.m}) * right
+        case "χ_r = η² (1/M) Σ_i E‖G_i^1‖² for K = 2":  # line-1101 with τ < k
+            return r.drift, r.eta**2 * r.mean((r.G[:, 0] ** 2).mean(axis=0))
+        # Inequalities.
+        case "E f(x_{r+1}) − f(x_r) − A_1 ≤ A_2":
+            return abs(r.rise - r.A_1), 0.5 * r.L * r.eta**2 * r.sampled_square(r.G)
+        case "line-1152, Jensen" | "line-1152, smoothness":  # ½Kη E‖mean − ∇f(x_r)‖², its middle and its last bound
+            left = 0.5 * r.K * r.eta * r.mean((r.smoothed_mean - r.a) ** 2)
+            if name == "line-1152, smoothness":
+                return left, r.K * r.eta * square + r.eta * r.drift
+            return left, 0.5 * r.eta * r.total((r.smooth - r.at_start) ** 2)
+        case "line-1166, Jensen":
+            return 0.5 * r.sampled_square(r.G), r.sampled_square(r.G - r.smooth) + r.sampled_square(r.smooth)
+        case "line-1182 (a)":
+            bias = r.smooth - r.plain
+            return r.centred(r.smooth), 3 * (r.sampled_square(bias) + r.centred(r.plain) + r.full_square(bias))
+        case "line-1182 (b)":
+            bias = r.smooth - r.plain
+            return 3 * (r.sampled_square(bias) + r.full_square(bias)), 6 * r.K**2 * square
+        case "line-1191" | "line-1204":  # the latter is A_3 without Lη²
+            right = 18 * r.K * r.drift + 9 * r.K**2 / r.m * r.dissimilarity
+            if name == "line-1191":
+                return 3 * r.centred(r.plain), right
+            return r.sampled_square(r.smooth), r.full_square(r.smooth) + 6 * r.K**2 * square + right
+        case "line-1056" | "line-1085":  # for the sum over i and k
+            right = 3 * r.drift + 3 * r.K * (r.dissimilarity + r.a**2)
+            if name == "line-1056":
+                return r.total(r.plain**2), right
+            return r.total(r.smooth**2), 2 * right + 2 * r.K * square
+        case "line-1101, conclusion":  # χ_r and (K²η²/2) Σ_k (1/M) Σ_i E‖G_i^k‖²
+            return r.drift, 0.5 * r.K**2 * r.eta**2 * r.total(r.G**2)
+    raise KeyError(name)
 
 
-def polarised(r: OneRound) -> tuple[float, float]:
-    """A_1, and −⟨u, v⟩ = ½(‖u − v‖² − ‖u‖² − ‖v‖²) of line-1152."""
-    mean = r.smooth.mean(axis=(0, 1))
-    return _a1(r), 0.5 * r.K * r.eta * (-(r.a**2) - r.mean(mean**2) + r.mean((mean - r.a) ** 2))
-
-
-def _a1(r: OneRound) -> float:
-    return -r.eta * r.a * r.mean(r.over_sampled(r.G).sum(axis=1))
-
-
-def a1_smoothed(r: OneRound) -> tuple[float, float]:
-    """A_1 and the right side of eq.ybc."""
-    return _a1(r), -r.K * r.eta * r.a * r.mean(r.smooth.mean(axis=(0, 1)))
-
-
-def _a1_terms(r: OneRound, *, last: bool) -> tuple[float, float]:
-    """The part of line-1152 that is bounded: ½Kη E‖mean − ∇f(x_r)‖² and its bound, the middle or the last one."""
-    mean = r.smooth.mean(axis=(0, 1))
-    left = 0.5 * r.K * r.eta * r.mean((mean - r.a) ** 2)
-    if last:
-        return left, r.K * r.eta * _bias(r) + r.eta * r.drift
-    return left, 0.5 * r.eta * r.total((r.smooth - r.at_start) ** 2)
-
-
-def _rise(r: OneRound) -> float:
-    """E f(x_{r+1}) − f(x_r)."""
-    ends = r.x - r.eta * r.over_sampled(r.G).sum(axis=1)
-    after = np.stack([r.value(end).mean(axis=0) for end in ends])
-    return r.mean(after - r.value(np.array([r.x])).mean())
-
-
-def a3_split(r: OneRound) -> tuple[float, float]:
-    """A_3 and its two parts in line-1177, without Lη²."""
-    return r.sampled_square(r.smooth), r.full_square(r.smooth) + _a4(r)
-
-
-def _centred(r: OneRound, values: NDArray[np.float64]) -> float:
-    """E‖(1/m) Σ_C Σ_k values − (1/M) Σ_i Σ_k values‖²."""
-    return r.mean((r.over_sampled(values).sum(axis=1) - values.mean(axis=0).sum(axis=0)) ** 2)
-
-
-def _a4(r: OneRound) -> float:
-    return _centred(r, r.smooth)
-
-
-def _a4_three(r: OneRound) -> tuple[float, float]:
-    bias = r.smooth - r.plain
-    return _a4(r), 3 * (r.sampled_square(bias) + _centred(r, r.plain) + r.full_square(bias))
-
-
-def _a4_bias(r: OneRound) -> tuple[float, float]:
-    bias = r.smooth - r.plain
-    return 3 * (r.sampled_square(bias) + r.full_square(bias)), 6 * r.K**2 * _bias(r)
-
-
-def _a5(r: OneRound) -> tuple[float, float]:
-    return 3 * _centred(r, r.plain), 18 * r.K * r.drift + 9 * r.K**2 / r.m * r.dissimilarity
-
-
-def a5_clients(r: OneRound) -> tuple[float, float]:
-    """E‖(1/m) Σ_C [∇f_i(x_r) − ∇f(x_r)]‖² and (1/m²) E Σ_C ‖·‖²."""
-    off = r.gradient(r.x)[:, 0] - r.a
-    left = sum(off[list(chosen)].mean() ** 2 for chosen in r.subsets) / len(r.subsets)
-    return float(left), float((off**2).mean()) / r.m
-
-
-def _three_parts(r: OneRound) -> tuple[float, float]:
-    """line-1056 for the sum over i, k."""
-    return r.total(r.plain**2), 3 * r.drift + 3 * r.K * (r.dissimilarity + r.a**2)
+def corrected_sides(name: str, r: OneRound) -> tuple[float, float]:
+    """The same of the corrected proof in ``docs/theory.md``: ρ = 3, s₆ = 15, φ = ½, σ = 0."""
+    if name in ("corrected proof, drift", "corrected proof, a round"):  # with η at most the corrected theorem's
+        r = replace(r, eta=r.eta / 3 * statement("theorem-1").step_sizes(r.setting).largest)
+    match name:
+        case "corrected proof, A_1":
+            left = r.A_1 + 0.5 * r.eta * r.K * (r.a**2 + r.mean(r.smoothed_mean**2))
+            return left, 0.5 * r.eta * (r.drift + r.K * r.mu**2)
+        case "corrected proof, drift":
+            return r.drift, math.fsum(statement("local-drift").bound(r.setting, a=abs(r.a)))
+        case "corrected proof, a round":  # ‖∇f(x_r)‖² + (4/(ηK))(E f(x_{r+1}) − f(x_r)), the terms but the first
+            bound = statement("theorem-1").bound(replace(r.setting, D=0.0))
+            return r.a**2 + 4 / (r.eta * r.K) * r.rise, math.fsum(bound)
+    values = r.setting.values
+    h = r.mean((r.over_sampled(r.plain) ** 2).sum(axis=1))  # E Σ_k ‖(1/m) Σ_C ∇f_i(x_i^k)‖²
+    match name:
+        case "corrected proof, ΣB":
+            apart = 2 * r.K * r.drift + 2 * r.K**2 * (r.mu**2 + values["sigma_G"] ** 2)
+            return r.sampled_square(r.smooth), r.full_square(r.smooth) + values["phi"] / r.m * apart
+        case "corrected proof, N":
+            remainder = r.K * r.mu**2 * values["s6"] / (2 * values["P"])
+            return r.sampled_square(r.G - r.smooth), 2 * (values["rho"] - 1) * h + remainder
+        case "corrected proof, mean gradient":
+            return h, 2 * r.K * (r.a**2 + values["phi"] / r.m * values["sigma_G"] ** 2) + 2 * r.drift
+        case "corrected line-1166.2":
+            mended = MENDED["line-1166.2"]
+            terms = {key: value_of(term, values) for key, term in mended.terms.items() if key != "gradient"}
+            shared = value_of(mended["gradient"], values) * h
+            return r.sampled_square(r.G - r.smooth), shared + r.K * terms["smoothing"]
+    raise KeyError(name)
 
 
 @refutes("line-1100", "line-1101", cause="step-index")
@@ -218,13 +226,6 @@ refutes("line-1112", cause="conditions")(slips, "line-1112", "dissimilarity", sp
 _WHOLE: Final = {name: whole(1, high) for name, high in (("d", 1e4), ("P", 1e4), ("K", 100.0), ("m", 100.0))}
 
 
-def _at(at: Mapping[str, float]) -> Setting:
-    return Setting(d=int(at["d"]), P=int(at["P"]), K=int(at["K"]), m=int(at["m"]), L=1.0)
-
-
-TERMS: Final = ("gradient", "dissimilarity", "noise", "smoothing")
-
-
 def simplification(terms: Sequence[str], share: float) -> Worst:
     """The worst needed/printed for these terms of line-1235, at a share of the largest admissible η."""
     pairs = []
@@ -236,7 +237,8 @@ def simplification(terms: Sequence[str], share: float) -> Worst:
         pairs.append((before + found, before + target))
 
     def ratio(at: Mapping[str, float]) -> float:
-        here = at_largest("theorem-1", "stated", _at(at), share)
+        sizes: dict[str, Any] = {name: int(at[name]) for name in _WHOLE}
+        here = at_largest("theorem-1", "stated", Setting(L=1.0, **sizes), share)
         values = {**here.values, "a": 1.0, "sigma": 1.0, "sigma_G": 1.0, "mu": 1.0}
         return max(value_of(left, values) / value_of(right, values) for left, right in pairs)
 
@@ -251,19 +253,18 @@ def too_little_room(name: str) -> Evidence:
 @mends("line-1234")
 def room() -> Evidence:
     """A share of them leaves enough for all."""
-    found = within(simplification(TERMS, _ROOM), "the same for all four, η three times smaller")
-    return replace(found, numbers={**found.numbers, "room": _ROOM})
-
-
-_ROOM: Final = 1 / 3  # with every printed condition on η divided by 3 the four terms fit
+    share = 1 / 3  # with every printed condition on η divided by 3 the four terms fit
+    terms = ("gradient", "dissimilarity", "noise", "smoothing")
+    found = within(simplification(terms, share), "the same for all four, η three times smaller")
+    return replace(found, numbers={**found.numbers, "room": share})
 
 
 @mends("line-1119")
 @everywhere("largest η of the theorem over that of hbhb's proof")
 @over(effort=12, **_WHOLE)
-def condition_implied(**at: float) -> float:
+def condition_implied(**sizes: Any) -> float:
     """The theorem's conditions imply the one that Lemma hbhb's proof needs, so that its slip does no harm there."""
-    here = _at(at)
+    here = Setting(L=1.0, **sizes)
     return statement("theorem-1", "stated").step_sizes(here).largest / MENDED["line-1119"].value(here.values)
 
 
@@ -322,19 +323,16 @@ def still_true(d: int, m: int, share: float, eta: float) -> float:
     return max(value_of(term, values) / value_of(stated.terms[name], values) for name, term in proved.terms.items())
 
 
-def _rate_ratio(P: int, rounds: int) -> float:
-    """Exact left side over √(d/(mPKR)) at η = √(mP/(dRK)), d = m = K = L = σ = 1, D = 0, R = rounds·P."""
-    here = Setting(d=1, L=1.0, P=P, R=rounds * P, sigma=1.0, D=0.0, eta=rounds**-0.5)
-    stated = statement("corollary-1", "stated")
-    assert stated.admits(here)
-    return statement("corollary-1").left.exact(line(here), here).value / math.fsum(stated.bound(here))
-
-
 def rate_fails(rounds: int) -> Evidence:
-    """Left side over rate grows like P."""
-    few, many = _rate_ratio(16, rounds), _rate_ratio(1024, rounds)
+    """Exact left side over √(d/(mPKR)) at η = √(mP/(dRK)), which grows like P; d = m = K = L = σ = 1, D = 0."""
+    stated, ratios = statement("corollary-1", "stated"), []
+    for P in (16, 1024):
+        here = Setting(d=1, L=1.0, P=P, R=rounds * P, sigma=1.0, D=0.0, eta=rounds**-0.5)
+        assert stated.admits(here)
+        left = statement("corollary-1").left.exact(line(here), here).value
+        ratios.append(left / math.fsum(stated.bound(here)))
     what = f"f = x²/2 − ξx from x*, σ = 1, R = {rounds}P: left/√(d/(mPKR)) at P = 1024 against 30 times that at 16"
-    return exceeds(many, 30 * few, what)
+    return exceeds(ratios[1], 30 * ratios[0], what)
 
 
 # Assumptions
@@ -469,27 +467,13 @@ def a2_not_independent() -> Evidence:
 @mends("line-1166.2", "eq.hh")
 def shared_bound() -> Evidence:
     """The mended bound of line-1166.2 over rounds of three clients, ρ − 1 = 2, s₆ = 15, σ = 0."""
-    mended = MENDED["line-1166.2"]
-
-    def sides(r: OneRound) -> tuple[float, float]:
-        mean = r.over_sampled(r.plain)
-        terms = {name: value_of(term, _setting(r).values) for name, term in mended.terms.items() if name != "gradient"}
-        shared = value_of(mended["gradient"], _setting(r).values) * r.mean((mean**2).sum(axis=1))
-        return r.sampled_square(r.G - r.smooth), shared + r.K * terms["smoothing"]
-
-    return within(searched(sides), "the mended line-1166.2, rounds of three clients")
-
-
-def a5_clients_phi(r: OneRound) -> tuple[float, float]:
-    """(c) of line-1191 with φ."""
-    left, right = a5_clients(r)
-    return left, MENDED["line-1191.2"].value({"M": r.M, "m": r.m}) * right
+    return within(searched("corrected line-1166.2"), "the mended line-1166.2, rounds of three clients")
 
 
 @refutes("line-1191.2", cause="sets-of-clients")
 def a5_not_equal() -> Evidence:
     """(c) of line-1191 for clients without replacement: the right side is larger."""
-    left, right = a5_clients(OneRound(mu=0.6, eta=0.7, x=0.4))
+    left, right = OneRound(mu=0.6, eta=0.7, x=0.4).mean_of_clients
     return exceeds(right, left, "(c), 2 of 3 clients without replacement: right side, left side")
 
 
@@ -522,120 +506,12 @@ def negligible() -> Evidence:
     return Evidence("arithmetic", reached > 1e20, says, {"term": reached, "mu": needed})
 
 
-def _grows_with(d: int) -> float:
-    problem = Quadratic.of(Spectrum.flat(d, 1.0), D=0.0, sigma=1.0)
-    return expected(problem, problem.setting(eta=1e-5, R=10)).average
-
-
 @supports("line-429")
 @by_role
 def dimension_matters() -> Evidence:
     """An isotropic quadratic feels the dimension."""
-    return exceeds(
-        _grows_with(1000), 80 * _grows_with(10), "f = ‖x‖²/2, σ = 1, P = 1: left at d = 1000, 80 times that at 10"
-    )
-
-
-def fixed_step(name: str) -> Evidence:
-    """A display holds on all rounds that a search tries."""
-    return within(searched(DISPLAYS[name]), f"{name}, rounds of three clients, K = 2")
-
-
-# The steps of the corrected proof in ``docs/theory.md``, for the same rounds: ρ = 3, s₆ = 15, φ = ½, σ = 0.
-
-
-def _setting(r: OneRound) -> Setting:
-    spread = float(((r.gradient(r.x) - r.a) ** 2).mean())
-    return Setting(d=1, L=r.L, m=r.m, M=r.M, K=r.K, eta=r.eta, mu=r.mu, sigma_G=math.sqrt(spread))
-
-
-def _admissible(r: OneRound) -> OneRound:
-    """The round with η scaled to at most the corrected theorem's."""
-    return replace(r, eta=r.eta / 3 * statement("theorem-1").step_sizes(_setting(r)).largest)
-
-
-def _own_b(r: OneRound) -> tuple[float, float]:
-    values = _setting(r).values
-    apart = 2 * r.K * r.drift + 2 * r.K**2 * (r.mu**2 + values["sigma_G"] ** 2)
-    return r.sampled_square(r.smooth), r.full_square(r.smooth) + values["phi"] / r.m * apart
-
-
-def _own_n(r: OneRound) -> tuple[float, float]:
-    values = _setting(r).values
-    h = r.mean((r.over_sampled(r.plain) ** 2).sum(axis=1))
-    remainder = r.K * r.mu**2 * values["s6"] / (2 * values["P"])
-    return r.sampled_square(r.G - r.smooth), 2 * (values["rho"] - 1) * h + remainder
-
-
-def _own_h(r: OneRound) -> tuple[float, float]:
-    values = _setting(r).values
-    h = r.mean((r.over_sampled(r.plain) ** 2).sum(axis=1))
-    return h, 2 * r.K * (r.a**2 + values["phi"] / r.m * values["sigma_G"] ** 2) + 2 * r.drift
-
-
-def _own_drift(given: OneRound) -> tuple[float, float]:
-    r = _admissible(given)
-    return r.drift, math.fsum(statement("local-drift").bound(_setting(r), a=abs(r.a)))
-
-
-def _own_round(given: OneRound) -> tuple[float, float]:
-    """‖∇f(x_r)‖² + (4/(ηK))(E f(x_{r+1}) − f(x_r)) against the theorem's terms but the first."""
-    r = _admissible(given)
-    bound = statement("theorem-1").bound(replace(_setting(r), D=0.0))
-    return r.a**2 + 4 / (r.eta * r.K) * _rise(r), math.fsum(bound)
-
-
-# Displays that are inequalities between expectations over a round, by name: their two sides.
-DISPLAYS: Final[dict[str, Sides]] = {
-    "E f(x_{r+1}) − f(x_r) − A_1 ≤ A_2": lambda r: (
-        abs(_rise(r) - _a1(r)),
-        0.5 * r.L * r.eta**2 * r.sampled_square(r.G),
-    ),
-    "line-1152, Jensen": partial(_a1_terms, last=False),
-    "line-1152, smoothness": partial(_a1_terms, last=True),
-    "line-1166, Jensen": lambda r: (
-        0.5 * r.sampled_square(r.G),
-        r.sampled_square(r.G - r.smooth) + r.sampled_square(r.smooth),
-    ),
-    "line-1182 (a)": _a4_three,
-    "line-1182 (b)": _a4_bias,
-    "line-1191": _a5,
-    # A_3 without Lη².
-    "line-1204": lambda r: (
-        r.sampled_square(r.smooth),
-        r.full_square(r.smooth) + 6 * r.K**2 * _bias(r) + _a5(r)[1],
-    ),
-    "line-1056": _three_parts,
-    # For the sum over i, k.
-    "line-1085": lambda r: (r.total(r.smooth**2), 2 * _three_parts(r)[1] + 2 * r.K * _bias(r)),
-    # χ_r and (K²η²/2) Σ_k (1/M) Σ_i E‖G_i^k‖².
-    "line-1101, conclusion": lambda r: (r.drift, 0.5 * r.K**2 * r.eta**2 * r.total(r.G**2)),
-    "corrected proof, A_1": lambda r: (
-        _a1(r) + 0.5 * r.eta * r.K * (r.a**2 + r.mean(r.smooth.mean(axis=(0, 1)) ** 2)),
-        0.5 * r.eta * (r.drift + r.K * r.mu**2),
-    ),
-    "corrected proof, ΣB": _own_b,
-    "corrected proof, N": _own_n,
-    "corrected proof, mean gradient": _own_h,
-    "corrected proof, drift": _own_drift,
-    "corrected proof, a round": _own_round,
-}
-
-# Displays that are identities.
-IDENTITIES: Final[dict[str, Sides]] = {
-    "A_1 by polarisation": polarised,
-    "A_1, clients without replacement": a1_smoothed,
-    "A_1, clients with replacement": a1_smoothed,
-    "E(1/M)ΣΣG = E(1/M)ΣΣ∇f_i^μ(x_i^k)": lambda r: (r.total(r.G), r.total(r.smooth)),
-    # line-1080, summed over i and k.
-    "E‖G‖² = E‖G − ∇f^μ‖² + E‖∇f^μ‖²": lambda r: (
-        r.total(r.G**2),
-        r.total((r.G - r.smooth) ** 2) + r.total(r.smooth**2),
-    ),
-    "A_3, clients without replacement": a3_split,
-    "A_3, clients with replacement": a3_split,
-    "(c), 2 of 3 clients with replacement": a5_clients,
-    "(c) with φ = ½, 2 of 3 clients without replacement": a5_clients_phi,
-    # line-1101 with τ < k.
-    "χ_r = η² (1/M) Σ_i E‖G_i^1‖² for K = 2": lambda r: (r.drift, r.eta**2 * r.mean((r.G[:, 0] ** 2).mean(axis=0))),
-}
+    average = {}
+    for d in (10, 1000):
+        problem = Quadratic.of(Spectrum.flat(d, 1.0), D=0.0, sigma=1.0)
+        average[d] = expected(problem, problem.setting(eta=1e-5, R=10)).average
+    return exceeds(average[1000], 80 * average[10], "f = ‖x‖²/2, σ = 1, P = 1: left at d = 1000, 80 times that at 10")

@@ -294,10 +294,3 @@ def kappa_in_few_products() -> Evidence:
     error = abs(found.kappa / true - 1)
     says = f"κ = {true:.4f}, estimated to {error:.2%} with {found.products} products with H, d = {d}"
     return Evidence("execution", error < 0.05 and found.products < d / 4, says, {"products": found.products})
-
-
-@refutes("assumption.low-rank", cause="assumptions")
-def padded() -> Evidence:
-    """H = 0.1 I, κ = d; with 0.9 e_1e_1ᵀ added it still dominates ∇²f, ‖H‖ = L = 1, and κ = 0.1d + 0.9."""
-    flat, padded = Spectrum.flat(1000, 0.1), Spectrum((1.0, 0.1), (1, 999))
-    return exceeds(flat.kappa, padded.kappa, "κ of H = I/10, d = 1000, against κ of a larger H")

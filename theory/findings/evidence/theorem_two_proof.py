@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping
 from fractions import Fraction
-from functools import cache
 from typing import Any, Final
 
 import numpy as np
@@ -14,11 +13,10 @@ from theory.bounds import statement
 from theory.findings.corrections import MENDED
 from theory.findings.decorators import mends, refutes, supports
 from theory.findings.evidence.covariance import SAMPLE, Clients, printed_covariance
-from theory.findings.evidence.designs import Design, design
+from theory.findings.evidence.designs import design
 from theory.findings.finding import Evidence
 from theory.findings.instruments import (
     Axis,
-    agree,
     everywhere,
     exceeds,
     linear,
@@ -27,7 +25,6 @@ from theory.findings.instruments import (
     unlike,
     whole,
 )
-from theory.notation.formula import value_of
 from theory.notation.setting import Setting, effective_factor
 from theory.problems.quadratic import Quadratic, spread
 from theory.problems.spectrum import Spectrum
@@ -47,22 +44,20 @@ def averaged_scalars() -> Evidence:
     return same((mean @ z).sum(0)[0], (g @ z).sum(0)[0], "Σ g_{r,p} z_p and Σ g_{i,r,p} z_p, first coordinate")
 
 
-def _mean_points() -> tuple[sp.Expr, sp.Expr]:
-    """θ with f_i(1) − f_i(0) = f_i'(θ) for f_1 = x³ and f_2 = x⁴: (1/3)^{1/2} and (1/4)^{1/3}."""
-    theta = sp.Symbol("theta", positive=True)
-    return sp.solve(3 * theta**2 - 1, theta)[0], sp.solve(4 * theta**3 - 1, theta)[0]
+# θ with f_i(1) − f_i(0) = f_i'(θ) for f_1 = x³ and f_2 = x⁴: (1/3)^{1/2} and (1/4)^{1/3}.
+_THETA: Final = sp.Symbol("theta", positive=True)
+_CUBIC: Final = sp.solve(3 * _THETA**2 - 1, _THETA)[0]
+_QUARTIC: Final = sp.solve(4 * _THETA**3 - 1, _THETA)[0]
 
 
 @refutes("line-1270", "eq.fjiow.ek", "line-1279.2", cause="formula-slips")
 def one_point_for_all() -> Evidence:
-    cubic, quartic = _mean_points()
-    return unlike(cubic, quartic, "f_1 = x³, f_2 = x⁴, x_r = 0, μz = 1: θ of the two clients")
+    return unlike(_CUBIC, _QUARTIC, "f_1 = x³, f_2 = x⁴, x_r = 0, μz = 1: θ of the two clients")
 
 
 @mends("line-1270", "eq.fjiow.ek", "line-1279.2")
 def a_point_each() -> Evidence:
-    cubic, quartic = _mean_points()
-    return same((3 * cubic**2 + 4 * quartic**3) / 2, sp.Integer(1), "½(f_1'(θ_1) + f_2'(θ_2)) and the mean scalar")
+    return same((3 * _CUBIC**2 + 4 * _QUARTIC**3) / 2, sp.Integer(1), "½(f_1'(θ_1) + f_2'(θ_2)) and the mean scalar")
 
 
 @supports("eq.fjiow.1232")
@@ -114,12 +109,10 @@ _STEP: Final = {
 }
 
 
-@cache
-def _e8() -> Design:
-    return design("sphere", 8)
+_E8: Final = design("sphere", 8)
 
 
-class _Step:
+class Step:
     """One step on f = ½xᵀHx, d = 8, L = 1, ‖∇f‖ = 1, P = m = 1, noise ±s along ∇f: every expectation exact.
 
     H has the eigenvalue 1 once and (κ − 1)/7 seven times; the seventh moments of E8 are those of the sphere.
@@ -132,39 +125,25 @@ class _Step:
         self.eta = at["share"] / (4 * self.rho)
         self.a = np.zeros(8)
         self.a[:2] = math.cos(at["angle"]), math.sin(at["angle"])
-        self.z = _e8().z
+        self.z = _E8.z
         self.zHz = (self.z**2) @ self.H
+
+        # zᵀ∇f(x; ξ), shape (directions, 2), over the two signs of the noise.
+        self.slopes = np.outer(self.z @ self.a, 1 + self.sigma * np.array([-1.0, 1.0]))
+        g = self.slopes + 0.5 * self.mu * self.zHz[:, None]
+        slope = (self.z @ self.a)[:, None]
+        # E f(x_{r+1}) − f(x_r).
+        self.change = self.mean(-self.eta * g * slope + 0.5 * self.eta**2 * g**2 * self.zHz[:, None])
+        # E ∇̄fᵀ H ∇̄f.
+        self.weighted = self.mean(self.slopes**2 * self.zHz[:, None])
+        # ημ²L²(d + 3)³/8, and η²L E‖ε‖².
+        self.smoothing = self.eta * self.mu**2 * (self.d + 3) ** 3 / 8
+        squares = 0.25 * self.mu**2 * self.zHz**2 * (self.z**2).sum(axis=1)
+        self.remainder = self.eta**2 * self.mean(np.outer(squares, [1, 1]))
 
     def mean(self, values: Floats) -> float:
         """E over directions and the sign of the noise, of values of shape (directions, 2)."""
-        return float(_e8().mean(values).mean())
-
-    @property
-    def slopes(self) -> Floats:
-        """zᵀ∇f(x; ξ), shape (directions, 2)."""
-        return np.outer(self.z @ self.a, 1 + self.sigma * np.array([-1.0, 1.0]))
-
-    @property
-    def change(self) -> float:
-        """E f(x_{r+1}) − f(x_r)."""
-        g = self.slopes + 0.5 * self.mu * self.zHz[:, None]
-        slope = (self.z @ self.a)[:, None]
-        return self.mean(-self.eta * g * slope + 0.5 * self.eta**2 * g**2 * self.zHz[:, None])
-
-    @property
-    def weighted(self) -> float:
-        """E ∇̄fᵀ H ∇̄f."""
-        return self.mean(self.slopes**2 * self.zHz[:, None])
-
-    @property
-    def smoothing(self) -> float:
-        """ημ²L²(d + 3)³/8."""
-        return self.eta * self.mu**2 * (self.d + 3) ** 3 / 8
-
-    @property
-    def remainder(self) -> float:
-        """η²L E‖ε‖²."""
-        return self.eta**2 * self.mean(np.outer(0.25 * self.mu**2 * self.zHz**2 * (self.z**2).sum(axis=1), [1, 1]))
+        return float(_E8.mean(values).mean())
 
 
 @mends("assumption.low-rank", "line-1378.2", "line-1384")
@@ -172,7 +151,7 @@ class _Step:
 @over(effort=8, **_STEP)
 def hessian_first(**at: float) -> float:
     """E f(x_{r+1}) ≤ f − η⟨∇f, ∇f^μ⟩ + η²E ∇̄fᵀH∇̄f + η²L E‖ε‖²; ∇f^μ = ∇f here."""
-    step = _Step(at)
+    step = Step(at)
     return (step.change + step.eta) / (step.eta**2 * step.weighted + step.remainder)
 
 
@@ -181,7 +160,7 @@ def hessian_first(**at: float) -> float:
 @over(effort=8, **_STEP)
 def descent_by_trace(**at: float) -> float:
     """E f(x_{r+1}) ≤ f − (η/2)‖∇f‖² + ημ²L²(d + 3)³/8 + η²E ∇̄fᵀH∇̄f, without a term of ‖ε‖²."""
-    step = _Step(at)
+    step = Step(at)
     return (step.change + 0.5 * step.eta) / (step.eta**2 * step.weighted + step.smoothing)
 
 
@@ -190,7 +169,7 @@ def descent_by_trace(**at: float) -> float:
 @over(effort=8, **_STEP)
 def descent_by_rank(**at: float) -> float:
     """E f(x_{r+1}) ≤ f − (η/2)‖∇f‖² + ημ²L²(d + 3)³/8 + η²Lρ_κ(‖∇f‖² + σ²), without a term of ‖ε‖²."""
-    step = _Step(at)
+    step = Step(at)
     right = step.smoothing + step.eta**2 * step.rho * (1 + step.sigma**2)
     return (step.change + 0.5 * step.eta) / right
 
@@ -220,7 +199,7 @@ def taylor() -> Evidence:
 @refutes("assumption.low-rank", "line-1394.2", cause="ball", witness=True)
 def short_ball() -> Evidence:
     """For f = ‖x‖²/2, x_r = 0, no noise, d = 8, η = μ = 1: x_r + z is at ‖z‖²/2 higher, but ∇f(x_r) = 0."""
-    x, z = np.zeros(8), _e8().z
+    x, z = np.zeros(8), _E8.z
     steps = 0.5 * (((x + z) ** 2).sum(axis=1) - (x**2).sum())[:, None] * z
     length, radius = np.linalg.norm(steps, axis=1).max(), 16 * np.linalg.norm(x)
     return exceeds(float(length), float(radius), "f = ‖x‖²/2, x_r = 0, d = 8, η = μ = 1: step against 2ηdG(x_r)")
@@ -232,23 +211,11 @@ def short_ball() -> Evidence:
 @over(effort=8, **{name: axis for name, axis in _STEP.items() if name != "share"})
 def large_ball(**at: float) -> float:
     """The step on quadratics, over all directions of E8, against 2ηd max(G, μL√d/2)."""
-    step = _Step({**at, "share": 1.0})
+    step = Step({**at, "share": 1.0})
     g = step.slopes + 0.5 * step.mu * step.zHz[:, None]
     G = (1 + step.sigma) * float(np.linalg.norm(step.a))
     radius = MENDED["assumption.low-rank"].value({"eta": 1.0, "d": 8.0, "L": 1.0, "mu": step.mu, "G": G})
     return float(np.abs(g).max() * math.sqrt(8) / radius)
-
-
-def longest_step(key: str, gradient: float, mu: float, *terms: str) -> Evidence:
-    """The step on f = L‖x‖²/2 along the direction that the gradient has, d = 8, L = η = 1, is as long as is said."""
-    values = {"eta": 1.0, "d": 8.0, "L": 1.0, "mu": mu, "G": gradient}
-    said = sum(value_of(MENDED[key][name], values) for name in terms)
-    long = (gradient * math.sqrt(8) + mu * 8 / 2) * math.sqrt(8)
-    return agree(long, said, f"f = ‖x‖²/2, d = 8, G = {gradient:g}, μ = {mu:g}: longest step and {', '.join(terms)}")
-
-
-# Where both parts are equal, G = μL√d/2.
-mends("assumption.low-rank")(longest_step, "assumption.low-rank", math.sqrt(2.0), 1.0, "radius")
 
 
 def two_lines_of_t3(*, added: bool) -> Evidence:

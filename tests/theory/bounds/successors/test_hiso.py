@@ -2,22 +2,15 @@
 
 import math
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import hessian
-from decomfl_lab.cli import main as cli
-from decomfl_lab.errors import InputError
-from hessian.trained_models import from_run, scale_of
 from tests.cases import sampled
 from tests.theory.checks.test_verdict import planted
-from tests.theory.strategies import or_zero
 from theory import check, hiso, learned_scale, whitened
 from theory.bounds.successors.hiso import hiso_step, speed
 from theory.checks.simulation import simulate
@@ -31,7 +24,6 @@ from theory.statements.left_sides import LAST_LOSS
 
 SPECTRUM = Spectrum((4.0, 1.0, 0.25), (1, 1, 1))
 MIXED = Quadratic.of(SPECTRUM, sigma=0.5, sigma_G=0.5, start=(1, 1, 1), noise=(1, 1, 0), dissimilarity=(0, 1, 1))
-S = np.array([0.5, 1.0, 2.0])
 
 
 def power(d: int, exponent: float, *, start: float = 0.0) -> Quadratic:
@@ -47,32 +39,10 @@ def power(d: int, exponent: float, *, start: float = 0.0) -> Quadratic:
 def test_a_fixed_scale_does_what_plain_directions_do_on_the_whitened_problem(distribution: str) -> None:
     run: Any = {"eta": 0.03, "m": 2, "M": 4, "P": 3, "R": 8, "mu": 0.1, "distribution": distribution}
     s = np.array([0.5, 1.0, 4.0])
-    found = simulate(MIXED, MIXED.setting(**run), runs=8000, seed=0, left=LAST_LOSS.path, step=hiso_step(1.0, s))
+    found = simulate(MIXED, MIXED.setting(**run), runs=4000, seed=0, left=LAST_LOSS.path, step=hiso_step(1.0, s))
     plain, scaled = (expected(each, each.setting(**run)).f[-1] for each in (MIXED, whitened(MIXED, s)))
     assert abs(found.value - scaled) < 4 * found.stderr
     assert abs(found.value - plain) > 10 * found.stderr
-
-
-def test_whitening_keeps_the_loss_and_takes_the_squares_of_the_scale_to_everything_else() -> None:
-    found = whitened(MIXED, S)
-    assert found.spectrum.values == (1.0, 1.0, 1.0)
-    assert math.isclose(found.D, MIXED.D)
-    assert found.noise == pytest.approx((0.25 * MIXED.noise[0], MIXED.noise[1], 0.0))
-    assert found.dissimilarity == pytest.approx((0.0, MIXED.dissimilarity[1], 4 * MIXED.dissimilarity[2]))
-    assert whitened(found, 1 / S) == MIXED
-
-
-@pytest.mark.parametrize(("share", "grows"), [(0.8, False), (1.2, True)])
-def test_runs_along_scaled_directions_lose_stability_at_the_whitened_edge(share: float, grows: bool) -> None:
-    quadratic, P = power(20, 1.5), 40
-    s = np.array(quadratic.spectrum.values) ** -0.5
-    edge = largest_step(whitened(quadratic, s).spectrum, P=P)
-    assert edge < 0.75 * largest_step(quadratic.spectrum, P=P)
-    setting = quadratic.setting(eta=share * edge, P=P, R=150)
-    found = simulate(
-        quadratic, setting, runs=200, seed=0, left=lambda f, x: f.value(x[-1]) / f.value(x[0]), step=hiso_step(1.0, s)
-    )
-    assert (found.value > 1) is grows
 
 
 # What a scale that moves changes
@@ -90,54 +60,29 @@ EXPOSED = [  # the term, a wrong factor that is caught, the constants that are n
 ]
 
 
-@pytest.mark.parametrize(("term", "factor", "constants", "mu", "P", "nu", "R"), EXPOSED)
+@pytest.mark.parametrize(("term", "factor", "constants", "mu", "P", "nu", "R"), sampled(EXPOSED, 4))
 def test_the_bound_holds_while_the_scale_moves_and_wrong_constants_are_caught(
     term: str, factor: Any, constants: dict[str, float], mu: float, P: int, nu: float, R: int
 ) -> None:
     flat = Quadratic.of(Spectrum.flat(1), **constants)  # type: ignore[arg-type]
-    found, setting = _at_the_largest_step(nu, flat, flat.setting(m=1, M=4, P=P, R=R, mu=mu))
+    found, setting = at_the_largest_step(nu, flat, flat.setting(m=1, M=4, P=P, R=R, mu=mu))
     right = check(found, flat, setting, source="simulation", runs=1000)
     assert right.holds, str(right)
     wrong = check(planted(found, term, factor), flat, setting, source="simulation", runs=1000)
     assert wrong.holds is False, str(wrong)
 
 
-def _at_the_largest_step(nu: float, quadratic: Quadratic, setting: Any) -> tuple[Any, Any]:
+def at_the_largest_step(nu: float, quadratic: Quadratic, setting: Any) -> tuple[Any, Any]:
     """The bound and the setting at the largest η that it admits."""
     values = hiso(nu, 1.0).own(quadratic, setting)
     eta = hiso(nu, 1.0).step_sizes(setting, **values).largest
     return hiso(nu, eta), setting.at(eta)
 
 
-@given(
-    st.integers(1, 20), st.floats(0, 3), st.floats(0.8, 1.0), st.integers(1, 12), st.tuples(*[or_zero] * 4),
-    st.sampled_from(DISTRIBUTIONS), st.booleans(),
-)  # fmt: skip
-@settings(max_examples=30)
-def test_the_bound_of_hiso_holds_on_random_quadratics(
-    d: int, exponent: float, nu: float, R: int, constants: tuple[float, ...], distribution: str, central: bool
-) -> None:
-    start, sigma, sigma_G, mu = constants
-    problem = Quadratic.of(Spectrum.power(d, exponent), D=start, sigma=sigma, sigma_G=sigma_G)
-    setting = problem.setting(m=1, M=3, P=3, R=R, mu=mu, distribution=distribution, central=central)
-    found, setting = _at_the_largest_step(nu, problem, setting)
-    assert check(found, problem, setting, source="simulation", runs=50).holds is not False
-
-
-def test_who_forgets_that_the_scale_grows_claims_too_much() -> None:
-    """Near the minimum s grows by 1/√ν a round until steps are too large: f rises, and no constant η is safe."""
-    flat = Quadratic.of(Spectrum.flat(4), D=1e-8)
-    setting = flat.setting(eta=0.05, P=4, R=150)
-    found = check(hiso(0.9, 0.05), flat, setting, source="simulation", runs=50, growth=1.0)
-    assert found.holds is False, str(found)
-    with pytest.raises(InputError, match=r"eta must be at most .* \(descent\)"):
-        check(hiso(0.9, 0.05), flat, setting, source="simulation")
-
-
 # Where it ends: at the edge of stability
 
 
-@pytest.mark.parametrize("exponent", [0.0, 1.0])
+@pytest.mark.parametrize("exponent", sampled([0.0, 1.0], 1))
 def test_without_noise_hiso_goes_to_the_edge_of_stability_and_its_loss_to_the_cube_of_the_step(exponent: float) -> None:
     quadratic, ends = power(30, exponent), []
     for eta in (0.01, 0.1):
@@ -215,7 +160,7 @@ def test_no_two_coordinates_are_scaled_further_apart_than_the_directions_allow(
 
 
 @given(st.data(), st.floats(0.0, 2.0), st.floats(-2.0, 2.0), st.integers(1, 30))
-@settings(max_examples=60)
+@settings(max_examples=25)
 def test_what_is_learned_changes_kappa_and_speed_by_a_root_of_the_directions_at_most(
     data: st.DataObject, exponent: float, start: float, P: int
 ) -> None:
@@ -224,34 +169,3 @@ def test_what_is_learned_changes_kappa_and_speed_by_a_root_of_the_directions_at_
     found, most = whitened(quadratic, s), math.sqrt(P + 2) * (1 + 1e-9)
     for ratio in (quadratic.spectrum.kappa / found.spectrum.kappa, speed(found, P=P) / speed(quadratic, P=P)):
         assert 1 / most <= ratio <= most
-
-
-def test_the_inverse_root_of_the_curvature_would_help_far_more_than_what_is_learned() -> None:
-    quadratic, P = power(1000, 1.5, start=1.0), 10
-    learned = learned_scale(quadratic.spectrum.eigenvalues, P=P)
-    ideal = quadratic.spectrum.eigenvalues**-0.5
-    ranks = [whitened(quadratic, s).spectrum.kappa for s in (np.ones(1000), learned, ideal)]
-    assert ranks[2] == pytest.approx(1000)
-    assert ranks[0] < ranks[1] < 1.6 * ranks[0]
-
-
-@pytest.mark.parametrize(("P", "knows"), sampled([(10, False), (200, True)], 1))
-def test_the_scale_of_a_run_knows_of_curvature_only_if_the_directions_are_many(
-    P: int, knows: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out, nu = tmp_path / "run", 0.95
-    argv = (
-        f"train hiso --data digits --model logistic --clients 4 --sampled 2 --rounds 40 --perturbations {P} --lr 0.01"
-    )
-    assert cli.main([*argv.split(), "--out", str(out)]) == 0
-    capsys.readouterr()
-    h = scale_of(out).double().numpy() ** -2.0
-    (objective,) = from_run(out).mean_loss(examples=300)
-    operator = hessian.HessianOperator(objective)
-    curvature = np.array([operator.quad(row) for row in torch.eye(objective.d)])
-    ranks = np.argsort(np.argsort(h)), np.argsort(np.argsort(curvature))
-    assert bool(np.corrcoef(*ranks)[0, 1] > 4 / math.sqrt(objective.d)) is knows
-    if not knows:
-        assert math.sqrt((1 - nu) / 2) < np.log(h).std() < 1.6 * math.sqrt((1 - nu) / 2)
-        plain, white = (hessian.effective_rank(operator, whiten=s) for s in (None, torch.from_numpy(h**-0.5)))
-        assert white.kappa == pytest.approx(plain.kappa, rel=0.15)

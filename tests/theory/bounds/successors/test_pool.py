@@ -5,10 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy import integrate
 
 from decomfl_lab.noise import direction
-from theory.bounds.successors import pool as pools
 from theory.bounds.successors.pool import pool_contraction, pool_left, pool_left_about
 from theory.problems.spectrum import Spectrum
 
@@ -78,15 +76,6 @@ def test_between_its_bounds_and_near_the_estimate_lies_what_random_pools_leave(S
     assert (low - 0.01 < found).all()
     assert (found < high + 0.01).all()
     assert np.abs(found - pool_left_about(spectrum, S)).max() < 0.04
-
-
-@pytest.mark.parametrize("c", [0.1, 1.0, 30.0])
-def test_the_mean_over_a_beta_is_that_of_its_integral(c: float) -> None:
-    def weighted(b: float, extra: float) -> float:
-        return b**1.5 * (1 - b) ** 0.5 * (b / (b + c * (1 - b)) if extra else 1.0)
-
-    over, under = (integrate.quad(weighted, 0, 1, args=(extra,))[0] for extra in (1.0, 0.0))
-    assert pools._alone(c, inside=3, outside=5) == pytest.approx(over / under)
 
 
 @pytest.mark.thorough

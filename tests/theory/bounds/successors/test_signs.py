@@ -7,17 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import integrate, stats
 
-from decomfl_lab import Majority
-from decomfl_lab.estimators.differences import ESTIMATORS
 from tests.theory.bounds.successors.test_robust_means import divided
-from tests.theory.checks.test_verdict import planted
-from theory import Quadratic, Setting, Spectrum, check, feedsign
+from tests.theory.checks.test_verdict import planted, simulated
+from theory import Quadratic, Spectrum, feedsign
 from theory.bounds.successors.signs import efficiency, sign_floor, tolerated_gradient, vote_gain, wrong_vote
-from theory.checks.simulation import federation, simulate
+from theory.checks.simulation import simulate
 
 MEAN = math.sqrt(2 / math.pi)
 
@@ -25,11 +21,6 @@ MEAN = math.sqrt(2 / math.pi)
 def near(found: np.ndarray, wanted: float, errors: float = 4.0) -> bool:
     """Whether the mean of independent draws is within so many standard errors of what it should be."""
     return bool(abs(found.mean() - wanted) < errors * found.std() / math.sqrt(found.size))
-
-
-@pytest.mark.parametrize(("gradient", "noise"), [(1.0, 0.0), (2.0, 0.5), (0.1, 3.0)])
-def test_one_clients_vote_gains_what_the_closed_form_says(gradient: float, noise: float) -> None:
-    assert vote_gain(gradient, noise) == pytest.approx(MEAN * gradient**2 / math.hypot(gradient, noise))
 
 
 @pytest.mark.parametrize(("honest", "liars"), [(1, 0), (2, 0), (2, 1), (3, 1), (4, 2), (3, 4), (1, 3)])
@@ -60,21 +51,14 @@ def test_below_the_tolerated_gradient_liars_lead_uphill() -> None:
     assert tolerated_gradient(2.0, honest=7, liars=0) == 0
 
 
-def test_many_votes_have_two_thirds_of_the_worth_of_the_mean_against_noise() -> None:
-    a, n = 0.02, 4001
-    for worth, answer in ((2 / math.pi, True), (1.0, False), (0.6, False)):
-        as_by_mean = vote_gain(a, 1 / math.sqrt(worth * n))  # the sign of a mean of worth·n numbers
-        assert (vote_gain(a, 1.0, honest=n) == pytest.approx(as_by_mean, rel=2e-3)) is answer
-
-
 def long_run(eigenvalues: list[float], noise: float, what: Any) -> np.ndarray:
-    """Means of what(λ, x) over 2,000 steps of length 1, after 2,000 others, of 100 runs."""
+    """Means of what(λ, x) over 2,000 steps of length 1, after 1,000 others, of 100 runs."""
     rng, values = np.random.default_rng(1), np.array(eigenvalues)
     x, total = rng.standard_normal((100, values.size)) * math.sqrt(values.size), np.zeros(100)
-    for step in range(4000):
+    for step in range(3000):
         z = rng.standard_normal(x.shape)
         x = x - np.where((values * x * z).sum(1) + noise * rng.standard_normal(100) >= 0, 1, -1)[:, None] * z
-        total += (step >= 2000) * what(values, x) / 2000
+        total += (step >= 1000) * what(values, x) / 2000
     return total
 
 
@@ -94,48 +78,6 @@ def test_where_nothing_is_noisy_the_mean_norm_of_the_gradient_is_known_exactly()
     found = long_run([3.0, 1.0, 0.5], 0.0, lambda values, x: np.linalg.norm(values * x, axis=1))
     assert near(found, math.sqrt(math.pi / 8) * 4.5)
     assert not near(found, 1.02 * math.sqrt(math.pi / 8) * 4.5)
-
-
-@pytest.mark.thorough
-def test_the_labs_own_votes_stop_where_the_closed_form_says() -> None:
-    values = np.array([3.0, 1.0, 0.5])
-    problem = Quadratic.of(Spectrum(tuple(values), (1, 1, 1)))
-    running = federation(problem, problem.setting(m=3, M=3, eta=0.1, mu=1e-2, central=True), seed=0)
-    running.server.aggregation = Majority()
-    for client in running.clients:
-        client.estimator = ESTIMATORS["central-sign"]
-    norms = []
-    for _ in range(1000):
-        running.advance()
-        norms.append(np.linalg.norm(values * running.x.numpy()))
-    assert np.mean(norms[100:]) == pytest.approx(0.1 * math.sqrt(math.pi / 8) * 4.5, rel=0.07)
-
-
-def test_the_floor_is_quadratic_in_the_step_without_noise_and_linear_with_it() -> None:
-    flat = Spectrum.flat(100)
-    assert sign_floor(flat, 1e-3)[0] == pytest.approx(1e-6 * math.pi / 16 * 100**2)
-    assert sign_floor(flat, 1e-9, 2.0)[0] / sign_floor(flat, 1e-10, 2.0)[0] == pytest.approx(10, rel=1e-6)
-
-
-def simulated(found: Any, problem: Any, setting: Setting, runs: int = 40) -> Any:
-    return check(found, problem, setting, source="simulation", runs=runs)
-
-
-@given(
-    st.sampled_from([(1, 0), (2, 0), (5, 2), (3, 2)]),
-    st.tuples(st.floats(0, 2), st.floats(0, 2), st.floats(0, 2)),
-    st.integers(1, 6),
-    st.sampled_from(("gaussian", "sphere")),
-    st.floats(-3, 1),
-)
-@settings(max_examples=25)
-def test_the_bound_holds_on_random_quadratics_at_any_step(
-    of: Any, constants: tuple[float, ...], d: int, distribution: str, log_eta: float
-) -> None:
-    D, sigma, sigma_G = constants
-    quadratic = Quadratic.of(Spectrum.power(d, 1.0), D=D, sigma=sigma, sigma_G=sigma_G)
-    setting = quadratic.setting(m=of[0], M=of[0], R=20, distribution=distribution, eta=10**log_eta)
-    assert simulated(feedsign(*of), quadratic, setting).holds is not False
 
 
 @pytest.mark.parametrize(("term", "factor"), [("start", 0.95), ("length", 0.97)])
