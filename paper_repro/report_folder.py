@@ -92,7 +92,7 @@ def finished(name: str, rows: Rows, options: Options, other: Rows | None) -> Mad
     )
     part = replace(part, section=section)
     if name in options.changes:
-        return told_changed(part, options.changes[name])
+        return part
     # What these rows do not decide, rows at the other scale may: their outcome says where it is from.
     if other is not None and any(claim.verdict == UNTESTED for claim in part.claims):
         at = replace(options, scale=SCALES[other.scale], longer=None)
@@ -103,15 +103,14 @@ def finished(name: str, rows: Rows, options: Options, other: Rows | None) -> Mad
 
 
 def judged(name: str, rows: Rows, options: Options) -> Made:
-    """A part from rows at the scale of the options; what that scale or ill runs leave undecided says so."""
+    """A part from rows at the scale of the options; what that scale or ill runs leave undecided says so.
+
+    Of changed settings no verdict counts, and each says what it would be.
+    """
     part = PARTS[name].make(rows.rows, rows.provenance, options).of(rows)
-    if name in options.changes:
-        return part
-    return replace(part, claims=decided_by_health(rows.rows, decided(part.claims, options.scale.name)))
-
-
-def told_changed(part: Made, changes: str) -> Made:
-    """A part of changed settings: no verdict counts, and each says what it would be."""
+    if name not in options.changes:
+        return replace(part, claims=decided_by_health(rows.rows, decided(part.claims, options.scale.name)))
+    changes = options.changes[name]
     note = f"Changed by --set: {changes}. So this is not the paper's experiment, and no verdict on it counts."
     words = f"for settings changed by --set ({changes})"
     claims = [replace(c, verdict=UNTESTED, scale=f"reads “{c.verdict}” {words}; {c.scale}") for c in part.claims]

@@ -210,9 +210,10 @@ def correlations(rows: pd.DataFrame) -> pd.DataFrame:
     for P, own in rows[rows["kind"] == "rounds"].groupby("P"):
         counted = own.assign(value=own["value"].clip(upper=1e9))  # where no rate gets there it comes last
         again = [counted.sample(frac=1, replace=True, random_state=seed) for seed in range(500)]
+        ranks = [each[[*PREDICTORS, "value"]].rank() for each in (counted, *again)]
         for name in PREDICTORS:
             with np.errstate(invalid="ignore"):  # NaN where a column has one value
-                value, *others = [np.corrcoef(each[[name, "value"]].rank().T)[0, 1] for each in (counted, *again)]
+                value, *others = [np.corrcoef(each[name], each["value"])[0, 1] for each in ranks]
             low, high = pd.Series(others).quantile([0.025, 0.975])
             found.append({"P": P, "number": name, "correlation": value, "low": low, "high": high})
     return pd.DataFrame(found)

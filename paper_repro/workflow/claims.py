@@ -192,12 +192,6 @@ def _series(row: Mapping[str, Any]) -> Iterator[str]:
         yield from _series(each)
 
 
-def _require_registered(named: Mapping[str, str]) -> None:
-    """Raise InputError if a measurement that an entry names is none."""
-    for run, label in named.items():
-        require(run in CLAIMS, f"runs of {label} in theory/findings/data", "be registered in claims.toml", run)
-
-
 ON_GPU: Final = ("fig2", "fig3", "smollm2", "hessian")
 """Parts with runs that a GPU shortens, in the order of their worth."""
 DEAR: Final = ("llm", "sizes")
@@ -214,7 +208,8 @@ PARTS: Final[Mapping[str, PartFacts]] = {
 """The parts by name, in the order of the report."""
 CLAIMS: Final[Mapping[str, Claim]] = {own.id: own for part in PARTS for own in _claims(part)}
 """Every registered claim by its id, part by part."""
-_require_registered(NAMED)
+for _run, _label in NAMED.items():
+    require(_run in CLAIMS, f"runs of {_label} in theory/findings/data", "be registered in claims.toml", _run)
 
 
 @cache

@@ -12,13 +12,12 @@ import pytest
 
 from decomfl_lab.cli.main import main
 from paper_repro.parts import audit, fig2, fig3, hessian, table1
-from paper_repro.report_folder import ingredients, told_changed
+from paper_repro.report_folder import ingredients, judged
 from paper_repro.sources import kept_beside
 from paper_repro.workflow.claims import ClaimOutcome
-from paper_repro.workflow.part import Made, Options
+from paper_repro.workflow.part import Options
 from paper_repro.workflow.recordings import Rows
 from paper_repro.workflow.reference import fig2_reference, fig3_reference
-from paper_repro.workflow.report import Section
 from paper_repro.workflow.scales import SCALES, changed
 from paper_repro.workflow.series import from_toml
 from tests.cases import refuses, rows_of
@@ -203,19 +202,14 @@ def test_a_changed_setting_is_that_of_the_parts_that_use_it() -> None:
 
 
 def test_verdicts_of_changed_settings_say_so_and_do_not_count() -> None:
-    outcomes = [
-        ClaimOutcome("hessian.majority-zero", "does not hold", {"share": 0.2}, "made up"),
-        ClaimOutcome("hessian.low-rank", "holds", {"d": 10_000}, "made up"),
-    ]
-    made = Made(section=Section(id="hessian"), claims=outcomes)
-    changed = told_changed(made, "hessian.model = mlp instead of resnet20")
-    assert {each.verdict for each in changed.claims} == {"not tested at this scale"}
-    for old, new in zip(made.claims, changed.claims, strict=True):
-        words = (
-            f"reads “{old.verdict}” for settings changed by --set (hessian.model = mlp instead of resnet20); made up"
-        )
+    rows, changes = Rows("full", table1_rows(), [{"data": "made up"}]), {"table1": "fig2.M = 50 instead of 100"}
+    made = table1.make(rows.rows, rows.provenance, options())
+    other = judged("table1", rows, options(changes=changes))
+    for old, new in zip(made.claims, other.claims, strict=True):
+        words = f"reads “{old.verdict}” for settings changed by --set (fig2.M = 50 instead of 100); {old.scale}"
         assert (new.id, new.measured, new.scale) == (old.id, old.measured, words)
-    assert "no verdict on it counts" in changed.section.notes[0]
+        assert new.verdict == "not tested at this scale"
+    assert "no verdict on it counts" in other.section.notes[0]
 
 
 def test_a_part_of_changed_settings_is_never_drawn_from_records() -> None:

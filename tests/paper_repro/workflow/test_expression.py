@@ -15,16 +15,29 @@ from tests.cases import rows_of
 from tests.paper_repro.recomputed import images, others  # noqa: F401 (they register)
 from tests.paper_repro.recomputed.common import outcomes, part_of
 
+TABLES = rows_of(__file__)
 OUTCOMES = {outcome["id"]: outcome for outcome in outcomes()}
 LINES = [name for name, own in CLAIMS.items() if own.line and "*" not in name]
 
 
-@pytest.mark.parametrize(("condition", "numbers", "verdict"), rows_of(__file__)["rules"])
+@pytest.mark.parametrize(("condition", "numbers", "verdict"), TABLES["rules"])
 def test_rules_of_numbers_with_errors(condition: dict[str, Any], numbers: list[Any], verdict: str) -> None:
     frame = pd.DataFrame(numbers, columns=["value", "error"]).rename_axis("n").reset_index()
     each = {"hidden": "x {n}", "measure": "column", "column": "value", "error": "error", "take": "first"}
     line = {"numbers": [{"each": ["n"], "numbers": [each]}], "decides": [{"of": "x *", **condition}]}
     assert evaluated(replace(CLAIMS["fig2.saving"], line=line), {"": frame}).verdict == verdict
+
+
+@pytest.mark.parametrize(("number", "told"), TABLES["measures"])
+def test_measures_of_what_is_not_recorded(number: dict[str, Any], told: Any) -> None:
+    rounds = {"short": [10, 20], "long": [10, 20, 40]}
+    curves = [pd.DataFrame({"round": own, "series": name}) for name, own in rounds.items()]
+    frame = pd.concat(curves).assign(finished=True, wire_scalars=lambda t: 10 * t["round"])
+    ends = [{"hidden": name, "measure": "value", "value": value} for name, value in (("from", 2.0), ("to", 3.0))]
+    line = {"numbers": [*ends, {"tell": "x", **number}], "decides": [{"of": "x", "rule": "above", "bound": 0.5}]}
+    found = evaluated(replace(CLAIMS["fig2.saving"], line=line), {"": frame})
+    assert found.verdict == "holds"
+    assert found.measured["x"] == (None if told == "never" else told)
 
 
 def with_bounds(name: str, kept: bool) -> str:

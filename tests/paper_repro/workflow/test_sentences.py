@@ -71,11 +71,6 @@ def test_runs_of_which_one_is_undecided_make_nothing_true() -> None:
         _sentence("true in our runs", {"a": "supports", "b": "context"})
 
 
-def test_a_run_that_is_not_registered_is_refused() -> None:
-    with pytest.raises(InputError, match=r"runs of line-1 .* must be registered in claims.toml, got 'fig2.nothing'"):
-        claims._require_registered({"fig2.nothing": "line-1"})
-
-
 def test_a_live_verdict_other_than_the_recorded_one_is_said() -> None:
     assert claims.otherwise(ClaimOutcome("projection.better", "holds")) == "the recorded runs say: does not hold"
     assert claims.otherwise(ClaimOutcome("projection.better", "does not hold")) == ""
