@@ -23,8 +23,7 @@ RUNS = {
     "decomfl": TrainConfig("decomfl", model="mlp", momentum=0.9, local_steps=4, perturbations=3, **SMALL),
     "projection": TrainConfig("decomfl-projection", model="logistic", perturbations=3, split="dirichlet", **SMALL),
     "hiso": TrainConfig("hiso", model="logistic", perturbations=3, **SMALL),
-    "fedkseed": TrainConfig("fedkseed", model="logistic", perturbations=3, **SMALL),
-    "sphere-resnet": TrainConfig("decomfl", model="resnet8-half", distribution="sphere", perturbations=2, **SMALL),
+    "sphere": TrainConfig("decomfl", model="mlp", distribution="sphere", perturbations=2, **SMALL),
 }
 
 PLACES = rows_of(__file__)

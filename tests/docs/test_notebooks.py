@@ -10,8 +10,8 @@ from tests.cases import rows_of
 from tests.docs.blocks import ROOT, Blocks
 from tests.docs.notebooks import BEGIN, LINK, TUTORIALS, as_cell, main, notebook, run
 
-QUICK = ("bound", "federation", "kappa")
-"""Notebooks of a few seconds; the others run in `make thorough`."""
+QUICK = ("federation",)
+"""The notebook of a few seconds; the others run in `make thorough`."""
 
 
 @pytest.fixture
