@@ -88,9 +88,9 @@ def comparison_rows(problem: KappaProblem, options: ComparisonOptions) -> Iterat
         _own_stop(options): libraries.our_kappa(problem, rtol=options.rtol),
     }
     methods = [(libraries.OURS, ours, options.seeds)]
-    for name, library in libraries.installed().items():
+    for name, estimates in libraries.installed().items():
         with libraries.quiet():
-            methods.append((name, library.estimates(problem), options.library_seeds))
+            methods.append((name, estimates(problem), options.library_seeds))
     for library_name, runs, seeds in methods:
         for method, run in runs.items():
             found, seconds = [], []

@@ -118,16 +118,9 @@ def rebuild(options: RebuildOptions) -> Iterator[RebuildRow]:
         if (options.d is not None and options.pairs is not None) or size * lag <= _MOST_WORK
     ]
     require(bool(settings), "d, pairs, distribution and workers", "leave at least one row", settings)
-    yield from rebuild_rows(settings)
-
-
-def rebuild_rows(settings: Sequence[RebuildSetting]) -> Iterator[RebuildRow]:
-    """Measure in a fresh process for each d, so that peaks of memory are those of one model."""
-    groups: dict[int, list[RebuildSetting]] = {}
-    for setting in settings:
-        groups.setdefault(setting.d, []).append(setting)
-    for d, group in groups.items():
-        asked = json.dumps([asdict(setting) for setting in group])
+    # A fresh process for each d, so that peaks of memory are those of one model.
+    for d in dict.fromkeys(setting.d for setting in settings):
+        asked = json.dumps([asdict(setting) for setting in settings if setting.d == d])
         for row in apart(["-m", "benchmarks.rebuild"], given=asked).of(f"d={d}"):
             yield RebuildRow(**row)
 
