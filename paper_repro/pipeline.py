@@ -10,7 +10,7 @@ from decomfl_lab.files import held, write_atomically
 from decomfl_lab.interrupts import telling
 from decomfl_lab.processes import Processes
 from paper_repro.live_runs import Overlay, run_live
-from paper_repro.report_folder import FOLDER, KINDS, DrawnPart, all_drawn
+from paper_repro.report_folder import KINDS, DrawnPart, all_drawn
 from paper_repro.request import Request
 from paper_repro.sources import computed_parts, recorded_parts
 from paper_repro.workflow import recordings
@@ -38,7 +38,6 @@ def make_report(request: Request, *, silent: bool = False) -> list[ClaimOutcome]
         held(asked.out),
         held(asked.out / "figures"),
         held(asked.out / "tables"),
-        held(asked.out / FOLDER),
         Processes(request.processes) as processes,
     ):
         compute = partial(run_all, root=asked.cache, processes=processes, until=request.until, resume=request.resume)

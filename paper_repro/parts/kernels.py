@@ -103,7 +103,19 @@ def _measured(_: Path, report: Report, network: Sequence[int], size: Sizes) -> R
     weights = {name: each.detach() for name, each in module.named_parameters()}
     jacobian = jacrev(lambda own: functional_call(module, own, task.inputs[:few]).flatten(), chunk_size=64)(weights)
     J = torch.cat([each.flatten(1) for each in jacobian.values()], 1)
-    numbers = _numbers(module, task, few, size) | {"V": V, "d": J.shape[1], "outputs": J.shape[0]}
+    # The effective ranks with their intervals (r of the kernel's inputs, the others of all examples), and λ_max.
+    asked: dict[str, Any] = {"products": size.products, "confidence": CONFIDENCE, "seed": SEED}
+    H = HessianOperator(MeanLoss(module, task.loss, (task.inputs, task.targets)))
+    ranks = {
+        "r": tangent_kernel(module, (task.inputs[:few], task.targets[:few]), **asked),
+        "r of all": tangent_kernel(module, (task.inputs, task.targets), **asked),
+        "κ": effective_rank(H, **asked),
+        "κ₊": effective_rank(H, part="positive", **asked),
+    }
+    numbers = {"λ_max": ranks["κ₊"].lambda_max}
+    for name, rank in ranks.items():
+        numbers |= {name: rank.kappa, f"{name} low": rank.interval[0], f"{name} high": rank.interval[1]}
+    numbers |= {"V": V, "d": J.shape[1], "outputs": J.shape[0]}
     rows = [{"kind": "error", **each} for each in _errors(J, size)]
     for done, P in enumerate(size.rounds_at):
         report(Progress(1 + done, 1 + len(size.rounds_at)))
@@ -128,22 +140,6 @@ def _errors(J: Tensor, size: Sizes) -> list[dict[str, Any]]:
             found = Estimate.of(own)
             rows.append({"distribution": distribution.value, "P": P, "value": found.value, "stderr": found.stderr})
     return rows
-
-
-def _numbers(module: nn.Module, task: _Task, few: int, size: Sizes) -> dict[str, float]:
-    """The effective ranks with their intervals (r of the kernel's inputs, the others of all examples), and λ_max."""
-    asked: dict[str, Any] = {"products": size.products, "confidence": CONFIDENCE, "seed": SEED}
-    H = HessianOperator(MeanLoss(module, task.loss, (task.inputs, task.targets)))
-    ranks = {
-        "r": tangent_kernel(module, (task.inputs[:few], task.targets[:few]), **asked),
-        "r of all": tangent_kernel(module, (task.inputs, task.targets), **asked),
-        "κ": effective_rank(H, **asked),
-        "κ₊": effective_rank(H, part="positive", **asked),
-    }
-    found = {"λ_max": ranks["κ₊"].lambda_max}
-    for name, rank in ranks.items():
-        found |= {name: rank.kappa, f"{name} low": rank.interval[0], f"{name} high": rank.interval[1]}
-    return found
 
 
 def _rounds(module: nn.Module, task: _Task, numbers: Mapping[str, float], P: int, size: Sizes) -> dict[str, float]:

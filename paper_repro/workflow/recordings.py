@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +49,6 @@ class Rows:
         far = None if is_whole(rows) else so_far_words(rows, rows["planned"].max())
         return [facts for facts in self.provenance if facts.get(SO_FAR) == far]
 
-    @cached_property
-    def digest(self) -> str:
-        """The SHA-256 of the rows."""
-        return hashlib.sha256(self.rows.to_csv(index=False).encode()).hexdigest()
-
     @property
     def words(self) -> str:
         """Scale, date, code and, where some are missing, how many runs; "" of rows that are computed here."""
@@ -65,8 +59,10 @@ class Rows:
 
     def source(self, part: str) -> str:
         """The name of the file with these rows of a part, and its SHA-256: pictures say it of themselves."""
+        if not self.date:
+            return f"rows computed, sha256 {hashlib.sha256(self.rows.to_csv(index=False).encode()).hexdigest()}"
         path = RESULTS / f"{part}-{self.scale}.csv.gz"
-        return f"{path.name}, sha256 {file_digest(path)}" if self.date else f"rows computed, sha256 {self.digest}"
+        return f"{path.name}, sha256 {file_digest(path)}"
 
 
 def facts_of(provenance: Sequence[Mapping[str, Any]]) -> dict[str, str]:

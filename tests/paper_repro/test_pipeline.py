@@ -2,6 +2,7 @@
 
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,13 @@ import pytest
 import torch
 
 from decomfl_lab.cli.main import main
-from paper_repro import live_runs, pipeline, request
+from paper_repro import pipeline, request
 from paper_repro.parts import projection
 from paper_repro.report_folder import DrawnPart
 from paper_repro.request import Request, requested
 from paper_repro.sources import Found, recorded_parts, works_of
 from paper_repro.workflow.claims import ClaimOutcome, verdicts
 from paper_repro.workflow.options import PaperOptions
-from paper_repro.workflow.runs import Job
 from tests.cases import refused, rows_of
 from tests.paper_repro.parts.test_parts import options
 
@@ -49,10 +49,10 @@ def test_verdicts_are_not_recorded_without_the_curves_that_some_are_on(
 def test_the_page_is_whole_before_the_first_run_and_then_says_what_was_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # The live runs are the first three rounds of two runs.
-    jobs = projection.jobs
-    monkeypatch.setattr(projection, "jobs", lambda options: jobs(options)[:2])
-    monkeypatch.setattr(live_runs, "beginning", lambda work: Job.beginning(work, 0.1))
+    # The live runs are the first rounds of two small runs.
+    small = {"batch_size": 4, "eval_every": 1, "test_examples": 100, "perturbations": 1, "rounds": 20}
+    own = [replace(job, config=job.config.but(**small)) for job in projection.jobs(options("default"))[:2]]
+    monkeypatch.setattr(projection, "jobs", lambda options: own)
     before: list[str] = []
     run_all = pipeline.run_all
 

@@ -180,7 +180,7 @@ def test_no_setting_is_without_effect(part: str) -> None:
     for name, value in vars(scale.of(part)).items():
         new = scale.but(**{part: scale.of(part).but(**{name: other(value)})})
         if name == "local_rounds":
-            new = changed(scale, ["fig2.local_rounds.1=9"])[0]
+            new = changed(scale, ["fig2.local_rounds={1=9}"])[0]
         assert any(jobs(user, new) != jobs(user, scale) for user in users), name
 
 
