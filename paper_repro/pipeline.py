@@ -38,7 +38,8 @@ def make_report(request: Request, *, silent: bool = False) -> list[ClaimOutcome]
         held(asked.out),
         held(asked.out / "figures"),
         held(asked.out / "tables"),
-        Processes(request.processes) as processes,
+        # One process a CPU; on a GPU one run goes at a time.
+        Processes(asked.jobs or (-1 if options.device == "cpu" else 1)) as processes,
     ):
         compute = partial(run_all, root=asked.cache, processes=processes, until=request.until, resume=request.resume)
         from_records = request.live or asked.from_recorded
