@@ -41,7 +41,9 @@ def make_report(request: Request, *, silent: bool = False) -> list[ClaimOutcome]
         # One process a CPU; on a GPU one run goes at a time.
         Processes(asked.jobs or (-1 if options.device == "cpu" else 1)) as processes,
     ):
-        compute = partial(run_all, root=asked.cache, processes=processes, until=request.until, resume=request.resume)
+        # On a GPU, which one has for a while, runs that another version of the code began are taken up.
+        resume = asked.resume or options.device != "cpu"
+        compute = partial(run_all, root=asked.cache, processes=processes, until=request.until, resume=resume)
         from_records = request.live or asked.from_recorded
         found = recorded_parts(request) if from_records else computed_parts(request, compute)
         # A page that live runs follow is to be there soon: a PDF takes as long as all else of a figure.

@@ -23,6 +23,7 @@ from paper_repro.workflow.measures import settled, unfinished, unready
 from paper_repro.workflow.options import READINGS, PaperOptions
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.recordings import Rows
+from paper_repro.workflow.runs import SO_FAR, so_far_words
 from paper_repro.workflow.scales import SCALES
 from tests.paper_repro.parts.test_parts import table1_rows
 from tests.paper_repro.recomputed.common import rows
@@ -209,52 +210,25 @@ def test_every_recorded_row_is_of_one_run_of_its_part(part: Any) -> None:
     assert sum(map(bool, of)) == kept.groupby([*labels, "check", "seed"], dropna=False).ngroups
 
 
-def whole(works: Sequence[Any], folder: Path) -> list[Any]:
-    records = [kept for part in ("fig3", "topk") if (kept := recordings.load(part, "full", folder)) is not None]
-    return [sources._whole(work, records) for work in works]
-
-
-def begun(asked: PaperOptions, **changes: Any) -> list[str]:
-    titles: list[str] = []
-    request = requested(replace(asked, **changes))
-    sources.computed_parts(request, lambda works: [titles.append(work.title) for work in works])  # type: ignore[func-returns-value]
-    return titles
-
-
-def test_what_is_recorded_whole_is_not_run_again_where_a_record_is_added_to(
-    tmp_path: Path,
-) -> None:
-    """By settings and data, for any part that has the run: Figure 3's FedAvg is one of the top-k figure's too."""
+def test_of_a_run_that_is_recorded_what_came_furthest_stays(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
-    asked = PaperOptions(
-        scale="full", record=folder, resume=True, out=tmp_path / "out", only="fig3,topk", reading="as-plotted"
+    request = requested(
+        PaperOptions(scale="full", record=folder, out=tmp_path / "out", only="topk", reading="as-plotted")
     )
-    options = Options(scale=SCALES["full"], readings=("as-plotted",), count="wire")
-    works = [*fig3.jobs(options), *topk.jobs(options)]
-    assert not any(whole(works, folder))
-    fedavg, other = (next(job for job in works if job.config.method.name == name) for name in ("fedavg", "fedcom"))
-    rows = pd.DataFrame({"round": [1000], "test_accuracy": [0.5]})
-    facts = [{"code": code, "data": "digits", "data_digest": fedavg.dataset().digest} for code in "ab"]
-    both = pd.concat([fedavg._labelled(rows, finished=True), other._labelled(rows, finished=False)])
-    recordings.save("fig3", "full", both, facts, folder, (1, 5))
-    known = whole(works, folder)
-    there = [(work, own) for work, own in zip(works, known, strict=True) if own is not None]
-    assert [work.key() for work, _ in there] == [fedavg.key()] * 2  # one of each part
-    assert all([each["code"] for each in facts] == ["a", "b"] for _, (_, facts) in there)
-    named_otherwise = replace(fedavg, labels={**fedavg.labels, "series": "another"})  # rows are those of its labels
-    assert (named_otherwise.key(), whole([named_otherwise], folder)) == (fedavg.key(), [None])
-    of_two = replace(fedavg, labels={"method": fedavg.labels["method"]})  # which the rows of two runs have
-    recordings.save("fig3", "full", pd.concat([both, both.iloc[:1].assign(series="another")]), facts, folder, (1, 5))
-    assert [own is None for own in whole([fedavg, of_two], folder)] == [False, True]
-    for change in ({"resume": False}, {"record": None}):
-        assert fedavg.title in begun(asked, **change)
-    titles = begun(asked)
-    assert fedavg.title not in titles
-    assert other.title in titles
-    kept = recordings.load("topk", "full", folder)
-    assert kept is not None
-    assert len(fedavg.among(kept.rows)) == 1
-    assert {each["code"] for each in kept.provenance} == {"a", "b"}
-    recordings.save("fig3", "full", both, [{**each, "data_digest": "another"} for each in facts], folder, (1, 5))
-    (folder / "topk-full.csv.gz").unlink()
-    assert not any(whole(works, folder))
+    first, other = topk.jobs(request.options)[:2]
+
+    def rows_after(r: int, *, finished: bool) -> pd.DataFrame:
+        rows = pd.DataFrame({"round": [r], "test_accuracy": [r / 1000], "finished": finished})
+        return rows.assign(**first.labels, seed=first.config.seed, planned=first.config.rounds)
+
+    for r, code, ended, kept in ((20, "a", False, 20), (900, "b", True, 900), (40, "c", False, 900)):
+        so_far = {} if ended else {SO_FAR: so_far_words(rows_after(r, finished=False), first.config.rounds)}
+        result = (rows_after(r, finished=ended), {"code": code, "data": "digits", **so_far})
+        computed = sources.computed_parts(
+            request, lambda works, own=result: [own if work.key() == first.key() else None for work in works]
+        )
+        found = recordings.load("topk", "full", folder)
+        assert found is not None
+        assert first.among(found.rows)["round"].tolist() == [kept], code
+        assert other.among(found.rows).empty
+        assert computed.words.startswith(f"{int(ended)} of ")
