@@ -98,10 +98,10 @@ def comparison_rows(problem: KappaProblem, options: ComparisonOptions) -> Iterat
                 started = time.perf_counter()
                 found.append(libraries.estimated(run, seed))
                 seconds.append(time.perf_counter() - started)
-            yield _row(problem, library_name, method, found, seconds)
+            yield measured_row(problem, library_name, method, found, seconds)
 
 
-def _row(
+def measured_row(
     problem: KappaProblem, library: str, method: str, found: Sequence[KappaEstimate], seconds: Sequence[float]
 ) -> ComparisonRow:
     """The row of a method's runs."""

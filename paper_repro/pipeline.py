@@ -49,7 +49,7 @@ def make_report(request: Request, *, silent: bool = False) -> list[ClaimOutcome]
         # A page that live runs follow is to be there soon: a PDF takes as long as all else of a figure.
         made = all_drawn(found.parts, options, asked.out, ("png",) if request.live else KINDS, processes)
         if from_records:
-            made = _with_recorded_verdicts(made, found.parts, asked.record)
+            made = with_recorded_verdicts(made, found.parts, asked.record)
         if found.missing:  # a section that lists the parts that the page does not have
             title = "Not recorded" if from_records else "Not finished"
             absent = Section(id="absent", title=title, notes=[f"{name}: {why}." for name, why in found.missing.items()])
@@ -80,7 +80,7 @@ def make_report(request: Request, *, silent: bool = False) -> list[ClaimOutcome]
     return outcomes
 
 
-def _with_recorded_verdicts(made: Sequence[DrawnPart], parts: Mapping[str, Rows], into: Path | None) -> list[DrawnPart]:
+def with_recorded_verdicts(made: Sequence[DrawnPart], parts: Mapping[str, Rows], into: Path | None) -> list[DrawnPart]:
     """The parts with verdicts that need more than their rows, as the authors' curves, from when they were recorded.
 
     Where verdicts are recorded, those that were found now are.

@@ -11,7 +11,7 @@ from theory.findings.registry import ENTRIES
 from theory.findings.texts import FORMULAS, fill, found, told
 
 _DATA: Final[dict[str, Any]] = table_beside(__name__, "answer.toml")
-_LINES: Final[list[dict[str, Any]]] = _DATA["line"]
+LINES: Final[list[dict[str, Any]]] = _DATA["line"]
 TONES: Final[Mapping[str, str]] = _DATA["tones"]
 """The tone of each status of a statement in the registry, the gravest first."""
 
@@ -33,7 +33,7 @@ def answer() -> list[AnswerLine]:
     """The ten lines; the evidence that they name is gathered now, and runs are those that are recorded."""
     entries = {entry.label: entry for entry in ENTRIES}
     recorded = {row["id"]: row for row in rows()}
-    return [_filled(raw, entries, recorded) for raw in _LINES]
+    return [_filled(raw, entries, recorded) for raw in LINES]
 
 
 def _filled(raw: Mapping[str, Any], entries: Mapping[str, Entry], recorded: Mapping[str, Any]) -> AnswerLine:

@@ -183,7 +183,7 @@ def is_there(part: str, scale: str = "") -> bool:
     return any((RESULTS / f"{part}-{each}.csv.gz").exists() for each in ([scale] if scale else SCALE_NAMES))
 
 
-def largest(part: str) -> Rows | None:
-    """What was kept of a part at the largest scale that is complete; where none is, at the largest scale."""
-    found = [each for scale in reversed(SCALE_NAMES) if (each := load(part, scale)) is not None]
+def largest(part: str, of: Path | None = None) -> Rows | None:
+    """As ``load``, at the largest scale that is complete; where none is, at the largest scale."""
+    found = [each for scale in reversed(SCALE_NAMES) if (each := load(part, scale, of)) is not None]
     return next((each for each in found if each.complete), found[0] if found else None)

@@ -271,7 +271,7 @@ def _do(work: Work | Job, folder: Path, threads: int) -> str:
     return "done"
 
 
-class _Bars:
+class Bars:
     """How far the works are, all and (if asked to) each, and how long the rest takes at the pace so far."""
 
     def __init__(self, works: Mapping[Path, Work | Job], before: int, *, each: bool) -> None:
@@ -281,7 +281,7 @@ class _Bars:
         self._first: tuple[float, float] | None = None
         self._bars = RunBars()
 
-    def __enter__(self) -> _Bars:
+    def __enter__(self) -> Bars:
         self._bars.__enter__()
         self.show()
         return self
@@ -409,7 +409,7 @@ def run_all(
     asked: dict[Path, Work | Job] = {}
     before = len(of) - len(own)
     if waiting:
-        with telling(kept), postponed() as came, _Bars(dict(waiting), before, each=on_result is None) as bars:
+        with telling(kept), postponed() as came, Bars(dict(waiting), before, each=on_result is None) as bars:
             for folder, outcome in processes.results(next_call, lambda told: bars.reached(*told), look, ahead=True):
                 if outcome == "held":
                     waiting[folder] = asked[folder]

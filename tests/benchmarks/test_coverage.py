@@ -108,6 +108,6 @@ def test_errors_coverage_and_width_are_counted_against_the_truth() -> None:
         KappaEstimate(13.0, 14, (12.0, 14.0)),
     ]
     problem: Any = SimpleNamespace(kappa=10.0)
-    row = measuring._row(problem, "x", "y", found, [1.0, 2.0, 3.0])
+    row = measuring.measured_row(problem, "x", "y", found, [1.0, 2.0, 3.0])
     assert (row.products, row.coverage, row.half_width, row.seconds) == (12.0, pytest.approx(2 / 3), 0.1, 2.0)
     assert row.rms_error == pytest.approx((0.1 / 3) ** 0.5)

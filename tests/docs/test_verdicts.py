@@ -35,7 +35,7 @@ def texts() -> dict[str, str]:
     """All that the project says of the paper in prose, by where: pages, entries of the registry, answer and report."""
     found = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in PAGES}
     found |= {raw["label"]: ". ".join(str(raw.get(name, "")) for name in ("says", "why", "tests")) for raw in RAW}
-    return found | {f"answer, {line['topic']}": line["says"] for line in answer._LINES}
+    return found | {f"answer, {line['topic']}": line["says"] for line in answer.LINES}
 
 
 def wrong(text: str, recorded: Mapping[str, Any]) -> list[str]:

@@ -67,9 +67,9 @@ def fashion(*, ours: float, theirs: float, top_k: float, cost: float, rising: in
 
 def table1_rows() -> pd.DataFrame:
     M, m, d = 100, 10, table1.D
-    cost = {name: (1 + row.beta) * m * d / M for name, row in table1._ROWS.items()}
+    cost = {name: (1 + row.beta) * m * d / M for name, row in table1.ROWS.items()}
     rows = []
-    for name, row in table1._ROWS.items():
+    for name, row in table1.ROWS.items():
         if np.isnan(row.beta):
             up, down = m * 200, 2 * M * 200
         else:

@@ -3,8 +3,7 @@
 import re
 from pathlib import Path
 
-from paper_repro.workflow import answer as module
-from paper_repro.workflow.answer import answer
+from paper_repro.workflow.answer import LINES, answer
 from paper_repro.workflow.claims import PARTS
 from tests.theory.findings.wording import typed
 from theory.findings.registry import ENTRIES
@@ -28,12 +27,12 @@ def test_there_are_ten_lines_of_a_sentence_each_with_a_number_and_a_link() -> No
 
 def test_the_verdict_is_that_of_the_registry() -> None:
     status = {entry.label: entry.status for entry in ENTRIES}
-    for raw, each in zip(module._LINES, answer(), strict=True):
+    for raw, each in zip(LINES, answer(), strict=True):
         assert set(each.verdict.split("; ")) == {status[label] for label in raw["entries"]}
 
 
 def test_no_number_is_typed() -> None:
-    assert {raw["topic"]: typed(raw["says"]) for raw in module._LINES if typed(raw["says"])} == {}
+    assert {raw["topic"]: typed(raw["says"]) for raw in LINES if typed(raw["says"])} == {}
     assert typed("⟦laws⟧ laws, of 16 clients, for K=4") == ["16", "=4"]
 
 

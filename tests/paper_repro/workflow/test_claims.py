@@ -15,6 +15,7 @@ from paper_repro import contents
 from paper_repro.workflow import claims
 from paper_repro.workflow.claims import CLAIMS, NAMED, PARTS, SCALE_NAMES, WITHOUT_RUNS, Claim, ClaimOutcome, claim
 from paper_repro.workflow.scales import SCALES
+from tests.paper_repro.recomputed.common import outcomes
 
 FOLDER = Path(claims.__file__).parent
 
@@ -24,7 +25,7 @@ FOLDER = Path(claims.__file__).parent
 
 def test_each_registered_claim_is_recorded_once_by_the_part_that_judges_it() -> None:
     """``judged`` refuses a part that leaves a claim out, and one that has another's."""
-    told = [row["id"] for row in claims._recorded()]
+    told = [outcome["id"] for outcome in outcomes()]
     assert len(told) == len(set(told))
     assert {claim(name).id for name in told} == CLAIMS.keys()
 

@@ -13,7 +13,7 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import InputError
 from decomfl_lab.provenance import provenance
-from paper_repro import contents, pipeline, sources
+from paper_repro import contents, sources
 from paper_repro.parts import fig2, fig3, table1, topk
 from paper_repro.report_folder import finished
 from paper_repro.request import requested
@@ -63,13 +63,12 @@ def test_damaged_rows_are_refused(name: str, tmp_path: Path) -> None:
         recordings.load("fig2", "full", tmp_path)
 
 
-def test_the_largest_scale_that_is_complete_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recordings, "RESULTS", tmp_path)
-    assert recordings.largest("fig2") is None
+def test_the_largest_scale_that_is_complete_is_drawn(tmp_path: Path) -> None:
+    assert recordings.largest("fig2", tmp_path) is None
     # Complete or not, at each scale; and which of them is drawn.
     for scale, runs, wanted in (("full", 1, "full"), ("default", 2, "default"), ("full", 2, "full")):
         recordings.save("fig2", scale, ROWS, FACTS, tmp_path, (runs, 2))
-        found = recordings.largest("fig2")
+        found = recordings.largest("fig2", tmp_path)
         assert found is not None
         assert found.scale == wanted
 
@@ -125,7 +124,6 @@ def test_a_report_from_records_computes_nothing_and_lists_what_is_not_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(recordings, "RESULTS", tmp_path / "kept")
-    monkeypatch.setattr(pipeline, "run_all", lambda *_, **__: pytest.fail("computed"))
     facts = [{**provenance(load_dataset("digits")), "code": "7"}]
     recordings.save("table1", "smoke", table1_rows(), facts, tmp_path / "kept", (5, 5))
     recordings.save("audit", "full", ROWS, [], tmp_path / "kept", (0, 1))
@@ -144,9 +142,9 @@ def test_a_report_from_records_computes_nothing_and_lists_what_is_not_recorded(
 
 
 @pytest.mark.thorough
-def test_every_record_of_the_project_can_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, "run_all", lambda *_, **__: pytest.fail("computed"))
+def test_every_record_of_the_project_can_be_drawn(tmp_path: Path) -> None:
     assert main(["paper", "--from-recorded", "--out", str(tmp_path)]) == 0
+    assert not (tmp_path / "runs").exists()
     page = (tmp_path / "report.html").read_text()
     kept = {path.name.rsplit("-", 1)[0] for path in recordings.RESULTS.glob("*.csv.gz")}
     assert len(kept) > 6
@@ -169,12 +167,11 @@ def test_what_runs_cannot_decide_recorded_ones_of_another_scale_do_and_the_claim
             made.append((options.scale.name, *beside))
             return Made(section=section(), claims=claims)
 
-    monkeypatch.setattr(recordings, "RESULTS", tmp_path / "kept")
     monkeypatch.setitem(contents.PARTS, "topk", Part())
     facts = [{**provenance(load_dataset("digits")), "code": "7"}]
 
     def judged(scale: str, rows: pd.DataFrame, other: str) -> Sequence[ClaimOutcome]:
-        kept = recordings.load("topk", other)
+        kept = recordings.load("topk", other, tmp_path / "kept")
         options = Options(scale=SCALES[scale], readings=(), count="wire", longer=kept if other == "full" else None)
         return finished("topk", Rows(scale, rows, facts), options, kept).claims
 
