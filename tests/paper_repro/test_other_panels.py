@@ -104,7 +104,6 @@ def test_what_is_drawn_of_other_rows_is_noticed(part: str, planted: Plant) -> No
         # Two lines in each of two panels.
         ("fig3", swapped("series", "FedAvg", "FedCom 8 bit"), r"(?s)(FedAvg|FedCom 8 bit) .*\n.*\n.*\n"),
         ("fig3", lambda frame: frame.assign(train_loss=frame.test_loss), "FedAvg .*: no line .* has train_loss"),
-        ("fig2", lambda frame: frame[frame.seed != 2], r"FedAvg K=10 \(curves\): no (line|band)"),
     ],
 )
 def test_curves_of_other_rows_are_noticed(part: str, planted: Plant, told: str) -> None:
