@@ -121,8 +121,10 @@ def rebuild(options: RebuildOptions) -> Iterator[RebuildRow]:
     # A fresh process for each d, so that peaks of memory are those of one model.
     for d in dict.fromkeys(setting.d for setting in settings):
         asked = json.dumps([asdict(setting) for setting in settings if setting.d == d])
-        for row in apart(["-m", "benchmarks.rebuild"], given=asked).of(f"d={d}"):
-            yield RebuildRow(**row)
+        done = apart(["-m", "benchmarks.rebuild"], given=asked)
+        last_line = done.said.rpartition("\n")[2]
+        require(done.exit == 0, f"measuring d={d}", "end well", f"exit code {done.exit}: {last_line}")
+        yield from (RebuildRow(**row) for row in done.found)
 
 
 def _measured(settings: Sequence[RebuildSetting]) -> Iterator[RebuildRow]:

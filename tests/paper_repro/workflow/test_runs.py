@@ -18,7 +18,7 @@ import pytest
 from decomfl_lab import InputError, TrainConfig, processes, provenance
 from decomfl_lab.interrupts import Interrupted
 from decomfl_lab.processes import Processes
-from decomfl_lab.progress import Progress, left_words
+from decomfl_lab.progress import Progress, RunBars, left_words
 from decomfl_lab.runs import folder as of_run
 from decomfl_lab.runs import run as a_run
 from decomfl_lab.runs.run import Run
@@ -269,7 +269,7 @@ def test_training_runs_that_are_fewer_than_the_processes_share_these(
 
 def test_the_time_left_follows_the_costs_at_the_pace_since_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = Path("a"), Path("b")
-    bars = runs.Bars({a: job(30), b: job(90)}, before=5, each=False)
+    bars = runs.Bars({a: job(30), b: job(90)}, 5, RunBars(), each=False)
     bars.reached(a, Progress(1, 2, 0.0, 0.0, 0.0))  # by an earlier command
     assert bars.left(100.0) == math.inf
     bars.done(a)
