@@ -68,7 +68,9 @@ def edge(
         # The values of each knob side by side, a group a knob.
         by_knob = plots.add_subplot(grid[0, 3:])
         by_knob.set_title("by batch size, directions, local steps, momentum")
-        places, labels, at = [], [], 0.0
+        places: list[float] = []
+        labels: list[str] = []
+        at = 0.0
         for knob, own in lines.groupby("knob", sort=False):
             ordered = own.sort_values("at")
             x = at + np.arange(len(ordered))

@@ -27,7 +27,9 @@ def make_report(request: Request, *, silent: bool = False) -> list[ClaimOutcome]
     Rows come from one source, recorded or computed, and go one way to figures, verdicts and page. Live runs are laid
     over what is recorded.
     """
-    started, asked, options = time.monotonic(), request.asked, request.options
+    started = time.monotonic()
+    asked = request.asked
+    options = request.options
     page = asked.out / "report.html"
 
     def interrupted() -> str:

@@ -82,12 +82,14 @@ def computed_parts(request: Request, compute: Compute) -> Found:
     A part that is spared, or whose works cannot be done here (there are none), is taken from what is kept with the
     code, where there is something.
     """
-    options, into = request.options, request.asked.record
+    options = request.options
+    into = request.asked.record
     dear = [name for name in request.names if name in request.asked.spared]
     spared = {name: kept for name in dear if (kept := kept_beside(name, options)) is not None}
     works = {name: [] if name in spared else works_of(name, options) for name in request.names}
     computed = iter(compute([work for own in works.values() for work in own]))
-    found, finished = Found(), set[str]()
+    found = Found()
+    finished = set[str]()
     for name in request.names:
         results = [(work, next(computed)) for work in works[name]]
         pieces: list[Piece] = [(work, *result) for work, result in results if result is not None]

@@ -92,7 +92,8 @@ def _measured(_: Path, report: Report, network: Sequence[int], size: Sizes) -> R
     dataset = load_dataset("mnist")
     task = _Task.of(dataset, digits, side, V, size.examples)
     # An MLP of ReLU; every weight and bias is uniform within 1/√(inputs of its layer).
-    sizes, generator = [task.inputs.shape[1], *[width] * depth, V], torch.Generator().manual_seed(SEED)
+    sizes = [task.inputs.shape[1], *[width] * depth, V]
+    generator = torch.Generator().manual_seed(SEED)
     linear = [nn.Linear(before, after) for before, after in pairwise(sizes)]
     for layer in linear:
         for each in (layer.weight, layer.bias):

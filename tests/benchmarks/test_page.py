@@ -99,12 +99,6 @@ def test_the_readme_has_the_line_that_a_benchmark_ends_with(name: str) -> None:
     assert f"{line} `decomfl bench {name}" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ["rebuild", "round", "llm-round"])
-def test_rows_that_the_readme_says_nothing_of_end_without_its_line(name: str) -> None:
-    command, options = QUOTED[name]
-    assert command.readme(recorded_rows(name, 0)[:1], options) is None
-
-
 def test_the_line_stands_below_the_tables_and_in_the_record(record: dict[str, object], capsys: Any) -> None:
     assert main(SMALL) == 0
     line = "| 95 % intervals of κ on 2 cases of known κ | 100.0 ± 0.0 % hold the truth, after 4 products |"

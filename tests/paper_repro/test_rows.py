@@ -17,7 +17,6 @@ from paper_repro.workflow import manifest
 from paper_repro.workflow.recordings import load
 from tests.cases import rows_of, sampled
 from tests.paper_repro.recomputed.common import RESULTS, having, rows
-from tests.paper_repro.test_recomputed import raised
 
 RECORDS = [path.name.removesuffix(".csv.gz").rpartition("-")[::2] for path in sorted(RESULTS.glob("*.csv.gz"))]
 TRAINED = [record for record in RECORDS if "wire_bytes" in rows(*record)]
@@ -69,6 +68,12 @@ def test_rows_are_possible_and_those_on_images_plausible(part: str, scale: str) 
     assert part not in D or implausible(rows(part, scale), D[part]) == []
 
 
+def raised(frame: pd.DataFrame, series: str) -> pd.DataFrame:
+    """Two per cent on the last accuracy of a series."""
+    own = (frame.series == series) & (frame["round"] == frame.loc[frame.series == series, "round"].max())
+    return frame.assign(test_accuracy=frame.test_accuracy * (1 + 0.02 * own))
+
+
 def scaled(factors: Mapping[str, float]) -> Plant:
     """DeComFL's columns, each by a factor."""
     return lambda t: t.assign(**{name: t[name].mask(t.series == "DeComFL", f * t[name]) for name, f in factors.items()})
@@ -118,13 +123,6 @@ def test_what_two_parts_share_is_the_same_in_both(
     one: str, other: str, keys: list[str], of_one: dict[str, object], of_other: dict[str, object]
 ) -> None:
     assert apart(having(rows(one, "full"), of_one), having(rows(other, "full"), of_other), keys) == 0
-
-
-@pytest.mark.parametrize("name", ["test_loss", "norm"])
-def test_a_measurement_that_is_changed_in_one_part_is_noticed_by_another(name: str) -> None:
-    frame = rows("fig3", "full")
-    other = frame.assign(**{name: 3 * frame[name] + 1})
-    assert apart(other, rows("topk", "full"), SHARED[0][2]) > 0
 
 
 @pytest.mark.parametrize(("part", "scale"), sampled([record for record in TRAINED if record[0] in D], 2))
