@@ -63,8 +63,6 @@ _ALL: Final = tuple(
     for raw in RAW
     if "runs" in raw
 )
-NAMED: Final[Mapping[str, str]] = {run: each.label for each in _ALL for run in each.runs}
-"""Every measurement that an entry names, with the label of one that does."""
 
 
 @cache

@@ -7,10 +7,11 @@ import pytest
 
 from decomfl_lab.errors import InputError
 from paper_repro.workflow import claims
-from paper_repro.workflow.claims import CLAIMS, NAMED, ClaimOutcome, sentences
+from paper_repro.workflow.claims import CLAIMS, ClaimOutcome, sentences
 from tests.cases import rows_of
 from tests.theory.findings.borne_out import disagreements
 from tests.theory.findings.entries import entry
+from theory.findings.data import RAW
 from theory.findings.finding import Entry, Evidence, EvidenceCheck, Role, Status
 from theory.findings.registry import ENTRIES
 
@@ -37,7 +38,7 @@ def test_the_recorded_verdicts_bear_every_entry_out_and_another_would_not() -> N
 
 def test_every_measurement_is_asked_by_a_sentence_or_a_question() -> None:
     assert all(bool(own.question) or sentences(own.id) for own in CLAIMS.values())
-    assert set(NAMED) <= set(CLAIMS)
+    assert {run for raw in RAW for run in raw.get("runs", ())} <= set(CLAIMS)
 
 
 def test_a_measurement_says_the_sentence_that_it_tests() -> None:
