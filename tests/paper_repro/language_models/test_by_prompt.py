@@ -12,6 +12,7 @@ from tests.decomfl_lab.language.tiny import save_opt
 from tests.decomfl_lab.language.toy import write_sst2
 
 
+@pytest.mark.thorough
 def test_every_layer_has_the_spectrum_of_its_block(tmp_path: Path) -> None:
     folder, files = save_opt(tmp_path / "opt"), write_sst2(tmp_path / "sst2")
     trained = from_task("sst2", model=str(folder), files=str(files))

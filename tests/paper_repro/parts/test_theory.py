@@ -85,6 +85,7 @@ def test_training_keeps_the_stated_bound_or_not_where_it_admits_the_rate(
 # --- training ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_the_constants_of_a_beside_bounds_model_are_those_of_its_losses() -> None:
     """On one client, with one batch of all data, there is no noise and no dissimilarity; logistic H ⪰ 0 has a bound."""
     config = configuration(PATTERNS["theory"], {}, model="logistic", rounds=4)
