@@ -13,7 +13,7 @@ from scipy.stats import spearmanr
 from paper_repro.commands import findings
 from tests.docs.blocks import ROOT
 from tests.paper_repro.recomputed import images, others
-from tests.paper_repro.recomputed.common import RESULTS, lines, mean_accuracy, outcomes, rows, to_reach
+from tests.paper_repro.recomputed.common import RESULTS, lines, mean_accuracy, outcomes, recorded, rows, to_reach
 
 SCALES = "docs/paper-scales.md"
 LOGS = pytest.mark.skipif(not os.environ.get("DECOMFL_REFERENCE"), reason="needs DECOMFL_REFERENCE")
@@ -30,7 +30,7 @@ def tells(page: str, *sentences: str) -> None:
 
 def test_the_sentences_about_the_edge_have_the_numbers_of_the_rows() -> None:
     frame = rows("edge", "full")
-    runs = others.edge_runs(frame)
+    runs = recorded("edge", "full").frames[""]
     usual = others.usual(runs)
     lost = frame[(frame.estimator == "projection") & (frame.batch == 256) & (frame.factor == 1) & (frame.P == 20)]
     one = usual[usual.apart].seed.iloc[0]

@@ -18,7 +18,17 @@ from tests.cases import rows_of
 from tests.docs import browser
 from tests.docs.blocks import MADE, PAGES, ROOT, Blocks, reasons, run_page
 
-LONG = ("own-data.md", "client.md", "method.md", "mezo.md", "bound.md", "own-module.md", "curvature.md", "own-parts.md")
+LONG = (
+    "own-data.md",
+    "client.md",
+    "method.md",
+    "mezo.md",
+    "bound.md",
+    "own-module.md",
+    "curvature.md",
+    "own-parts.md",
+    "kappa.md",
+)
 """Pages that take more than five seconds, but for the README."""
 RUNNABLE = [
     pytest.param(page, marks=[pytest.mark.thorough] * (page.name in LONG))
