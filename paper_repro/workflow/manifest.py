@@ -39,11 +39,20 @@ def write(root: Path, files: Mapping[str, bytes]) -> None:
 
 
 def seal(root: Path) -> None:
-    """List all files of a folder as they are, but for hidden ones and what says what they are."""
-    paths = [path for path in root.rglob("*") if path.is_file() and path.name not in _UNLISTED]
-    shown = [path for path in paths if not path.name.startswith(".")]
+    """List all files of a folder as they are."""
     with held(root):
-        _list(root, {path.relative_to(root).as_posix(): file_digest(path) for path in shown})
+        _list(root, _found(root))
+
+
+def wrong(root: Path) -> list[str]:
+    """The files that are not as listed: changed, gone, or not listed."""
+    return sorted({name for name, _ in _found(root).items() ^ _read(root).items()})
+
+
+def _found(root: Path) -> dict[str, str]:
+    """The digest of every file by its name, but for hidden ones and what says what they are."""
+    paths = [path for path in root.rglob("*") if path.is_file() and path.name not in _UNLISTED]
+    return {path.relative_to(root).as_posix(): file_digest(path) for path in paths if not path.name.startswith(".")}
 
 
 def is_there(path: Path) -> bool:
