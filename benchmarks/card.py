@@ -85,7 +85,7 @@ def measured(parts: Mapping[str, Sequence[str]], device: str, seconds: float) ->
         yield {"part": part, "command": " ".join(own), **asdict(done), "seconds": round(done.seconds, 1)}
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, parts: Mapping[str, Mapping[str, Sequence[str]]] = PARTS) -> int:
     """Run all parts; 1 if one of them failed, or was not done in time."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="auto", help="cuda, cuda:N, auto or cpu")
@@ -107,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(str(error))
     rows: list[dict[str, Any]] = []
     where = {"device": describe(place), **provenance()}
-    for row in measured(PARTS[place.type], asked.device, 60 * asked.minutes):
+    for row in measured(parts[place.type], asked.device, 60 * asked.minutes):
         rows.append(row)
         write_atomically(asked.out, json.dumps({**where, "parts": rows}, indent=1, ensure_ascii=False))
         end = "done" if row["exit"] == 0 else f"FAILED: {row['said']}"

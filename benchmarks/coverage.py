@@ -25,6 +25,10 @@ _EXACT = "exact"  # what estimates are counted as whose interval has room for ro
 _ROUNDING = 1e-9  # the widest such interval, as a share of κ
 
 PROBES = (0, 2, 3, 6, 12, 24, 48)  # ends of the classes of probes that runs are counted by
+_CLASSES = {
+    high: f"{low + 1} to {high} probes" if high > low + 1 else f"{high} probes" for low, high in pairwise(PROBES)
+}
+"""By the most probes of each class its name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +186,9 @@ def counted(runs: Sequence[CoverageRun], by: str) -> list[CoverageCount]:
     require_choice("by", by, ("spectrum", "probes", "all"))
     groups: dict[str, list[CoverageRun]] = {}
     for run in sorted(runs, key=lambda run: run.probes) if by == "probes" else runs:
-        name = {"spectrum": run.spectrum, "probes": _class_of(run.probes), "all": "all"}[by]
+        more = f"more than {PROBES[-1]} probes"
+        probes = next((name for high, name in _CLASSES.items() if run.probes <= high), more)
+        name = {"spectrum": run.spectrum, "probes": probes, "all": "all"}[by]
         name = _EXACT if run.exact and by != "spectrum" else name
         groups.setdefault(name, []).append(run)
     counts = []
@@ -207,11 +213,3 @@ def counted(runs: Sequence[CoverageRun], by: str) -> list[CoverageCount]:
             )
         )
     return counts
-
-
-def _class_of(probes: int) -> str:
-    """The name of the class of ``PROBES`` that a number of probes belongs to."""
-    for low, high in pairwise(PROBES):
-        if probes <= high:
-            return f"{low + 1} to {high} probes" if high > low + 1 else f"{high} probes"
-    return f"more than {PROBES[-1]} probes"

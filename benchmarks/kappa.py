@@ -88,9 +88,9 @@ def comparison_rows(problem: KappaProblem, options: ComparisonOptions) -> Iterat
         _own_stop(options): libraries.our_kappa(problem, rtol=options.rtol),
     }
     methods = [(libraries.OURS, ours, options.seeds)]
-    for name, library in libraries.installed().items():
+    for name, estimates in libraries.installed().items():
         with libraries.quiet():
-            methods.append((name, library.estimates(problem), options.library_seeds))
+            methods.append((name, estimates(problem), options.library_seeds))
     for library_name, runs, seeds in methods:
         for method, run in runs.items():
             found, seconds = [], []
@@ -98,10 +98,10 @@ def comparison_rows(problem: KappaProblem, options: ComparisonOptions) -> Iterat
                 started = time.perf_counter()
                 found.append(libraries.estimated(run, seed))
                 seconds.append(time.perf_counter() - started)
-            yield _row(problem, library_name, method, found, seconds)
+            yield measured_row(problem, library_name, method, found, seconds)
 
 
-def _row(
+def measured_row(
     problem: KappaProblem, library: str, method: str, found: Sequence[KappaEstimate], seconds: Sequence[float]
 ) -> ComparisonRow:
     """The row of a method's runs."""

@@ -110,7 +110,12 @@ def llm_round(options: LlmRoundOptions) -> Iterator[LlmRoundRow]:
         language.random_prompts(batch, vocabulary=int(config.vocab_size), pad=module.pad, seed=i) for i in range(m)
     ]
     batches = [(ids.to(place), classes.to(place)) for ids, classes in prompts]
-    rounds = {way: language.way_of(way, module, batches, P) for way in chosen}
+    rounds: dict[str, language.Way] = {
+        way: language.InPlaceRound(module, batches, P)
+        if way == IN_PLACE
+        else language.LlmFederation(module, batches, P, way)
+        for way in chosen
+    }
     # The first round of every way is compared with float64. After that its code is warm.
     references = dict.fromkeys(chosen, language.reference_scalars(module, batches, P))
     references[IN_PLACE] = language.InPlaceRound(module, batches, P, dtype=torch.float64)()  # its own directions

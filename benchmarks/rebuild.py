@@ -118,18 +118,13 @@ def rebuild(options: RebuildOptions) -> Iterator[RebuildRow]:
         if (options.d is not None and options.pairs is not None) or size * lag <= _MOST_WORK
     ]
     require(bool(settings), "d, pairs, distribution and workers", "leave at least one row", settings)
-    yield from rebuild_rows(settings)
-
-
-def rebuild_rows(settings: Sequence[RebuildSetting]) -> Iterator[RebuildRow]:
-    """Measure in a fresh process for each d, so that peaks of memory are those of one model."""
-    groups: dict[int, list[RebuildSetting]] = {}
-    for setting in settings:
-        groups.setdefault(setting.d, []).append(setting)
-    for d, group in groups.items():
-        asked = json.dumps([asdict(setting) for setting in group])
-        for row in apart(["-m", "benchmarks.rebuild"], given=asked).of(f"d={d}"):
-            yield RebuildRow(**row)
+    # A fresh process for each d, so that peaks of memory are those of one model.
+    for d in dict.fromkeys(setting.d for setting in settings):
+        asked = json.dumps([asdict(setting) for setting in settings if setting.d == d])
+        done = apart(["-m", "benchmarks.rebuild"], given=asked)
+        last_line = done.said.rpartition("\n")[2]
+        require(done.exit == 0, f"measuring d={d}", "end well", f"exit code {done.exit}: {last_line}")
+        yield from (RebuildRow(**row) for row in done.found)
 
 
 def _measured(settings: Sequence[RebuildSetting]) -> Iterator[RebuildRow]:

@@ -242,7 +242,11 @@ def prepare_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any,
 
     def piece(found: re.Match[str]) -> str:
         if found["code"]:
-            return f".. code-block:: {'python' if is_python(textwrap.dedent(found[0])) else 'text'}\n\n{found[0]}"
+            try:  # a formula may be an expression, or no Python at all
+                program = not all(isinstance(each, ast.Expr) for each in ast.parse(textwrap.dedent(found[0])).body)
+            except SyntaxError:
+                program = False
+            return f".. code-block:: {'python' if program else 'text'}\n\n{found[0]}"
         text = re.sub(r"(?s)(``.*?``|(?<!\w)\*\w[^*]*\w\*)|([|*])", lambda each: each[1] or f"\\{each[2]}", found[0])
         return re.sub(r"^Returns:\n +", ":returns: ", text)  # else what precedes a colon is taken for a type
 
@@ -259,10 +263,15 @@ def write_mathml(translator: Any, node: Element) -> None:
     raise nodes.SkipNode
 
 
-def set_indices(app: Sphinx, doctree: Element) -> None:
-    """Set the indices of symbols in the sentences of proofs below and above the line."""
-    wanted = app.env.current_document.docname in PROOFS
-    for text in list(doctree.findall(Text)) if wanted else ():
+def finish_page(app: Sphinx, doctree: Element) -> None:
+    """Set dashes and indices, and let the search find the pages about a Greek letter by its name."""
+    page = app.env.current_document.docname
+    # The dashes between a parameter and its description, which Sphinx leaves to its typographer.
+    for text in list(doctree.findall(Text)):
+        if text == " -- " and text.parent is not None:
+            text.parent.replace(text, Text(" – "))
+    # In the sentences of proofs the indices of symbols stand below and above the line.
+    for text in list(doctree.findall(Text)) if page in PROOFS else ():
         if not isinstance(text.parent, (nodes.literal, nodes.literal_block, nodes.math, nodes.math_block)):
             before, *rest = INDEX.split(text)
             found: list[nodes.Node] = [Text(before)]
@@ -270,11 +279,6 @@ def set_indices(app: Sphinx, doctree: Element) -> None:
                 kind = nodes.subscript if sign == "_" else nodes.superscript
                 found += [kind("", own.strip("{}")), Text(after)]
             text.parent.replace(text, found)
-
-
-def index_letters(app: Sphinx, doctree: Element) -> None:
-    """Let the search find the pages about a Greek letter by its name."""
-    page = app.env.current_document.docname
     for letter in ABOUT.get(page, ""):
         whole = next(iter(doctree.findall(nodes.section)))
         entries = [("single", word, whole["ids"][0], "main", None) for word in LETTERS[letter]]
@@ -286,13 +290,6 @@ def lead_page(app: Sphinx, error: Exception | None) -> None:
     page = Path(app.outdir, "_static", "rebuild", "index.html")
     if error is None and page.exists():
         page.write_text(re.sub(r'(href="[\w./-]+)\.md"', r'\1.html"', page.read_text("utf-8")), "utf-8")
-
-
-def set_dashes(app: Sphinx, doctree: Element) -> None:
-    """Set the dashes between a parameter and its description, which Sphinx leaves to its typographer."""
-    for text in list(doctree.findall(Text)):
-        if text == " -- " and text.parent is not None:
-            text.parent.replace(text, Text(" – "))
 
 
 def attribute_docs(obj: object, name: str) -> list[str]:
@@ -321,14 +318,6 @@ def field_docs(kind: type) -> dict[str, str]:
     return found
 
 
-def is_python(code: str) -> bool:
-    """Whether it is a program, rather than a formula."""
-    try:
-        return not all(isinstance(each, ast.Expr) for each in ast.parse(code).body)
-    except SyntaxError:
-        return False
-
-
 def find_public(app: Sphinx, env: Any, node: Element, contnode: Element) -> Element | None:
     """Lead the name of what a module within defines to its public name."""
     target = HOMES.get(node.get("reftarget", "")) if node.get("refdomain") == "py" else None
@@ -342,9 +331,7 @@ def setup(app: Sphinx) -> None:
     app.connect("builder-inited", write_commands)
     app.connect("source-read", prepare_page)
     app.connect("autodoc-process-docstring", prepare_docstring, priority=400)  # before napoleon
-    app.connect("doctree-read", set_dashes)
-    app.connect("doctree-read", set_indices)
-    app.connect("doctree-read", index_letters)
+    app.connect("doctree-read", finish_page)
     app.connect("build-finished", lead_page)
     app.add_html_math_renderer("mathml", (write_mathml, None), (write_mathml, None))
     app.connect("missing-reference", find_public)

@@ -171,22 +171,17 @@ typedef struct {{
 """
 
 
-def in_javascript() -> str:
-    """The block of JavaScript."""
+def written(text: str) -> str:
+    """The text of decomfl.js with the block as it is to be."""
     said = f"NO_LOW_RANK = {json.dumps(NO_LOW_RANK)}, LOW_RANK = {LOW_RANK_CODE}, MOST_SCALARS = {MAX_SCALARS}"
-    return f"""  const {said};
+    block = f"""  const {said};
   // Key, kind, whether it may be left out (2: or null), least and most of numbers, the longest list, names, words.
   // Of a real number the longest is the bits that it may have where it stands as a whole one, 0 for any.
   const LOG_RULES = {{
 {_tables("    {name}: [" + chr(10), "      [{}]," + chr(10), "    ]," + chr(10))}  }};
 """
-
-
-def written(text: str) -> str:
-    """The text of decomfl.js with the block as it is to be."""
     before, _, rest = text.partition(FIRST)
-    _, _, after = rest.partition(LAST)
-    return before + FIRST + in_javascript() + LAST + after
+    return before + FIRST + block + LAST + rest.partition(LAST)[2]
 
 
 if __name__ == "__main__":

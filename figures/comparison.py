@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from decomfl_lab.errors import require, require_choice
+from decomfl_lab.errors import require_choice
 from figures.curves import BAND, COUNT_LABELS, Count, Kind, draw_mean, extra_legend
-from figures.layout import LOST_POINTS, axes_of, legend_below, page, require_columns, require_known
+from figures.layout import LOST_POINTS, axes_of, legend_below, page, require_known
 from figures.style import LineStyle, rc
 
 _LEAST_WIDTH: Final = 9.6  # inches of a figure at least; long labels need them
@@ -90,12 +90,10 @@ def comparison(
         A figure without pyplot state; the caller saves it.
 
     Raises:
-        InputError: If there is no panel, none has a row, a column is missing, or a series has no style.
+        InputError: If a series has no style.
     """
-    require(any(panel.frames for panel in panels), "panels", "be at least one, with at least one row", len(panels))
     frames = [(panel, kind, frame) for panel in panels for kind, frame in panel.frames.items()]
-    for panel, kind, frame in frames:
-        require_columns(f"{kind} of panel {panel.title!r}", frame, ("series", "seed", panel.by, panel.x, panel.y))
+    for panel, _, frame in frames:
         require_known(f"series of panel {panel.title!r}", frame["series"], styles)
     averaged = [frame.groupby("series")["seed"] for _, kind, frame in frames if kind in ("curves", "reference")]
     banded = any(bool((seeds.nunique() > 1).any()) for seeds in averaged)

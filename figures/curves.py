@@ -8,7 +8,6 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from decomfl_lab.errors import InputError
-from figures.layout import require_columns
 from figures.style import AUTHORS_DASH, CHECKS, LineStyle
 
 Count = Literal["wire", "table1", "plotted"]
@@ -54,10 +53,8 @@ def mean_and_band(curves: pd.DataFrame, x: str, y: str = "test_accuracy", by: st
         and ``high`` are minimum and maximum for two seeds, and equal ``y`` for one.
 
     Raises:
-        InputError: If a column is missing, ``curves`` is empty, a (seed, round) occurs twice, or the seeds
-            have no evaluated round in common.
+        InputError: If a (seed, round) occurs twice, or the seeds have no evaluated round in common.
     """
-    require_columns("curves", curves, ("seed", by, x, y))
     repeated = curves.duplicated(["seed", by])
     if repeated.any():
         first = curves.loc[repeated].iloc[0]

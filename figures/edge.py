@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
 from decomfl_lab.errors import require
-from figures.layout import legend_below, page, require_columns
+from figures.layout import legend_below, page
 from figures.style import INK, OKABE_ITO, SOFT, rc
 
 _ORANGE, _GREEN, _BLUE, _RED, _PINK, _SKY = OKABE_ITO
@@ -44,13 +44,8 @@ def edge(
         caption: The text under the plots: data, scale, seeds, the rule.
 
     Returns:
-        A figure without pyplot state.
-
-    Raises:
-        InputError: If a column is missing, by_step or along has no row, or there are too many series or limits.
+        A figure without pyplot state; InputError if there are too many series or limits.
     """
-    require_columns("by_step", by_step, ("series", "h", "share", "low", "high"))
-    require_columns("along", along, ("run", "apart", "step", "test_loss", "push", "load"))
     series = list(dict.fromkeys(by_step["series"]))
     require(len(series) <= len(_SERIES), "series of by_step", f"be at most {len(_SERIES)}", series)
     require(len(limits) <= len(_BANDS), "limits", f"be at most {len(_BANDS)}", list(limits))
@@ -69,9 +64,28 @@ def edge(
         steps.set_xticks(ticks, [f"{h:g}" for h in ticks], **_SLANTED)
         steps.set_xticks([], minor=True)
         steps.set_xlabel("η/(1 − β)")
-        _percent(steps)
         steps.set_title("runs that diverge, by step size")
-        _shares_by_knob(plots.add_subplot(grid[0, 3:]), lines)
+        # The values of each knob side by side, a group a knob.
+        by_knob = plots.add_subplot(grid[0, 3:])
+        by_knob.set_title("by batch size, directions, local steps, momentum")
+        places: list[float] = []
+        labels: list[str] = []
+        at = 0.0
+        for knob, own in lines.groupby("knob", sort=False):
+            ordered = own.sort_values("at")
+            x = at + np.arange(len(ordered))
+            colour, marker, dash = _SERIES[0]
+            _intervals(by_knob, x, ordered, colour, marker, label=str(knob), dash=dash)
+            places += x.tolist()
+            labels += [f"{knob} = {value:g}" for value in ordered["at"]]
+            at = float(x[-1]) + 1.7
+        if not places:
+            by_knob.text(0.5, 0.5, "not run here", transform=by_knob.transAxes, ha="center", color=SOFT)
+        by_knob.set_xticks(places, labels, **_SLANTED)
+        by_knob.grid(visible=False, axis="x")
+        for ax in (steps, by_knob):
+            ax.set_ylim(-0.03, 1.03)
+            ax.yaxis.set_major_formatter(PercentFormatter(xmax=1.0, symbol=" %", decimals=0))
         loss, push, load = (plots.add_subplot(grid[1, 2 * i : 2 * i + 2]) for i in range(3))
         _way(loss, along, "test_loss", "where the test loss turns …")
         loss.set_ylim(0.8 * float(along["test_loss"].min()), min(loss.get_ylim()[1], _HIGHEST))
@@ -81,25 +95,6 @@ def edge(
         runs = [*zip(handles, ("run that stayed together", "run that diverged"), strict=True)]
         legend_below(plots, [steps], columns=4, more=runs)
     return figure
-
-
-def _shares_by_knob(ax: Axes, frame: pd.DataFrame) -> None:
-    """The values of each knob side by side, a group a knob."""
-    ax.set_title("by batch size, directions, local steps, momentum")
-    places, labels, at = [], [], 0.0
-    for knob, own in frame.groupby("knob", sort=False):
-        ordered = own.sort_values("at")
-        x = at + np.arange(len(ordered))
-        colour, marker, dash = _SERIES[0]
-        _intervals(ax, x, ordered, colour, marker, label=str(knob), dash=dash)
-        places += x.tolist()
-        labels += [f"{knob} = {value:g}" for value in ordered["at"]]
-        at = float(x[-1]) + 1.7
-    if not places:
-        ax.text(0.5, 0.5, "not run here", transform=ax.transAxes, ha="center", color=SOFT)
-    ax.set_xticks(places, labels, **_SLANTED)
-    ax.grid(visible=False, axis="x")
-    _percent(ax)
 
 
 def _intervals(ax: Axes, x: Any, frame: pd.DataFrame, colour: str, marker: str, *, label: str, dash: str) -> None:
@@ -131,8 +126,3 @@ def _way(ax: Axes, along: pd.DataFrame, y: str, title: str, *, limit: str = "") 
             limit, (0.0, 1.0), (4, 3), xycoords=("axes fraction", "data"), textcoords="offset points", color=INK,
             fontsize=7.6, zorder=5, bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.8, "pad": 0.8},
         )  # fmt: skip
-
-
-def _percent(ax: Axes) -> None:
-    ax.set_ylim(-0.03, 1.03)
-    ax.yaxis.set_major_formatter(PercentFormatter(xmax=1.0, symbol=" %", decimals=0))

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
-from figures.layout import axes_of, page, require_columns, require_known
+from figures.layout import axes_of, page, require_known
 from figures.style import INK, SOFT, LineStyle, rc
 
 _GREY = "#8C959F"
@@ -36,10 +36,8 @@ def accuracies(frame: pd.DataFrame, styles: Mapping[str, LineStyle], *, title: s
         caption: Text under the plots.
 
     Raises:
-        InputError: If a column is missing, there are no rows, or a series has no style.
+        InputError: If a series has no style.
     """
-    columns = ("panel", "series", "tuned", "accuracy", "error", "printed", *_BEFORE)
-    require_columns("frame", frame, columns)
     require_known("series", frame.series, styles)
     names = [name for name in styles if name in set(frame.series)]
     markers = dict(zip(dict.fromkeys(frame.tuned), _MARKERS, strict=False))
@@ -108,9 +106,8 @@ def round_costs(
         caption: Text under the plot.
 
     Raises:
-        InputError: If a column is missing, there are no rows, or a series has no style.
+        InputError: If a series has no style.
     """
-    require_columns("frame", frame, ("series", "d", "bytes", "printed"))
     require_known("series", {*frame.series, *formulas}, styles)
     with matplotlib.rc_context(rc()):
         figure, plots = page(5.8, 4.2, title=title, caption=[caption])

@@ -121,7 +121,14 @@ def picture(figure: Figure, name: str) -> Picture:
     # Clip paths, and markers that several parts share, stand beside the parts: the first one gets them.
     inside = {element for own in groups.values() for each in own for element in each.iter()}
     groups[next(iter(parts))] += [each for each in root.iter() if each.tag.endswith("}defs") and each not in inside]
-    drawn = {part: _drawing(groups[part], box, scale, height, shared) for part, box in parts.items()}
+    # The elements of each part, cut out at its place in pixels of a figure whose height is in points.
+    drawn = {}
+    for part, place in parts.items():
+        left, right = place.x0 * scale - _MARGIN, place.x1 * scale + _MARGIN
+        top, bottom = height - place.y1 * scale - _MARGIN, height - place.y0 * scale + _MARGIN
+        view = " ".join(_rounded(str(number)) for number in (left, top, right - left, bottom - top))
+        body = "".join(_markup(element, shared) for element in groups[part])
+        drawn[part] = Drawing(f'<svg viewBox="{view}" style="{_DEFAULTS}">{body}</svg>', right - left)
     caption = "" if foot is None else " ".join(text.get_text().replace("\n", " ") for text in foot.texts)
     # The heading and the headings of the panels, each once.
     headings = [each.get_suptitle() for each in (figure, *figure.subfigs)]
@@ -151,15 +158,6 @@ def _entries(box: Artist) -> Iterator[HPacker]:
             yield part
         elif isinstance(part, OffsetBox):
             yield from _entries(part)
-
-
-def _drawing(elements: list[ET.Element], box: Bbox, scale: float, height: float, shared: set[str]) -> Drawing:
-    """Some elements of a figure of a ``height`` in points, cut out at a place in pixels."""
-    left, right = box.x0 * scale - _MARGIN, box.x1 * scale + _MARGIN
-    top, bottom = height - box.y1 * scale - _MARGIN, height - box.y0 * scale + _MARGIN
-    view = " ".join(_rounded(str(number)) for number in (left, top, right - left, bottom - top))
-    body = "".join(_markup(element, shared) for element in elements)
-    return Drawing(f'<svg viewBox="{view}" style="{_DEFAULTS}">{body}</svg>', right - left)
 
 
 def _markup(element: ET.Element, kept: set[str]) -> str:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, PercentFormatter
 
 from figures.curves import BAND, draw_mean
-from figures.layout import axes_of, legend_below, page, require_columns, require_known
+from figures.layout import axes_of, legend_below, page, require_known
 from figures.style import SOFT, LineStyle, rc
 
 READINGS: Final[Mapping[str, str]] = {"kappa": "o", "d": "s"}  # what the rounds are drawn against, with its marker
@@ -42,14 +42,8 @@ def size_figure(
         caption: The text under the plots; say the scale of the runs here.
 
     Returns:
-        A figure without pyplot state.
-
-    Raises:
-        InputError: If a frame lacks a column or has no row, or a series has no style.
+        A figure without pyplot state; InputError if a series has no style.
     """
-    require_columns("curves", curves, ("series", "seed", "round", "test_accuracy", "relative_loss"))
-    ends = [f"{name}{end}" for name in ("kappa", "rounds") for end in ("", "_low", "_high")]
-    require_columns("points", points, ("series", "d", *ends))
     require_known("series", {*curves["series"], *points["series"]}, styles)
     banded = bool((curves.groupby("series")["seed"].nunique() > 1).any())
     reached = points.dropna(subset=["rounds"])

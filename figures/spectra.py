@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 
-from figures.layout import axes_of, legend_below, page, require_columns, require_known
+from figures.layout import axes_of, legend_below, page, require_known
 from figures.style import OKABE_ITO, SOFT, rc
 
 KAPPAS: Mapping[str, str] = {
@@ -21,10 +21,6 @@ KAPPAS: Mapping[str, str] = {
     "gauss-newton": "tr G / ‖G‖₂, G Gauss-Newton",
 }
 """What each κ of an indefinite H is."""
-
-_CURVE = ("value", "density", "low", "high")
-_TRAINING = ("step", "kappa", "value", "low", "high")
-_EXTREMES = ("step", "lambda_max", "lambda_min", "near zero", "loss")
 
 _BLUE, _ORANGE, _GREEN, _RED = OKABE_ITO[2], OKABE_ITO[0], OKABE_ITO[1], OKABE_ITO[3]
 _MARKERS = {"signed": "o", "positive": "^", "absolute": "s", "gauss-newton": "D"}
@@ -57,16 +53,8 @@ def training_spectra(
         caption: The text under the plots: model, data, scale.
 
     Returns:
-        A figure without pyplot state.
-
-    Raises:
-        InputError: If a frame is empty or lacks a column, or a κ is unknown.
+        A figure without pyplot state; InputError if a κ is unknown.
     """
-    require_columns("curves", curves, ("step", "bandwidth", *_CURVE))
-    if not single.empty:
-        require_columns("single", single, ("step", "value"))
-    require_columns("kappas", kappas, _TRAINING)
-    require_columns("extremes", extremes, _EXTREMES)
     require_known("kappas", kappas["kappa"], KAPPAS)
     steps = sorted(curves["step"].unique())
     explained = [
@@ -161,7 +149,6 @@ def _kappas(ax: Axes, kappas: pd.DataFrame, d: int) -> None:
 
 
 _OWN = ["network", "data", "loss"]
-_MEASURED = (*_OWN, "steps", "n", "d", "reading", "value", "low", "high")
 
 
 def census_figure(rows: pd.DataFrame, last: pd.DataFrame, *, title: str = "", caption: str = "") -> Figure:
@@ -175,9 +162,8 @@ def census_figure(rows: pd.DataFrame, last: pd.DataFrame, *, title: str = "", ca
         caption: The text under the plots.
 
     Returns:
-        A figure without pyplot state; InputError if a frame is empty or lacks a column, or a reading is unknown.
+        A figure without pyplot state; InputError if a reading is unknown.
     """
-    require_columns("rows", last, _MEASURED)
     require_known("readings", rows["reading"], KAPPAS)
     order = last.drop_duplicates(_OWN)
     places = {key: n for n, key in enumerate(order[_OWN].itertuples(index=False, name=None))}
@@ -244,10 +230,8 @@ def kernel_figure(
         caption: The text under the plots.
 
     Returns:
-        A figure without pyplot state; InputError if a frame is empty or lacks a column.
+        A figure without pyplot state.
     """
-    require_columns("errors", errors, ("value", *predictors))
-    require_columns("correlations", correlations, ("P", "number", "correlation", "low", "high"))
     with matplotlib.rc_context(rc()):
         figure, plots = page(11.0, 4.4, title=title, caption=[caption, "Bars: 95 % intervals over networks."])
         against, ranks = axes_of(plots, 1, 2, width_ratios=[1.2, 1.0])

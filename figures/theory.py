@@ -11,7 +11,7 @@ from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from figures.layout import axes_of, legend_below, page, require_columns, require_known
+from figures.layout import axes_of, legend_below, page, require_known
 from figures.style import OKABE_ITO, SOFT, LineStyle, rc
 
 _ORANGE, _GREEN, _BLUE, _RED, _PINK, _SKY = OKABE_ITO
@@ -62,14 +62,9 @@ def dimension_free(
         caption: The text under the plots: constants, seeds.
 
     Returns:
-        A figure without pyplot state.
-
-    Raises:
-        InputError: If a frame lacks a column or has no row, or a series is unknown.
+        A figure without pyplot state; InputError if a series is unknown.
     """
-    for name, frame in (("by_d", by_d), ("by_kappa", by_kappa)):
-        require_columns(name, frame, ("series", "d", "kappa", "value"))
-        require_known(f"series of {name}", frame["series"], LINES)
+    require_known("series", {*by_d["series"], *by_kappa["series"]}, LINES)
     with matplotlib.rc_context(rc()):
         figure, plots = page(10.2, 3.9, title=title, caption=[caption])
         left, right = axes_of(plots, 1, 2, sharey=True)
@@ -84,7 +79,6 @@ def dimension_free(
             words = f"measured, from d = {FLAT_FROM:,} on:\nmost / least − 1 = {(far.max() / far.min()).max() - 1:.1e}"
             left.text(0.03, 0.97, words, transform=left.transAxes, ha="left", va="top", color=SOFT)
         if not simulated.empty:
-            require_columns("simulated", simulated, ("d", "value", "low", "high"))
             below, above = simulated["value"] - simulated["low"], simulated["high"] - simulated["value"]
             left.errorbar(
                 simulated["d"], simulated["value"], yerr=[below, above], fmt="o", color=_BLUE, markerfacecolor="white",
@@ -107,15 +101,10 @@ def speed_ups(
         caption: The text under the plots: constants.
 
     Returns:
-        A figure without pyplot state.
-
-    Raises:
-        InputError: If a column is missing, there is no row, or a series, noise or knob is unknown.
+        A figure without pyplot state; InputError if a knob is unknown.
     """
-    require_columns("frame", frame, ("knob", "at", "noise", "series", "rounds"))
     words = {"m": "clients sampled", "P": "directions", "K": "local steps"}
-    for column, known in (("knob", words), ("noise", NOISES), ("series", SPEED_LINES)):
-        require_known(f"{column} of frame", frame[column], known)
+    require_known("knob of frame", frame["knob"], words)
     knobs = [knob for knob in words if knob in set(frame["knob"])]
     with matplotlib.rc_context(rc()):
         figure, plots = page(10.6, 4.0, title=title, caption=[caption, "Grey: slope −1, the claimed linear speed-up."])
@@ -163,12 +152,8 @@ def step_sizes(frame: pd.DataFrame, *, title: str = "", caption: str = "") -> Fi
         caption: The text under the maps.
 
     Returns:
-        A figure without pyplot state.
-
-    Raises:
-        InputError: If a column is missing, there is no row, or a condition is unknown.
+        A figure without pyplot state; InputError if a condition is unknown.
     """
-    require_columns("frame", frame, ("K", "m", "ratio", "binding", "stated", "corrected", "limit"))
     require_known("binding of frame", frame["binding"], CONDITIONS)
     steps = sorted(frame["K"].unique())
     slack = frame.assign(
@@ -218,12 +203,8 @@ def training(frame: pd.DataFrame, *, title: str = "", caption: str = "") -> Figu
         caption: The text under the plots: model, data, how the constants were found.
 
     Returns:
-        A figure without pyplot state.
-
-    Raises:
-        InputError: If a column is missing, there is no row, or a series is unknown.
+        A figure without pyplot state; InputError if a series is unknown.
     """
-    require_columns("frame", frame, ("panel", "series", "round", "value", "low", "high"))
     require_known("series of frame", frame["series"], LINES)
     panels = list(dict.fromkeys(frame["panel"]))
     with matplotlib.rc_context(rc()):

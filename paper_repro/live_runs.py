@@ -12,11 +12,10 @@ import pandas as pd
 
 from decomfl_lab.errors import plural
 from paper_repro.contents import PARTS
-from paper_repro.report_folder import DrawnPart, drawn, ingredients, judged
+from paper_repro.report_folder import DrawnPart, judged, written
 from paper_repro.request import Request
 from paper_repro.workflow.claims import PARTS as FACTS
 from paper_repro.workflow.claims import VERDICTS, ClaimOutcome
-from paper_repro.workflow.part import Made
 from paper_repro.workflow.recordings import Rows, facts_of
 from paper_repro.workflow.recordings import load as recorded_rows
 from paper_repro.workflow.runs import Job, Result, Work
@@ -44,11 +43,6 @@ class Overlay:
     words: Sequence[str]  # paragraphs: what was run, how its numbers compare, which verdicts it decides
     # the section of the live runs, as ``page_section`` makes it; its figures show the recorded ones thin
     section: Mapping[str, Any]
-
-
-def beginning(work: Work | Job) -> Work | Job:
-    """The work as it is run live: of a training run the first rounds, of other work all."""
-    return work.beginning(SHARE) if isinstance(work, Job) else work
 
 
 @dataclass(frozen=True)
@@ -182,7 +176,11 @@ def run_live(
         compute: ``run_all`` with all but works and ``on_result``.
         show: Called with the overlays so far, and a sentence about them.
     """
-    works = {name: [beginning(work) for work in PARTS[name].jobs(request.options)] for name in names}
+    works: dict[str, list[Work | Job]] = {}
+    for name in names:
+        # Of a training run the first rounds, of other work all.
+        jobs = PARTS[name].jobs(request.options)
+        works[name] = [work.beginning(SHARE) if isinstance(work, Job) else work for work in jobs]
     # A part of one long piece begins first: nothing else can be done of it meanwhile.
     works = dict(sorted(((name, own) for name, own in works.items() if own), key=lambda item: len(item[1]) > 1))
     left = {name: {work.key() for work in own} for name, own in works.items()}
@@ -213,13 +211,10 @@ def _drawn_over(name: str, works: Sequence[Work | Job], recorded: Sequence[Claim
     kept = recorded_rows(name, request.options.scale.name)
     at = replace(request.options, longer=kept)
     found = agreement(works, results, rows.rows, kept)
-
-    def make() -> Made:
-        part = judged(name, rows, at)
-        # Where every row is as it is recorded, a figure would show the same points once more.
-        figure = None if found.equal == found.rows else part.section.figure
-        return replace(part, section=replace(part.section, id=f"{name}-live", figure=figure, more_figures={}))
-
+    part = judged(name, rows, at)
+    # Where every row is as it is recorded, a figure would show the same points once more.
+    figure = None if found.equal == found.rows else part.section.figure
+    part = replace(part, section=replace(part.section, id=f"{name}-live", figure=figure, more_figures={}))
     # The page alone shows it: no picture is a file of its own.
-    made = drawn(request.asked.out / FOLDER, name, ingredients(name, rows, at), make, kinds=())
+    made = written(request.asked.out / FOLDER, part, kinds=())
     return overlay(works, found, made, recorded, facts_of(rows.provenance).get("data", ""))

@@ -10,7 +10,7 @@ from decomfl_lab.files import held, write_atomically
 from decomfl_lab.interrupts import telling
 from decomfl_lab.processes import Processes
 from paper_repro.live_runs import Overlay, run_live
-from paper_repro.report_folder import FOLDER, KINDS, DrawnPart, all_drawn
+from paper_repro.report_folder import KINDS, DrawnPart, all_drawn
 from paper_repro.request import Request
 from paper_repro.sources import computed_parts, recorded_parts
 from paper_repro.workflow import recordings
@@ -27,7 +27,9 @@ def make_report(request: Request, *, silent: bool = False) -> list[ClaimOutcome]
     Rows come from one source, recorded or computed, and go one way to figures, verdicts and page. Live runs are laid
     over what is recorded.
     """
-    started, asked, options = time.monotonic(), request.asked, request.options
+    started = time.monotonic()
+    asked = request.asked
+    options = request.options
     page = asked.out / "report.html"
 
     def interrupted() -> str:
@@ -38,16 +40,18 @@ def make_report(request: Request, *, silent: bool = False) -> list[ClaimOutcome]
         held(asked.out),
         held(asked.out / "figures"),
         held(asked.out / "tables"),
-        held(asked.out / FOLDER),
-        Processes(request.processes) as processes,
+        # One process a CPU; on a GPU one run goes at a time.
+        Processes(asked.jobs or (-1 if options.device == "cpu" else 1)) as processes,
     ):
-        compute = partial(run_all, root=asked.cache, processes=processes, until=request.until, resume=request.resume)
+        # On a GPU, which one has for a while, runs that another version of the code began are taken up.
+        resume = asked.resume or options.device != "cpu"
+        compute = partial(run_all, root=asked.cache, processes=processes, until=request.until, resume=resume)
         from_records = request.live or asked.from_recorded
         found = recorded_parts(request) if from_records else computed_parts(request, compute)
         # A page that live runs follow is to be there soon: a PDF takes as long as all else of a figure.
         made = all_drawn(found.parts, options, asked.out, ("png",) if request.live else KINDS, processes)
         if from_records:
-            made = _with_recorded_verdicts(made, found.parts, asked.record)
+            made = with_recorded_verdicts(made, found.parts, asked.record)
         if found.missing:  # a section that lists the parts that the page does not have
             title = "Not recorded" if from_records else "Not finished"
             absent = Section(id="absent", title=title, notes=[f"{name}: {why}." for name, why in found.missing.items()])
@@ -78,7 +82,7 @@ def make_report(request: Request, *, silent: bool = False) -> list[ClaimOutcome]
     return outcomes
 
 
-def _with_recorded_verdicts(made: Sequence[DrawnPart], parts: Mapping[str, Rows], into: Path | None) -> list[DrawnPart]:
+def with_recorded_verdicts(made: Sequence[DrawnPart], parts: Mapping[str, Rows], into: Path | None) -> list[DrawnPart]:
     """The parts with verdicts that need more than their rows, as the authors' curves, from when they were recorded.
 
     Where verdicts are recorded, those that were found now are.

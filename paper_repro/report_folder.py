@@ -1,26 +1,17 @@
-"""Parts drawn into the folder of a report, with their verdicts; none again while nothing that it is made of changed."""
+"""Parts drawn into the folder of a report, with their verdicts."""
 
-import hashlib
 import io
-import json
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from importlib.metadata import version
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import matplotlib
 from matplotlib.figure import Figure
 
-import decomfl_lab
-import figures
-import hessian
-import paper_repro
-import theory
-from decomfl_lab.files import file_digest, read_sealed, write_atomically, write_sealed
+from decomfl_lab.files import write_atomically
 from decomfl_lab.processes import Processes
 from decomfl_lab.progress import RunBars
-from decomfl_lab.provenance import code_version
 from figures.style import rc
 from paper_repro.contents import DEAREST, PARTS
 from paper_repro.sources import drawable
@@ -29,16 +20,11 @@ from paper_repro.workflow.claims import SCALE_NAMES, UNTESTED, ClaimOutcome, dec
 from paper_repro.workflow.health import decided_by_health, ill_words
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.recordings import Rows, facts_of
-from paper_repro.workflow.reference import curves_file
 from paper_repro.workflow.report import page_section
 from paper_repro.workflow.scales import SCALES
 
-FOLDER: Final = "drawn"
 KINDS: Final = ("png", "pdf")  # of the files of a figure
 FEW: Final = 3  # parts that are drawn by this process alone: to start others takes as long
-TABLES: Final = Path(__file__).parent / "workflow"  # where the tables of claims and scales are
-_LAYERS: Final = (decomfl_lab, figures, hessian, paper_repro, theory)
-_LIBRARIES: Final = ("matplotlib", "numpy", "pandas", "scipy")
 
 
 @dataclass(frozen=True)
@@ -67,7 +53,7 @@ def all_drawn(
 
 
 def _draw(name: str, rows: Rows, options: Options, out: Path, kinds: Sequence[str]) -> DrawnPart:
-    """A part in a report's folder, from whatever source its rows are: as it was drawn there of the same, or now."""
+    """A part in a report's folder, from whatever source its rows are."""
     at = replace(options, scale=SCALES[rows.scale]) if rows.date else options
     other = None
     # Rows at changed settings stand alone: what is recorded is of the settings as they are.
@@ -76,8 +62,7 @@ def _draw(name: str, rows: Rows, options: Options, out: Path, kinds: Sequence[st
         kept = recordings.load(name, SCALE_NAMES[-2] if whole else SCALE_NAMES[-1])
         other = kept if kept is not None and drawable(name, kept) else None
         at = at if whole else replace(at, longer=other)
-    key = ingredients(name, rows, at, other)
-    return drawn(out, name, key, lambda: finished(name, rows, at, other), rows.source(name), kinds)
+    return written(out, finished(name, rows, at, other), rows.source(name), kinds)
 
 
 def finished(name: str, rows: Rows, options: Options, other: Rows | None) -> Made:
@@ -92,7 +77,7 @@ def finished(name: str, rows: Rows, options: Options, other: Rows | None) -> Mad
     )
     part = replace(part, section=section)
     if name in options.changes:
-        return told_changed(part, options.changes[name])
+        return part
     # What these rows do not decide, rows at the other scale may: their outcome says where it is from.
     if other is not None and any(claim.verdict == UNTESTED for claim in part.claims):
         at = replace(options, scale=SCALES[other.scale], longer=None)
@@ -103,15 +88,14 @@ def finished(name: str, rows: Rows, options: Options, other: Rows | None) -> Mad
 
 
 def judged(name: str, rows: Rows, options: Options) -> Made:
-    """A part from rows at the scale of the options; what that scale or ill runs leave undecided says so."""
+    """A part from rows at the scale of the options; what that scale or ill runs leave undecided says so.
+
+    Of changed settings no verdict counts, and each says what it would be.
+    """
     part = PARTS[name].make(rows.rows, rows.provenance, options).of(rows)
-    if name in options.changes:
-        return part
-    return replace(part, claims=decided_by_health(rows.rows, decided(part.claims, options.scale.name)))
-
-
-def told_changed(part: Made, changes: str) -> Made:
-    """A part of changed settings: no verdict counts, and each says what it would be."""
+    if name not in options.changes:
+        return replace(part, claims=decided_by_health(rows.rows, decided(part.claims, options.scale.name)))
+    changes = options.changes[name]
     note = f"Changed by --set: {changes}. So this is not the paper's experiment, and no verdict on it counts."
     words = f"for settings changed by --set ({changes})"
     claims = [replace(c, verdict=UNTESTED, scale=f"reads “{c.verdict}” {words}; {c.scale}") for c in part.claims]
@@ -119,29 +103,6 @@ def told_changed(part: Made, changes: str) -> Made:
 
 
 # --- a part on disk ---------------------------------------------------------------------------------------------------
-
-
-def ingredients(name: str, rows: Rows, options: Options, other: Rows | None = None) -> str:
-    """A fingerprint of everything that a part is made of: rows, where they are from, what was asked for, and code."""
-    # What was asked for, as far as it changes what is drawn: the folder and the number of processes do not.
-    asked: tuple[object, ...] = (
-        options.scale.name,
-        options.readings,
-        options.count,
-        options.changes.get(name, ""),
-        rows.words,
-    )
-    for kept in filter(None, (options.longer, other)):
-        asked += (kept.words, kept.digest)
-    # Any change of code draws anew: which function a figure goes through is not known.
-    code = [code_version(Path(str(layer.__file__)).parent) for layer in _LAYERS]
-    code += [path.read_text(encoding="utf-8") for path in sorted(TABLES.glob("*.toml"))]
-    libraries = [version(library) for library in _LIBRARIES]
-    told = json.dumps([name, list(rows.provenance), asked, code, libraries], sort_keys=True, default=str)
-    h = hashlib.sha256(told.encode())
-    h.update(rows.digest.encode())
-    h.update(curves_file(options.authors).read_bytes())
-    return h.hexdigest()
 
 
 def rendered(
@@ -161,38 +122,15 @@ def label(stem: str, source: str, kind: str = "png") -> dict[str, str]:
     return {"Title": stem, ("Source" if kind == "png" else "Subject"): source}
 
 
-def drawn(
-    out: Path, name: str, key: str, make: Callable[[], Made], source: str = "", kinds: Sequence[str] = KINDS
-) -> DrawnPart:
-    """The part ``name`` with its figures and tables in ``out``: as it was drawn there, or else drawn now.
+def written(out: Path, made: Made, source: str = "", kinds: Sequence[str] = KINDS) -> DrawnPart:
+    """The part, once its figures (as files of these ``kinds``) and tables are in ``out``.
 
-    It is drawn again where ``key`` (its ``ingredients``) differs, or any file of it is not as it was written. Pictures
-    are files of these ``kinds``, and say in their metadata that they show rows from ``source``.
+    Pictures say in their metadata that they show rows from ``source``.
     """
-    key = " ".join([key, *kinds])
-    path = out / FOLDER / f"{name}.json"
-    kept = read_sealed(path)
-    # Somebody may have changed or removed a figure or table meanwhile.
-    if (
-        kept is not None
-        and kept["key"] == key
-        and all(file_digest(out / file) == h for file, h in kept["files"].items())
-    ):
-        return DrawnPart(kept["section"], [ClaimOutcome(**outcome) for outcome in kept["claims"]])
-    made = make()
-    written: dict[str, str] = {}
-
-    def write(file: str, content: bytes) -> None:
-        write_atomically(out / file, content)
-        written[file] = hashlib.sha256(content).hexdigest()
-
     for stem, draw in made.figures.items():
         for kind in kinds:
-            write(f"figures/{stem}.{kind}", rendered(draw(), kind, metadata=label(stem, source, kind)))
+            content = rendered(draw(), kind, metadata=label(stem, source, kind))
+            write_atomically(out / "figures" / f"{stem}.{kind}", content)
     for stem, table in made.tables.items():
-        write(f"tables/{stem}.csv", table.to_csv(index=False).encode())
-    # The figures of the page are kept as SVG text, so that a page needs no figure drawn.
-    section = page_section(made.section)
-    claims = [asdict(claim) for claim in made.claims]
-    write_sealed(path, {"key": key, "section": section, "claims": claims, "files": written})
-    return DrawnPart(section, made.claims)
+        write_atomically(out / "tables" / f"{stem}.csv", table.to_csv(index=False))
+    return DrawnPart(page_section(made.section), made.claims)

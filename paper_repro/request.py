@@ -32,16 +32,6 @@ class Request:
     live: bool  # whether what is recorded is shown first, and live runs are laid over it
     until: float  # the time (monotonic, in seconds) when no run is begun any more; infinite for none
 
-    @property
-    def resume(self) -> bool:
-        """Whether training runs that another version of the code began are taken up."""
-        return self.asked.resume or self.options.device != "cpu"
-
-    @property
-    def processes(self) -> int:
-        """The number of processes, -1 for one a CPU; on a GPU one run goes at a time."""
-        return self.asked.jobs or (-1 if self.options.device == "cpu" else 1)
-
 
 def requested(asked: PaperOptions) -> Request:
     """The report that is asked for; InputError for what cannot be made."""

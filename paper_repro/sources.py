@@ -1,6 +1,6 @@
 """Where the rows of the parts come from: what is kept with the code, or what is computed here."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from decomfl_lab.files import held
 from paper_repro.contents import PARTIAL, PARTS
 from paper_repro.request import Request
 from paper_repro.workflow import recordings
-from paper_repro.workflow.claims import ON_GPU, SCALE_NAMES
+from paper_repro.workflow.claims import ON_GPU
 from paper_repro.workflow.measures import CHECKED
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.recordings import Rows
@@ -19,8 +19,8 @@ from paper_repro.workflow.runs import SO_FAR, Job, Result, Work, is_whole
 
 Compute = Callable[[Sequence[Work | Job]], list[Result | None]]
 """``run_all`` of some works, with all else given."""
-Piece = tuple[Work | Job, pd.DataFrame, Sequence[Mapping[str, Any]]]
-"""A work, its rows (perhaps those so far) and every provenance that may be theirs."""
+Piece = tuple[Work | Job, pd.DataFrame, Mapping[str, Any]]
+"""A work, its rows (perhaps those so far) and their provenance."""
 
 
 @dataclass
@@ -80,27 +80,20 @@ def computed_parts(request: Request, compute: Compute) -> Found:
     """What is computed here, or was before: all works of all parts go into one pool.
 
     A part that is spared, or whose works cannot be done here (there are none), is taken from what is kept with the
-    code, where there is something. What is recorded whole, where a record is added to, is not computed again.
+    code, where there is something.
     """
-    options, into = request.options, request.asked.record
+    options = request.options
+    into = request.asked.record
     dear = [name for name in request.names if name in request.asked.spared]
     spared = {name: kept for name in dear if (kept := kept_beside(name, options)) is not None}
     works = {name: [] if name in spared else works_of(name, options) for name in request.names}
-    # At the paper's own sizes alone: rows do not say all settings, and those of smaller scales change.
-    adds = into is not None and request.resume and options.scale.name == SCALE_NAMES[-1]
-    records = [*filter(None, (recordings.load(part, options.scale.name, into) for part in PARTS))] if adds else []
-    known = {name: [_whole(work, records) for work in own] for name, own in works.items()}
-    left = [work for name, own in works.items() for work, whole in zip(own, known[name], strict=True) if whole is None]
-    computed = iter(compute(left))
-    found, finished = Found(), set[str]()
+    computed = iter(compute([work for own in works.values() for work in own]))
+    found = Found()
+    finished = set[str]()
     for name in request.names:
-        pieces: list[Piece] = []
-        for work, whole in zip(works[name], known[name], strict=True):
-            if whole is not None:
-                pieces.append((work, *whole))
-            elif (result := next(computed)) is not None:
-                pieces.append((work, result[0], [result[1]]))
-        own = {work.key() for work, _, facts in pieces if SO_FAR not in facts[0]}
+        results = [(work, next(computed)) for work in works[name]]
+        pieces: list[Piece] = [(work, *result) for work, result in results if result is not None]
+        own = {work.key() for work, _, facts in pieces if SO_FAR not in facts}
         finished |= own
         if not works[name] and (kept := spared.get(name) or kept_beside(name, options)) is not None:
             found.parts[name] = kept
@@ -111,7 +104,7 @@ def computed_parts(request: Request, compute: Compute) -> Found:
         frames = [rows for _, rows, _ in pieces]
         rows = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
         counts = len(own), len({work.key() for work in works[name]})
-        found.add(name, Rows(options.scale.name, rows, [facts[0] for *_, facts in pieces], runs=counts))
+        found.add(name, Rows(options.scale.name, rows, [facts for *_, facts in pieces], runs=counts))
     total = {work.key() for own in works.values() for work in own}
     if len(finished) < len(total):
         found.words = f"{len(finished)} of {len(total)} runs are finished; the same command goes on"
@@ -122,7 +115,7 @@ def _keep(name: str, pieces: Sequence[Piece], options: Options, into: Path) -> N
     """Record the rows of a part: of each work what came furthest, here or in an earlier command."""
     everything = PARTS[name].jobs(options)
     earlier = recordings.load(name, options.scale.name, into)
-    here = {work.key(): (rows, facts) for work, rows, facts in pieces}
+    here = {work.key(): (rows, [facts]) for work, rows, facts in pieces}
     reached: dict[str, tuple[pd.DataFrame, Sequence[Mapping[str, Any]]]] = {}
 
     def far(candidate: tuple[pd.DataFrame, Sequence[Mapping[str, Any]]]) -> tuple[bool, float]:
@@ -130,25 +123,14 @@ def _keep(name: str, pieces: Sequence[Piece], options: Options, into: Path) -> N
         return is_whole(rows), rows["round"].max() if "round" in rows else 0
 
     for work in everything:
-        candidates = [here[work.key()]] if work.key() in here else []
+        candidates: list[tuple[pd.DataFrame, Sequence[Mapping[str, Any]]]] = []
+        if work.key() in here:
+            candidates.append(here[work.key()])
         if earlier is not None and len(kept := work.among(earlier.rows)):
-            candidates += [(kept, earlier.provenance_of(kept))]
+            candidates.append((kept, earlier.provenance_of(kept)))
         if candidates:
             reached[work.key()] = max(candidates, key=far)
     facts = [each for _, own in reached.values() for each in own]
     counts = sum(is_whole(rows) for rows, _ in reached.values()), len({work.key() for work in everything})
     rows = pd.concat([own for own, _ in reached.values()], ignore_index=True)
     recordings.save(name, options.scale.name, rows, facts, into, counts)
-
-
-def _whole(work: Work | Job, records: Iterable[Rows]) -> tuple[pd.DataFrame, Sequence[Mapping[str, Any]]] | None:
-    """What the records, of any part, as some share runs, have of a training run on the same data, if it is finished."""
-    if not isinstance(work, Job):
-        return None
-    for record in records:
-        rows = work.among(record.rows)
-        if len(rows) and rows["round"].is_unique and is_whole(rows):  # of one run, to its end
-            facts = record.provenance_of(rows)
-            if facts and all(each.get("data_digest") == work.dataset().digest for each in facts):
-                return rows, facts
-    return None

@@ -9,7 +9,6 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from decomfl_lab.errors import require
 from decomfl_lab.processes import environment
 
 Name = TypeVar("Name", bound=Hashable)
@@ -52,12 +51,6 @@ class ProcessOutcome:
     found: Any  # what it printed as JSON; None where it printed anything else
     said: str  # the end of what it said on stderr, and of what it printed where that is no JSON
     seconds: float  # how long it took
-
-    def of(self, what: str) -> Any:
-        """What was found; InputError that names ``what`` was measured if the command did not end well."""
-        last_line = self.said.rpartition("\n")[2]
-        require(self.exit == 0, f"measuring {what}", "end well", f"exit code {self.exit}: {last_line}")
-        return self.found
 
 
 def apart(words: Sequence[str], *, given: str = "", seconds: float | None = None) -> ProcessOutcome:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from benchmarks.ways import IN_PLACE
 from benchmarks.ways.mezo import WideLine, in_place_scalars, move_
 from decomfl_lab.engines.base import Plain
 from decomfl_lab.engines.registry import make_engine
@@ -111,11 +110,6 @@ def _objective(module: Verbalized, layout: Layout, ids: Tensor, classes: Tensor)
     order = (ids != module.pad).sum(1).argsort(stable=True)
     batches = EpochBatches(len(ids), len(ids), (_SEED,), ascending=True)
     return ModuleObjective(module, layout, cross_entropy, ids[order], classes[order], batches)
-
-
-def way_of(name: str, module: Verbalized, batches: Sequence[Batch], P: int) -> Way:
-    """The round that a name of ``benchmarks.llm_round.WAYS`` stands for."""
-    return InPlaceRound(module, batches, P) if name == IN_PLACE else LlmFederation(module, batches, P, name)
 
 
 def reference_scalars(module: Verbalized, batches: Sequence[Batch], P: int) -> NDArray[np.float32]:

@@ -178,21 +178,15 @@ def _eigenthings(problem: KappaProblem) -> dict[str, KappaRun]:
     return {f"hutch_plus_plus({_TRACE_PRODUCTS}) / lanczos(k=1, max_iter=10)": run}
 
 
-class Library(NamedTuple):
-    """A library to compare with: its module, and its estimates of κ, by the call as one would write it."""
-
-    module: str
-    estimates: Callable[[KappaProblem], dict[str, KappaRun]]
-
-
-LIBRARIES = {
-    "pyhessian": Library("pyhessian", _pyhessian),
-    "curvlinops": Library("curvlinops", _curvlinops),
-    "hessian-eigenthings": Library("hessian_eigenthings", _eigenthings),
+LIBRARIES: dict[str, Callable[[KappaProblem], dict[str, KappaRun]]] = {
+    "pyhessian": _pyhessian,
+    "curvlinops": _curvlinops,
+    "hessian-eigenthings": _eigenthings,
 }
-"""The libraries compared with."""
+"""The libraries compared with, and the estimates of κ of each, by the call as one would write it."""
 
 
-def installed() -> dict[str, Library]:
+def installed() -> dict[str, Callable[[KappaProblem], dict[str, KappaRun]]]:
     """Those of ``LIBRARIES`` that are installed here."""
-    return {name: each for name, each in LIBRARIES.items() if importlib.util.find_spec(each.module) is not None}
+    modules = {name: name.replace("-", "_") for name in LIBRARIES}
+    return {name: LIBRARIES[name] for name, module in modules.items() if importlib.util.find_spec(module) is not None}

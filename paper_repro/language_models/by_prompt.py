@@ -23,17 +23,20 @@ from hessian.trained_models import TrainedModel, from_task, from_weights
 
 TASK = "sst2"
 EXAMPLES = 64
-MEMORY = 8 << 30  # bytes for the gradients of all prompts, of as many layers as they have room for
+MEMORY = 8 << 30
 _BLOCK = 1 << 18  # elements of a gradient that are widened to float64 at once
 
 
-def exact_by_layer(trained: TrainedModel, *, depth: int, examples: int = EXAMPLES) -> dict[str, Any]:
+def exact_by_layer(
+    trained: TrainedModel, *, depth: int, examples: int = EXAMPLES, memory: int = MEMORY
+) -> dict[str, Any]:
     """κ, trace and norm of every layer's block of G; and of G itself, as layer "all".
 
     Args:
         trained: A language model as a classifier with two classes.
         depth: The parts of a module's name that tell layers apart, as of ``--depth``.
         examples: The number of training prompts, the same ones that ``TrainedModel.mean_loss`` takes.
+        memory: The bytes for the gradients of all prompts, of as many layers as they have room for.
     """
     (objective,) = trained.mean_loss(CurvatureOptions(chunk=1, trust=True), examples=examples)
     prompts = [piece.inputs for piece in objective.pieces]
@@ -45,12 +48,12 @@ def exact_by_layer(trained: TrainedModel, *, depth: int, examples: int = EXAMPLE
         layers.setdefault(".".join(name.split(".")[:-1][:depth]), []).append(parameter)
     # Layers whose gradients are kept together.
     turns: list[dict[str, list[nn.Parameter]]] = [{}]
-    room = MEMORY
+    room = memory
     for name, own in layers.items():
         size = len(prompts) * sum(4 * parameter.numel() for parameter in own)
         if turns[-1] and size > room:
             turns.append({})
-            room = MEMORY
+            room = memory
         turns[-1][name] = own
         room -= size
     # The products ⟨a_m, a_n⟩ over the parameters of each layer.

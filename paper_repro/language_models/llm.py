@@ -247,6 +247,16 @@ def claims(rows: pd.DataFrame, words: str) -> list[ClaimOutcome]:
         counted=(both.rounds > 0) & (both.rounds_b > 0) & (both.bytes_b > 0),
         ratio=both.a_round / both.a_round_b,
     )
+    # Bytes a client of DeComFL in two rows of the settings, task by task, at the last round that both evaluated.
+    columns = ["row", "task", "round", "wire_bytes"]
+    ours = rows.loc[rows.series == P10, columns] if len(rows) else pd.DataFrame(columns=columns)
+    ours = ours.assign(bytes=ours.wire_bytes / M)
+    ours = ours.merge(cells.drop_duplicates("row", keep="last")[["row", "trained", "d"]], on="row")
+    same = ours.merge(ours, on=["task", "round"], suffixes=("_one", "_other"))
+    same = same[(same.row_one != same.row_other) & (same["round"] > 0)].sort_values("round")
+    same = same.drop_duplicates(["task", "row_one", "row_other"], keep="last").sort_values(["round", "task"])
+    sides = {f"{what}_{side}": f"{side}_{what}" for side in ("one", "other") for what in ("bytes", "trained", "d")}
+    same = same.rename(columns={**sides, "row_one": "one", "row_other": "other", "round": "r"})
     frames = {
         "": pd.DataFrame(),
         "cells": cells,
@@ -262,28 +272,14 @@ def claims(rows: pd.DataFrame, words: str) -> list[ClaimOutcome]:
             printed_bytes=costs.cost,
             bytes=[1e12 * model_terabytes(R, LORA_PARAMETERS) for R in costs.rounds],
         ),
-        "same": _same_cost(rows, cells),
+        # Of the tasks that were trained for longest one tells its bytes.
+        "same": same.assign(
+            title=same.task.map(task_title),
+            apart=(same.one_bytes - same.other_bytes).abs(),
+            longest=~same.duplicated(["one", "other"], keep="last"),
+        ),
     }
     return judged("llm", words, frames)
-
-
-def _same_cost(rows: pd.DataFrame, cells: pd.DataFrame) -> pd.DataFrame:
-    """Bytes a client of DeComFL in two rows of the settings, task by task, at the last round that both evaluated."""
-    columns = ["row", "task", "round", "wire_bytes"]
-    ours = rows.loc[rows.series == P10, columns] if len(rows) else pd.DataFrame(columns=columns)
-    ours = ours.assign(bytes=ours.wire_bytes / M)
-    ours = ours.merge(cells.drop_duplicates("row", keep="last")[["row", "trained", "d"]], on="row")
-    both = ours.merge(ours, on=["task", "round"], suffixes=("_one", "_other"))
-    both = both[(both.row_one != both.row_other) & (both["round"] > 0)].sort_values("round")
-    both = both.drop_duplicates(["task", "row_one", "row_other"], keep="last").sort_values(["round", "task"])
-    sides = {f"{what}_{side}": f"{side}_{what}" for side in ("one", "other") for what in ("bytes", "trained", "d")}
-    table = both.rename(columns={**sides, "row_one": "one", "row_other": "other", "round": "r"})
-    # Of the tasks that were trained for longest one tells its bytes.
-    return table.assign(
-        title=table.task.map(task_title),
-        apart=(table.one_bytes - table.other_bytes).abs(),
-        longest=~table.duplicated(["one", "other"], keep="last"),
-    )
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -348,22 +344,6 @@ def _batches(settings: Mapping[str, Mapping[str, TaskTuning]]) -> str:
     return "; ".join(f"{', '.join(t for t in of if of[t] == B)}: {B}" for B in dict.fromkeys(of.values()))
 
 
-def _models_words(scale: Scale) -> str:
-    """What stands for the paper's models."""
-    told = []
-    for size in scale.llm.models.values():
-        if own := scale.pretrained.get(size):
-            read = LINES * own.verdicts
-            reviews = f" and {read:,} lines of film reviews (IMDb) with their verdicts" if read else ""
-            told.append(f"{size}: {own.tokens:,} tokens of text{reviews}")
-    if not told:
-        return "The models are the paper's, from the hub."
-    return (
-        "The models are small ones of OPT's architecture, pretrained here (examples/pretrain.py) on public text that "
-        f"no task is made of ({'; '.join(told)}): the numbers beside the paper's are those of other models."
-    )
-
-
 def settings_table(scale: Scale) -> pd.DataFrame:
     """What was run, beside what the paper's text (its table of settings) and the authors' scripts have."""
     size, full = scale.llm, SCALES["full"].llm
@@ -409,6 +389,19 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         nothing = f"Not computed: {_missing(options.scale) or 'no rows'}."
         return made("llm", claims(rows, words), settings=beside, notes=[nothing, engine_words()])
     cells = results(rows)
+    # What stands for the paper's models.
+    told = []
+    for size in options.scale.llm.models.values():
+        if recipe := options.scale.pretrained.get(size):
+            read = LINES * recipe.verdicts
+            reviews = f" and {read:,} lines of film reviews (IMDb) with their verdicts" if read else ""
+            told.append(f"{size}: {recipe.tokens:,} tokens of text{reviews}")
+    models = "The models are the paper's, from the hub."
+    if told:
+        models = (
+            "The models are small ones of OPT's architecture, pretrained here (examples/pretrain.py) on public text "
+            f"that no task is made of ({'; '.join(told)}): the numbers beside the paper's are those of other models."
+        )
     styles = method_styles(list(FULL))
     styles = {**styles, P5: replace(styles[P5], color=OKABE_ITO[5])}
     # Bytes a client and round: measured, and the paper's cells at the d that is trained.
@@ -447,7 +440,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         {"llm": cells[list(TABLE)], "llm-curves": rows},
         more=["Bytes of one client in a round"],
         settings=beside,
-        notes=[_models_words(options.scale), *notes("llm"), engine_words()],
+        notes=[models, *notes("llm"), engine_words()],
         table=wide_table(cells),
         facts={
             "data": "; ".join(dict.fromkeys(str(each["data"]).rsplit("; ", 1)[0] for each in provenance)),

@@ -73,11 +73,32 @@ class CensusEntry:
     by_layer: bool = False  # whether κ is asked of every layer
 
     def made(self, begins: Path) -> TrainedModel:
-        """The network, from the folder of its training or its weights."""
+        """The network, from the folder of its training or its weights.
+
+        The loss of a language model is that of the verdict, of two words; or that of every next token of the first
+        ``_TOKENS`` of a prompt, over the whole vocabulary. Shorter prompts are left out then, so that a mean over
+        tokens is one over examples.
+        """
         if self.data == "sst2":
-            return _language(begins, self.loss)
+            found = from_task("sst2", model=str(begins))
+            if self.loss == _VERBALIZERS:
+                return found
+            ids = found.dataset.train_images
+            first = (ids != found.dataset.pad).int().argmax(1)  # prompts are padded on the left
+            whole = ids.shape[1] - first > _TOKENS
+            texts = ids[whole].gather(1, first[whole, None] + torch.arange(_TOKENS + 1))
+            model: Any = found.module  # the task's view of it, which answers with two words
+            dataset = replace(found.dataset, train_images=texts[:, :-1], train_labels=texts[:, 1:])
+            return replace(found, module=_NextTokens(model.module), dataset=dataset)
         if self.steps is None:
-            return _efficientnet()
+            # EfficientNet-Lite0, trained on ImageNet, as packages ship it, on CIFAR-10 (59 % of 500 images right).
+            code, files = (importlib.import_module(package) for package in _PACKAGES)
+            (path,) = Path(str(files.__file__)).parent.glob("models/*.pth")
+            module = code.EfficientNet.from_name("efficientnet-lite0")
+            cifar = untrained("logistic", "cifar10", seed=SEED)
+            module.load_state_dict(torch.load(path, weights_only=True))
+            dataset = replace(cifar.dataset, source=f"{cifar.dataset.source}; {path.name}, sha256 {file_digest(path)}")
+            return replace(cifar, module=_AsCifar(module).eval(), dataset=dataset, name=path.stem, history="as shipped")
         found = replace(untrained(self.network, self.data, seed=SEED), loss=_LOSSES[self.loss])
         x = read_checkpoint(begins / MODELS_FILE)[0][str(self.steps)].clone()
         Layout.of(found.module).bind(found.module, x)
@@ -97,24 +118,6 @@ class _NextTokens(nn.Module):
         return logits.transpose(1, 2)
 
 
-def _language(folder: Path, loss: str) -> TrainedModel:
-    """A language model as it is, on prompts of SST-2.
-
-    Its loss is that of the verdict, of two words; or that of every next token of the first ``_TOKENS`` of a prompt,
-    over the whole vocabulary. Shorter prompts are left out then, so that a mean over tokens is one over examples.
-    """
-    found = from_task("sst2", model=str(folder))
-    if loss == _VERBALIZERS:
-        return found
-    ids = found.dataset.train_images
-    first = (ids != found.dataset.pad).int().argmax(1)  # prompts are padded on the left
-    whole = ids.shape[1] - first > _TOKENS
-    texts = ids[whole].gather(1, first[whole, None] + torch.arange(_TOKENS + 1))
-    model: Any = found.module  # the task's view of it, which answers with two words
-    dataset = replace(found.dataset, train_images=texts[:, :-1], train_labels=texts[:, 1:])
-    return replace(found, module=_NextTokens(model.module), dataset=dataset)
-
-
 class _AsCifar(nn.Module):
     """A classifier of ImageNet as one of CIFAR-10: images enlarged, and log Σ exp over the classes that are one."""
 
@@ -128,16 +131,6 @@ class _AsCifar(nn.Module):
         large = interpolate(images * std + mean, size=(128, 128), mode="bicubic", align_corners=False)
         logits = self.module((255 * large - 127) / 128)  # as it was trained: pixels less 127, over 128
         return torch.stack([logits[:, own].logsumexp(1) for own in self.classes], 1)
-
-
-def _efficientnet() -> TrainedModel:
-    """EfficientNet-Lite0, trained on ImageNet, as packages ship it, on images of CIFAR-10 (59 % of 500 right)."""
-    code, files = (importlib.import_module(package) for package in _PACKAGES)
-    (path,) = Path(str(files.__file__)).parent.glob("models/*.pth")
-    module, cifar = code.EfficientNet.from_name("efficientnet-lite0"), untrained("logistic", "cifar10", seed=SEED)
-    module.load_state_dict(torch.load(path, weights_only=True))
-    dataset = replace(cifar.dataset, source=f"{cifar.dataset.source}; {path.name}, sha256 {file_digest(path)}")
-    return replace(cifar, module=_AsCifar(module).eval(), dataset=dataset, name=path.stem, history="as shipped")
 
 
 # --- the part ---------------------------------------------------------------------------------------------------------

@@ -92,7 +92,8 @@ def _measured(_: Path, report: Report, network: Sequence[int], size: Sizes) -> R
     dataset = load_dataset("mnist")
     task = _Task.of(dataset, digits, side, V, size.examples)
     # An MLP of ReLU; every weight and bias is uniform within 1/√(inputs of its layer).
-    sizes, generator = [task.inputs.shape[1], *[width] * depth, V], torch.Generator().manual_seed(SEED)
+    sizes = [task.inputs.shape[1], *[width] * depth, V]
+    generator = torch.Generator().manual_seed(SEED)
     linear = [nn.Linear(before, after) for before, after in pairwise(sizes)]
     for layer in linear:
         for each in (layer.weight, layer.bias):
@@ -103,7 +104,19 @@ def _measured(_: Path, report: Report, network: Sequence[int], size: Sizes) -> R
     weights = {name: each.detach() for name, each in module.named_parameters()}
     jacobian = jacrev(lambda own: functional_call(module, own, task.inputs[:few]).flatten(), chunk_size=64)(weights)
     J = torch.cat([each.flatten(1) for each in jacobian.values()], 1)
-    numbers = _numbers(module, task, few, size) | {"V": V, "d": J.shape[1], "outputs": J.shape[0]}
+    # The effective ranks with their intervals (r of the kernel's inputs, the others of all examples), and λ_max.
+    asked: dict[str, Any] = {"products": size.products, "confidence": CONFIDENCE, "seed": SEED}
+    H = HessianOperator(MeanLoss(module, task.loss, (task.inputs, task.targets)))
+    ranks = {
+        "r": tangent_kernel(module, (task.inputs[:few], task.targets[:few]), **asked),
+        "r of all": tangent_kernel(module, (task.inputs, task.targets), **asked),
+        "κ": effective_rank(H, **asked),
+        "κ₊": effective_rank(H, part="positive", **asked),
+    }
+    numbers = {"λ_max": ranks["κ₊"].lambda_max}
+    for name, rank in ranks.items():
+        numbers |= {name: rank.kappa, f"{name} low": rank.interval[0], f"{name} high": rank.interval[1]}
+    numbers |= {"V": V, "d": J.shape[1], "outputs": J.shape[0]}
     rows = [{"kind": "error", **each} for each in _errors(J, size)]
     for done, P in enumerate(size.rounds_at):
         report(Progress(1 + done, 1 + len(size.rounds_at)))
@@ -128,22 +141,6 @@ def _errors(J: Tensor, size: Sizes) -> list[dict[str, Any]]:
             found = Estimate.of(own)
             rows.append({"distribution": distribution.value, "P": P, "value": found.value, "stderr": found.stderr})
     return rows
-
-
-def _numbers(module: nn.Module, task: _Task, few: int, size: Sizes) -> dict[str, float]:
-    """The effective ranks with their intervals (r of the kernel's inputs, the others of all examples), and λ_max."""
-    asked: dict[str, Any] = {"products": size.products, "confidence": CONFIDENCE, "seed": SEED}
-    H = HessianOperator(MeanLoss(module, task.loss, (task.inputs, task.targets)))
-    ranks = {
-        "r": tangent_kernel(module, (task.inputs[:few], task.targets[:few]), **asked),
-        "r of all": tangent_kernel(module, (task.inputs, task.targets), **asked),
-        "κ": effective_rank(H, **asked),
-        "κ₊": effective_rank(H, part="positive", **asked),
-    }
-    found = {"λ_max": ranks["κ₊"].lambda_max}
-    for name, rank in ranks.items():
-        found |= {name: rank.kappa, f"{name} low": rank.interval[0], f"{name} high": rank.interval[1]}
-    return found
 
 
 def _rounds(module: nn.Module, task: _Task, numbers: Mapping[str, float], P: int, size: Sizes) -> dict[str, float]:
@@ -210,9 +207,10 @@ def correlations(rows: pd.DataFrame) -> pd.DataFrame:
     for P, own in rows[rows["kind"] == "rounds"].groupby("P"):
         counted = own.assign(value=own["value"].clip(upper=1e9))  # where no rate gets there it comes last
         again = [counted.sample(frac=1, replace=True, random_state=seed) for seed in range(500)]
+        ranks = [each[[*PREDICTORS, "value"]].rank() for each in (counted, *again)]
         for name in PREDICTORS:
             with np.errstate(invalid="ignore"):  # NaN where a column has one value
-                value, *others = [np.corrcoef(each[[name, "value"]].rank().T)[0, 1] for each in (counted, *again)]
+                value, *others = [np.corrcoef(each[name], each["value"])[0, 1] for each in ranks]
             low, high = pd.Series(others).quantile([0.025, 0.975])
             found.append({"P": P, "number": name, "correlation": value, "low": low, "high": high})
     return pd.DataFrame(found)

@@ -21,13 +21,13 @@ OURS = "DeComFL K=10 P=20"
 FEDZO = "FedZO K=10 P=20"
 
 
-_ROWS = printed("table1")
+ROWS = printed("table1")
 """The rows of the paper's table: costs a round up and down; the complexity, rounds, scalars up and down for an
 ε-approximate solution; and β, the share of d scalars that goes up, NaN for DeComFL."""
 
 CHECK_MU = 1e-3  # the μ of the runs of FedZO by finite differences that check those by projection, the limit μ → 0
 
-_COMPARED = [series for series in _ROWS if series != FEDZO]
+_COMPARED = [series for series in ROWS if series != FEDZO]
 """DeComFL and the first-order methods, of which table1.least is."""
 
 
@@ -57,13 +57,13 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
                 f"most {gap} points from those, at {len(found)} evaluations, and {at_last} at the last)"
             )
     rows = lines_of(rows)
-    beta = rows.series.map({series: row.beta for series, row in _ROWS.items()})
+    beta = rows.series.map({series: row.beta for series, row in ROWS.items()})
     rows = countings(rows, lambda R: R * K * P, M=size.M, m=size.m, ours=beta.isna(), uplink=beta)
     runs = [rows[rows.series == series] for series in _COMPARED]
     level, M, m = highest_level(runs), size.M, size.m
     # The paper's formulas with their values in scalars a round (all clients), and the measured ones beside them.
     entries = []
-    for series, row in _ROWS.items():
+    for series, row in ROWS.items():
         run = rows[rows.series == series]
         if run.empty:
             continue

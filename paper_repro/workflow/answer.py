@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from decomfl_lab.errors import require
 from decomfl_lab.tables import table_beside
 from paper_repro.workflow.claims import rows
 from theory.findings.finding import Entry
@@ -12,7 +11,7 @@ from theory.findings.registry import ENTRIES
 from theory.findings.texts import FORMULAS, fill, found, told
 
 _DATA: Final[dict[str, Any]] = table_beside(__name__, "answer.toml")
-_LINES: Final[list[dict[str, Any]]] = _DATA["line"]
+LINES: Final[list[dict[str, Any]]] = _DATA["line"]
 TONES: Final[Mapping[str, str]] = _DATA["tones"]
 """The tone of each status of a statement in the registry, the gravest first."""
 
@@ -31,14 +30,10 @@ class AnswerLine:
 
 
 def answer() -> list[AnswerLine]:
-    """The ten lines; the evidence that they name is gathered now, and runs are those that are recorded.
-
-    Raises:
-        InputError: If a mark names no entry, check, measurement or number that there is.
-    """
+    """The ten lines; the evidence that they name is gathered now, and runs are those that are recorded."""
     entries = {entry.label: entry for entry in ENTRIES}
     recorded = {row["id"]: row for row in rows()}
-    return [_filled(raw, entries, recorded) for raw in _LINES]
+    return [_filled(raw, entries, recorded) for raw in LINES]
 
 
 def _filled(raw: Mapping[str, Any], entries: Mapping[str, Entry], recorded: Mapping[str, Any]) -> AnswerLine:
@@ -52,22 +47,16 @@ def _filled(raw: Mapping[str, Any], entries: Mapping[str, Entry], recorded: Mapp
 
     def run(what: str) -> str:
         whose, number, *form = map(str.strip, what.split("|"))
-        require(whose in recorded, "measurement of the answer", "be recorded", whose)
         sources.append(recorded[whose]["recorded"].split(";")[0])
         return told(recorded[whose]["measured"], whose, number, *form)
 
     def check(what: str) -> str:
         label, _, name = what.partition(" ")
-        evidence = _known(entries, label).evidence.values()
+        evidence = entries[label].evidence.values()
         return found((check for own in evidence for check in own), name, "the answer", label)
 
     writers = {**FORMULAS, "laws": lambda _: str(len(LAWS)), "count": count, "run": run, "check": check}
     says = fill(raw["says"], writers)
-    statuses = sorted({_known(entries, label).status for label in raw["entries"]}, key=[*TONES].index)
+    statuses = sorted({entries[label].status for label in raw["entries"]}, key=[*TONES].index)
     dates = "; ".join(dict.fromkeys(sources))
     return AnswerLine(raw["topic"], "; ".join(statuses), says, raw["part"], raw["link"], raw["again"], dates)
-
-
-def _known(entries: Mapping[str, Entry], label: str) -> Entry:
-    require(label in entries, "label of the answer", "be one of the registry", label)
-    return entries[label]

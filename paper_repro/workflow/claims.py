@@ -1,7 +1,7 @@
 """What is measured of the paper's claims, and by which rule: ``claims.toml``, read here, which takes no run.
 
 The sentences of the paper that measurements speak on are those of the one registry that name them in their runs. A part
-judges its claims by id: an ``ClaimOutcome`` of an id that is not registered cannot be made.
+judges its claims by id.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from numbers import Integral, Real
 from pathlib import Path
@@ -39,8 +39,6 @@ UNHEALTHY: Final = "not decided: our baseline did not train"
 """A run that the claim rests on is ill, see ``workflow.health``."""
 UNKNOWN: Final = "not decided: the authors' setting is not known"
 """Our runs do not bear the claim out, and neither do they refute it, see ``Claim.unknown``."""
-SCOPES: Final = ("by proof", "in the paper's own data", "in our setting", "not decided")
-"""Of what a verdict can be."""
 SCALE_NAMES: Final = ("smoke", "default", "full")  # from small to large
 WITHOUT_RUNS: Final = ("memory", "theory", "audit")
 """Parts that compute, and train nothing but where a claim of theirs is ``exempt``."""
@@ -65,8 +63,6 @@ _ALL: Final = tuple(
     for raw in RAW
     if "runs" in raw
 )
-NAMED: Final[Mapping[str, str]] = {run: each.label for each in _ALL for run in each.runs}
-"""Every measurement that an entry names, with the label of one that does."""
 
 
 @cache
@@ -98,20 +94,9 @@ class Claim:
     rests: tuple[str, ...] = ()
     together: bool = False  # whether these are compared at equal rounds: evaluations up to the last common one count
     exempt: str = ""  # why no health is asked of the training runs that it is about
-    scope: str  # of what its verdict is, one of ``SCOPES``
+    scope: str  # of what its verdict is: by proof, in the paper's own data, in our setting or not decided
     line: Mapping[str, Any] = field(default_factory=dict)  # what ``expression`` evaluates; of some a function judges
     words: str = ""  # the scale of its outcome in words, where that is not its part's
-
-    def __post_init__(self) -> None:
-        """Check that it is asked, and how it is judged."""
-        asked = bool(self.question) == bool(self.where) and bool(self.question or self.id in NAMED)
-        require(asked, f"claim {self.id}", "have a question and where, or be in the runs of an entry", self.question)
-        told = bool(self.measures and self.rule and self.scale in SCALE_NAMES)
-        require(told, f"claim {self.id}", "say what it measures, its rule and its scale", self)
-        require_choice(f"scope of claim {self.id}", self.scope, SCOPES)
-        placed = bool(self.rests) + bool(self.exempt)
-        known = placed == 1 or (placed == 0 and self.part in WITHOUT_RUNS)
-        require(known, f"claim {self.id}", "say the series that it rests on, or why on none (just one of both)", self)
 
     @property
     def part(self) -> str:
@@ -174,8 +159,6 @@ def _claims(part: str) -> list[Claim]:
         merged = {**common, **base, **row}
         merged.pop("like", None)
         line = {key: merged.pop(key) for key in _LINE if key in merged}
-        known = {each.name for each in fields(Claim)}
-        require(set(merged) < known, f"fields of claim {part}.{name}", f"be among {', '.join(sorted(known))}", merged)
         merged |= {key: str(merged[key]).format(**thresholds) for key in ("rule", "measures")}
         if "rests" not in merged and not merged.get("exempt") and part not in WITHOUT_RUNS:
             merged["rests"] = dict.fromkeys(_series(line))
@@ -190,12 +173,6 @@ def _series(row: Mapping[str, Any]) -> Iterator[str]:
     yield from (re.sub(r"\{\w+\}", "*", each) for each in ([named] if isinstance(named, str) else named))
     for each in row.get("numbers", ()):
         yield from _series(each)
-
-
-def _require_registered(named: Mapping[str, str]) -> None:
-    """Raise InputError if a measurement that an entry names is none."""
-    for run, label in named.items():
-        require(run in CLAIMS, f"runs of {label} in theory/findings/data", "be registered in claims.toml", run)
 
 
 ON_GPU: Final = ("fig2", "fig3", "smollm2", "hessian")
@@ -214,7 +191,6 @@ PARTS: Final[Mapping[str, PartFacts]] = {
 """The parts by name, in the order of the report."""
 CLAIMS: Final[Mapping[str, Claim]] = {own.id: own for part in PARTS for own in _claims(part)}
 """Every registered claim by its id, part by part."""
-_require_registered(NAMED)
 
 
 @cache
@@ -239,9 +215,7 @@ class ClaimOutcome:
     subject: str = ""  # the one that it is about, of a claim about several
 
     def __post_init__(self) -> None:
-        """Check the fields, and turn numbers of other libraries into Python's own."""
-        require(claim(self.id).id.endswith("*") or not self.subject, f"subject of claim {self.id}", "be left out", self)
-        require_choice(f"verdict of claim {self.id}", self.verdict, VERDICTS)
+        """Turn numbers of other libraries into Python's own; InputError for what is no number."""
         given: Mapping[str, object] = self.measured
         measured: dict[str, float | int | None] = {}
         for name, value in given.items():
@@ -264,16 +238,6 @@ class ClaimOutcome:
         return {"id": self.id, **told, "verdict": self.verdict, "measured": dict(self.measured), "scale": self.scale}
 
 
-def require_all_of(part: str, outcomes: Sequence[ClaimOutcome]) -> None:
-    """Raise InputError if outcomes are not of all claims of a part that need nothing, each once, and of no other's."""
-    require_distinct_ids(f"claims of part {part}", [each.id for each in outcomes])
-    # A claim that needs the authors' curves, or is about several, may be left out.
-    wanted = {each.id for each in CLAIMS.values() if each.part == part and not each.needs and not each.id.endswith("*")}
-    ids = {each.id for each in outcomes}
-    missing = sorted(wanted - ids) + sorted(each for each in ids if claim(each).part != part)
-    require(not missing, f"outcomes of part {part}", "be of all its claims and of no others", missing)
-
-
 def decided(outcomes: Iterable[ClaimOutcome], scale: str) -> list[ClaimOutcome]:
     """The outcomes of rows made at a scale: whatever they measured, not tested where their claim takes a larger one."""
     # Names of scales do not sort by size, their places do.
@@ -283,12 +247,7 @@ def decided(outcomes: Iterable[ClaimOutcome], scale: str) -> list[ClaimOutcome]:
 
 
 def outcomes_json(outcomes: Sequence[ClaimOutcome]) -> str:
-    """The outcomes as a JSON list of their rows.
-
-    Raises:
-        InputError: If two of them are of one id.
-    """
-    require_distinct_ids("claims", [each.id for each in outcomes])
+    """The outcomes as a JSON list of their rows."""
     return json.dumps([each.row() for each in outcomes], indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -368,9 +327,3 @@ def _recorded() -> list[dict[str, Any]]:
         raise InputError(f"recorded outcomes must be a JSON file, got {RECORDED} ({error})") from None
     manifest.check(RECORDED)
     return kept
-
-
-def require_distinct_ids(name: str, ids: Sequence[str]) -> None:
-    """Raise InputError if one of the ids called ``name`` occurs twice."""
-    repeated = sorted({each for each in ids if ids.count(each) > 1})
-    require(not repeated, f"ids of {name}", "be distinct", repeated)

@@ -41,7 +41,18 @@ def write(root: Path, files: Mapping[str, bytes]) -> None:
 def seal(root: Path) -> None:
     """List all files of a folder as they are."""
     with held(root):
-        _list(root, {path.relative_to(root).as_posix(): file_digest(path) for path in _files(root)})
+        _list(root, _found(root))
+
+
+def wrong(root: Path) -> list[str]:
+    """The files that are not as listed: changed, gone, or not listed."""
+    return sorted({name for name, _ in _found(root).items() ^ _read(root).items()})
+
+
+def _found(root: Path) -> dict[str, str]:
+    """The digest of every file by its name, but for hidden ones and what says what they are."""
+    paths = [path for path in root.rglob("*") if path.is_file() and path.name not in _UNLISTED]
+    return {path.relative_to(root).as_posix(): file_digest(path) for path in paths if not path.name.startswith(".")}
 
 
 def is_there(path: Path) -> bool:
@@ -79,17 +90,6 @@ def _take(root: Path, name: str, listed: Mapping[str, str]) -> None:
 
 def _list(root: Path, listed: Mapping[str, str]) -> None:
     write_atomically(root / FILE, "".join(f"{digest}  {name}\n" for name, digest in sorted(listed.items())))
-
-
-def wrong(root: Path) -> list[str]:
-    """The files that are not as listed: changed, gone, or not listed."""
-    found = {path.relative_to(root).as_posix(): file_digest(path) for path in _files(root)}
-    return sorted({name for name, _ in found.items() ^ _read(root).items()})
-
-
-def _files(root: Path) -> list[Path]:
-    paths = (path for path in sorted(root.rglob("*")) if path.is_file())
-    return [path for path in paths if path.name not in _UNLISTED and not path.name.startswith(".")]
 
 
 def _read(root: Path) -> Mapping[str, str]:

@@ -102,8 +102,7 @@ class PaperOptions:
     resume: bool = option(
         False,
         "Take up training runs in OUT/runs by settings, seed and data, also if another version of the code "
-        "began them; the provenance of a run lists every version. With --record at --scale full, what is finished "
-        "in its folder is not rerun.",
+        "began them; the provenance of a run lists every version.",
         "Time and machines",
     )
     jobs: int = option(

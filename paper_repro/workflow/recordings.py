@@ -12,9 +12,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,11 +23,9 @@ from decomfl_lab.files import file_digest
 from decomfl_lab.provenance import code_version
 from paper_repro.workflow import manifest
 from paper_repro.workflow.claims import PARTS, RECORDED, SCALE_NAMES, ClaimOutcome, claim
-from paper_repro.workflow.measures import lines_of
 from paper_repro.workflow.runs import SO_FAR, is_whole, so_far_words
 
 RESULTS = Path(__file__).parents[1] / "results"
-_CURVE: Final = ("reading", "panel", "series", "estimator")  # columns that name a curve, of which a part has some
 
 
 @dataclass(frozen=True)
@@ -47,27 +44,10 @@ class Rows:
         """Whether every run was finished."""
         return self.runs[0] == self.runs[1]
 
-    @property
-    def curves(self) -> set[tuple[str, ...]]:
-        """The names of the curves of which a run was finished, those that check others aside."""
-        lines = lines_of(self.rows)
-        if "finished" in lines:  # else they are all of runs that were
-            lines = lines[lines.finished.astype(bool)]
-        # Rates differ by scale: the smallest answers to the smallest.
-        if "eta" in lines and "series" in lines:
-            lines = lines.assign(series=lines["eta"].rank(method="dense"))
-        names = [name for name in _CURVE if name in lines]
-        return set(lines[names].itertuples(index=False, name=None)) if names else set()
-
     def provenance_of(self, rows: pd.DataFrame) -> list[Mapping[str, Any]]:
         """What the rows of one run can come from: how far it had come is all that tells provenances apart."""
         far = None if is_whole(rows) else so_far_words(rows, rows["planned"].max())
         return [facts for facts in self.provenance if facts.get(SO_FAR) == far]
-
-    @cached_property
-    def digest(self) -> str:
-        """The SHA-256 of the rows."""
-        return hashlib.sha256(self.rows.to_csv(index=False).encode()).hexdigest()
 
     @property
     def words(self) -> str:
@@ -79,8 +59,10 @@ class Rows:
 
     def source(self, part: str) -> str:
         """The name of the file with these rows of a part, and its SHA-256: pictures say it of themselves."""
+        if not self.date:
+            return f"rows computed, sha256 {hashlib.sha256(self.rows.to_csv(index=False).encode()).hexdigest()}"
         path = RESULTS / f"{part}-{self.scale}.csv.gz"
-        return f"{path.name}, sha256 {file_digest(path)}" if self.date else f"rows computed, sha256 {self.digest}"
+        return f"{path.name}, sha256 {file_digest(path)}"
 
 
 def facts_of(provenance: Sequence[Mapping[str, Any]]) -> dict[str, str]:
@@ -201,15 +183,7 @@ def is_there(part: str, scale: str = "") -> bool:
     return any((RESULTS / f"{part}-{each}.csv.gz").exists() for each in ([scale] if scale else SCALE_NAMES))
 
 
-def largest(part: str) -> Rows | None:
-    """What was kept of a part at the largest scale that has a finished run of all curves of one that is complete.
-
-    Where none is complete, what was kept at the largest scale.
-    """
-    found = [each for scale in reversed(SCALE_NAMES) if (each := load(part, scale)) is not None]
-    # From the largest down: it is drawn if a complete smaller one has no curve that it lacks.
-    for i, each in enumerate(found):
-        whole = next((other for other in found[i:] if other.complete), None)
-        if whole is None or whole is each or (whole.curves and each.curves >= whole.curves):
-            return each
-    return None
+def largest(part: str, of: Path | None = None) -> Rows | None:
+    """As ``load``, at the largest scale that is complete; where none is, at the largest scale."""
+    found = [each for scale in reversed(SCALE_NAMES) if (each := load(part, scale, of)) is not None]
+    return next((each for each in found if each.complete), found[0] if found else None)

@@ -1,11 +1,6 @@
-"""The authors' logged curves, in the columns of our own: those of a folder, or the thinned ones of the project.
+"""The authors' logged curves, in the columns of our own: those of a folder, or the thinned ones of the project."""
 
-python -m paper_repro.workflow.reference REFERENCE thins the curves of a folder anew.
-"""
-
-import gzip
 import re
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -15,16 +10,12 @@ import numpy as np
 import pandas as pd
 
 from decomfl_lab.errors import InputError, require
-from decomfl_lab.files import write_atomically
 from decomfl_lab.runs.configuration import TrainConfig
 from theory.communication import expected_traffic, table1_scalars_decomfl, table1_scalars_fedavg
 
 FILE_NAME = "authors_curves.csv"
 THINNED: Final = Path(__file__).parents[1] / "authors" / "curves.csv.gz"
-"""The curves that come with the project: they are drawn, and nothing is judged by them."""
-ERRORS: Final = 0.5  # standard errors of an accuracy on ``IMAGES`` that a thinned line may lie beside the whole one
-IMAGES: Final = 10_000  # in the test sets of MNIST and Fashion-MNIST
-LOSS: Final = 0.02  # the same for a training loss
+"""The curves that come with the project, with few of their points: they are drawn, and nothing is judged by them."""
 COLUMNS = ("figure", "series", "seed", "step", "metric", "value")
 PANELS = {"fig2_left": ("local-updates", 2000), "fig2_right": ("perturbations", 1500)}
 """Figure 2's panels, by the name of the paper's, and the rounds that it plots."""
@@ -171,38 +162,3 @@ def _wire(method: str, R: int, K: int, P: int) -> float:
     """What the codec would encode after R rounds, in expectation, per client and in scalars of 4 bytes."""
     own = {"method": "fedavg"} if method == "FedAvg" else {"local_steps": K, "perturbations": P}
     return expected_traffic(TrainConfig(clients=M, sampled=m, rounds=R, **own), D).bytes / 4
-
-
-# --- thinned to what a figure can show --------------------------------------------------------------------------------
-
-
-def thinned(folder: Path) -> pd.DataFrame:
-    """The curves of Figures 2 and 3 with so many of their points that straight lines between these show the whole ones.
-
-    A curve of several seeds keeps the same steps of each, as their mean is drawn.
-    """
-    found = []
-    for (_, _, metric), curve in curves(folder).groupby(["figure", "series", "metric"], sort=False):
-        table = curve.pivot(index="step", columns="seed", values="value").dropna()
-        steps, values = table.index.to_numpy(dtype=float), table.to_numpy()
-        near = (
-            np.full_like(values, LOSS) if metric == "train_loss" else ERRORS * np.sqrt(values * (1 - values) / IMAGES)
-        )
-        # Near along the steps and along their logarithms is near along what lies between these: every axis of a figure.
-        axes = np.column_stack([steps, np.log(np.maximum(steps, 0.5))])[:, :, None]
-        kept = [0]
-        while kept[-1] < len(steps) - 1:
-            # From the last point kept, the farthest one to which a line passes all values between them.
-            after, here = slice(kept[-1] + 1, None), kept[-1]
-            run, rise = axes[after] - axes[here], (values[after] - values[here])[:, None, :]
-            slope, slack = rise / run, near[after, None, :] / run
-            low, high = np.maximum.accumulate(slope - slack), np.minimum.accumulate(slope + slack)
-            passes = ((slope >= low) & (slope <= high)).all(axis=(1, 2))
-            kept.append(int(here + 1 + np.flatnonzero(passes)[-1]))
-        found.append(curve[curve.step.isin(steps[kept])])
-    return pd.concat(found)[[*COLUMNS]]
-
-
-if __name__ == "__main__":
-    rows = thinned(Path(sys.argv[1])).to_csv(index=False)
-    write_atomically(THINNED, gzip.compress(rows.encode(), mtime=0))

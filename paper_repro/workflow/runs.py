@@ -271,24 +271,15 @@ def _do(work: Work | Job, folder: Path, threads: int) -> str:
     return "done"
 
 
-class _Bars:
+class Bars:
     """How far the works are, all and (if asked to) each, and how long the rest takes at the pace so far."""
 
-    def __init__(self, works: Mapping[Path, Work | Job], before: int, *, each: bool) -> None:
+    def __init__(self, works: Mapping[Path, Work | Job], before: int, shown: RunBars, *, each: bool) -> None:
         self._works, self._before, self._each = works, before, each
         self._costs = {folder: max(1.0, work.cost) for folder, work in works.items()}
         self._shares = dict.fromkeys(works, 0.0)
         self._first: tuple[float, float] | None = None
-        self._bars = RunBars()
-
-    def __enter__(self) -> _Bars:
-        self._bars.__enter__()
-        self.show()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self.show()
-        self._bars.__exit__(*error)
+        self._bars = shown
 
     def reached(self, folder: Path, at: Progress) -> None:
         """A work has come so far; it is done when its result is there."""
@@ -409,7 +400,9 @@ def run_all(
     asked: dict[Path, Work | Job] = {}
     before = len(of) - len(own)
     if waiting:
-        with telling(kept), postponed() as came, _Bars(dict(waiting), before, each=on_result is None) as bars:
+        with telling(kept), postponed() as came, RunBars() as shown:
+            bars = Bars(dict(waiting), before, shown, each=on_result is None)
+            bars.show()
             for folder, outcome in processes.results(next_call, lambda told: bars.reached(*told), look, ahead=True):
                 if outcome == "held":
                     waiting[folder] = asked[folder]
@@ -418,6 +411,7 @@ def run_all(
                 else:
                     bars.done(folder)
                     ended(folder)
+            bars.show()
             # They stop by a signal, or when the hours are over, which is no interruption.
             if came or (processes.stopped and time.monotonic() < until):
                 raise Interrupted(number=came[0] if came else signal.SIGINT)

@@ -146,8 +146,7 @@ def changed(scale: Scale, assignments: Sequence[str]) -> tuple[Scale, dict[str, 
 
     Args:
         scale: The scale, as the files have it.
-        assignments: PART.SETTING=VALUE each, VALUE written as in ``scales.toml`` (text also without quotes); where
-            SETTING is a table, PART.SETTING.NAME=VALUE is one line of it.
+        assignments: PART.SETTING=VALUE each, VALUE written as in ``scales.toml`` (text also without quotes).
 
     Returns:
         The changed scale, and {part: what was changed} of all parts that are made at changed sizes.
@@ -157,30 +156,19 @@ def changed(scale: Scale, assignments: Sequence[str]) -> tuple[Scale, dict[str, 
     """
     given: dict[str, dict[str, Any]] = {}
     for text in assignments:
-        # The path and the value of PART.SETTING=VALUE.
         name, _, written = text.partition("=")
-        path: list[str] = []
-        # TOML itself reads the dotted name: {"fig2": {"M": 0}} for fig2.M = 0, quoted parts included.
-        try:
-            place: Any = tomllib.loads(f"{name} = 0")
-            while isinstance(place, dict):
-                ((key, place),) = place.items()
-                path.append(key)
-        except ValueError:
-            path = []
-        require(len(path) > 1 and bool(written.strip()), "--set", "be PART.SETTING=VALUE, as fig2.M=50", text)
+        part, _, setting = map(str.strip, name.partition("."))
+        require(bool(setting) and bool(written.strip()), "--set", "be PART.SETTING=VALUE, as fig2.M=50", text)
         # What is no TOML is text without quotes, as mlp.
         try:
             found = tomllib.loads(f"value = {written}")
         except tomllib.TOMLDecodeError:
             found = {"value": written.strip()}
         require(set(found) == {"value"}, "--set", "be one line", text)
-        part, setting, *inside = path
         require_choice("--set part", part, _SIZED)
         raw = given.setdefault(part, _raw(part, scale.name))
         require_choice(f"--set {part} setting", setting, raw)
-        value = from_toml(found["value"])
-        raw[setting] = _with(raw[setting], inside, value, f"--set {part}.{setting}") if inside else value
+        raw[setting] = from_toml(found["value"])
     new: dict[str, Any] = {}
     told: dict[str, str] = {}
     for part, raw in given.items():
@@ -192,14 +180,6 @@ def changed(scale: Scale, assignments: Sequence[str]) -> tuple[Scale, dict[str, 
         new[part] = _sizes(part, raw)
         told |= {user: ", ".join(words) for user in (part, *_OF) if words and _OF.get(user, user) == part}
     return scale.but(**new), told
-
-
-def _with(table: Any, path: Sequence[str], value: Any, name: str) -> dict[Any, Any]:
-    """The table with another value at a path; InputError where there is no table."""
-    require(isinstance(table, Mapping), name, "be set whole", table)
-    first, *others = path
-    key = int(first) if first.isdigit() else first
-    return {**table, key: _with(table.get(key), others, value, f"{name}.{first}") if others else value}
 
 
 def _require_like(value: Any, known: Sequence[Any], name: str) -> None:

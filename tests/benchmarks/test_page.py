@@ -12,7 +12,6 @@ from typing import Any
 
 import click
 import pytest
-import torch
 from click.testing import CliRunner, Result
 
 from benchmarks import card
@@ -42,16 +41,8 @@ def test_a_record_says_what_was_run_when_and_on_what(record: dict[str, object]) 
     assert 0 <= float(str(record["load"])) <= 1
 
 
-def test_the_load_is_what_others_take_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    from benchmarks import mould
-
-    monkeypatch.setattr(mould, "_clocks", lambda: (20.0, 115.0, 9.0))
-    monkeypatch.setattr(mould.os, "cpu_count", lambda: 2)
-    assert mould._load((10.0, 100.0, 4.0)) == 0.5  # 15 s of work, 5 of them our own, in 10 s of 2
-
-
 def test_the_page_has_every_row_and_the_command_that_repeats_it(record: dict[str, object], tmp_path: Path) -> None:
-    (tmp_path / "coverage.json").write_text(json.dumps(record | {"load": 0.01}))
+    (tmp_path / "coverage.json").write_text(json.dumps(record | {"load": 0.9}))  # it counts, and measures no time
     assert main(["bench", "page", str(tmp_path), "--write", str(tmp_path)]) == 0
     page = (tmp_path / "benchmarks.md").read_text(encoding="utf-8")
     assert "decomfl bench coverage --seeds 2 --spectra 'd = 3' --json" in page
@@ -80,11 +71,6 @@ def test_a_record_of_a_busy_machine_or_without_its_machine_is_refused(
     assert message in capsys.readouterr().err
 
 
-def test_counts_from_a_busy_machine_are_published(record: dict[str, object], tmp_path: Path) -> None:
-    (tmp_path / "coverage.json").write_text(json.dumps(record | {"load": 0.9, "timed": False}))
-    assert main(["bench", "page", str(tmp_path)]) == 0
-
-
 def test_the_page_of_the_docs_can_be_made_of_the_records_that_are_kept(capsys: pytest.CaptureFixture[str]) -> None:
     kept = ROOT / "paper_repro" / "results" / "benchmarks"
     assert main(["bench", "page", str(kept)]) == 0
@@ -111,12 +97,6 @@ def test_the_readme_has_the_line_that_a_benchmark_ends_with(name: str) -> None:
     line = command.readme(recorded_rows(name, -1), options)
     assert line is not None
     assert f"{line} `decomfl bench {name}" in (ROOT / "README.md").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("name", ["rebuild", "round", "llm-round"])
-def test_rows_that_the_readme_says_nothing_of_end_without_its_line(name: str) -> None:
-    command, options = QUOTED[name]
-    assert command.readme(recorded_rows(name, 0)[:1], options) is None
 
 
 def test_the_line_stands_below_the_tables_and_in_the_record(record: dict[str, object], capsys: Any) -> None:
@@ -200,12 +180,11 @@ def test_a_part_that_fails_or_takes_too_long_has_a_row_and_others_go_on() -> Non
 
 
 def test_rows_are_written_with_their_provenance_as_parts_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "device.json"
     own = {"one": ["-c", "print(1)"], "two": ["-c", "import nowhere"]}
-    monkeypatch.setattr(card, "PARTS", {"cpu": own})
-    assert card.main(["--device", "cpu", "--out", str(out)]) == 1
+    assert card.main(["--device", "cpu", "--out", str(out)], {"cpu": own}) == 1
     record = json.loads(out.read_text())
     assert [(row["part"], row["exit"], row["found"]) for row in record["parts"]] == [("one", 0, 1), ("two", 1, None)]
     assert {"device", "date", "machine", "code", "torch"} <= record.keys()
@@ -227,13 +206,3 @@ def test_every_part_is_a_command_with_options_that_there_are(kind: str) -> None:
                 _, command, rest = command.resolve_command(click.Context(command), rest)
             assert command is not None
             command.make_context("part", rest)
-
-
-def test_the_large_net_is_one_that_kappa_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert 8 * card._WIDTH**2 == 999_939_200
-    monkeypatch.setattr(card, "_WIDTH", 8)
-    net, (x, y) = card.billion(), card.inputs()
-    assert sum(p.numel() for p in net.parameters()) == 8**3
-    assert torch.nn.functional.cross_entropy(net(x), y).isfinite()
-    prompts, classes = card.prompts()
-    assert (len(prompts), set(classes.tolist())) == (32, {0, 1})

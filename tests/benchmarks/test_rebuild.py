@@ -7,10 +7,9 @@ import re
 import numpy as np
 import pytest
 
-from benchmarks.rebuild import RebuildSetting, rebuild_rows
 from decomfl_lab import noise
 from decomfl_lab.cli.main import main
-from decomfl_lab.noise import Distribution, vectors
+from decomfl_lab.noise import vectors
 from tests.cases import sampled
 
 rebuild = importlib.import_module("benchmarks.rebuild")
@@ -35,7 +34,8 @@ def test_rows_have_the_promised_fields(capsys: pytest.CaptureFixture[str]) -> No
 def test_peak_memory_of_a_large_model_is_the_model_and_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
     """40 MB, 40 missed directions: at most 5 % beside the model; the plain way needs two more models."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # the plain way is timed once for all numbers of threads
-    (row,) = rebuild_rows([RebuildSetting(Distribution.RADEMACHER, 10_000_000, 40, 2)])
+    options = rebuild.RebuildOptions(d="10000000", pairs="40", workers="2", distribution="rademacher")
+    (row,) = rebuild.rebuild.rows(options)
     if row.peak_models is None:
         pytest.skip("this system does not tell a process its peak memory")
     assert 0.95 < row.peak_models < 1.05

@@ -83,12 +83,6 @@ def test_the_bounds_of_the_page_are_those_that_are_computed(
     heading: str, name: str, variant: str, more: dict[str, str]
 ) -> None:
     assert apart(PAGE, heading, name, variant, more) == []
-    # Each of its figures, one larger, is noticed.
-    section, (start, end) = section_of(PAGE, heading)
-    shown = re.sub(r"Pr\[.*?\]", lambda found: " " * len(found[0]), section[:end])
-    for figure in re.compile(r"(?<!_)\d+").finditer(shown, start):
-        planted = f"{section[: figure.start()]}{int(figure[0]) + 1}{section[figure.end() :]}"
-        assert apart(planted + "\n## ", heading, name, variant, more) == ["bound"], figure
 
 
 def test_the_constants_of_the_variants_are_those_that_are_computed() -> None:

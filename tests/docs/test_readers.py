@@ -425,16 +425,6 @@ def test_a_mutation_of_a_log_is_accepted_by_all_readers_or_by_none(
     assert count / 4 < refused < count / 2.2
 
 
-@pytest.mark.parametrize(
-    ("javascript", "seen"),
-    [(("refused", "d in the header must be 1"), False), (("rebuilt", ""), True), (("RangeError", ""), True)],
-)
-def test_a_reader_that_takes_what_others_refuse_would_be_noticed(javascript: Outcome, seen: bool) -> None:
-    said = "d in the header of the log run.dcl must be a whole number >= 1, got 0"
-    assert bool(apart({"python": {"a": ("refused", said)}, "javascript": {"a": javascript}})) is seen
-    assert not apart({"python": {"a": ("refused", "alpha must be above 0")}, "javascript": {"a": ("rebuilt", "")}})
-
-
 def test_the_rules_of_both_readers_are_those_that_python_has() -> None:
     assert reader_rules.C.read_text() == reader_rules.in_c()
     text = reader_rules.JAVASCRIPT.read_text()
@@ -477,8 +467,11 @@ def heavy(content: bytes) -> Iterator[tuple[str, str, bytes]]:
 
 
 @needs_node
-def test_no_log_keeps_the_worker_of_the_page_busy_or_fills_its_memory(vectors: Path, tmp_path: Path) -> None:
-    table = list(heavy((vectors / "run.dcl").read_bytes()))
+@pytest.mark.parametrize("hostile", [False, pytest.param(True, marks=pytest.mark.thorough)])
+def test_no_log_keeps_the_worker_of_the_page_busy_or_fills_its_memory(
+    hostile: bool, vectors: Path, tmp_path: Path
+) -> None:
+    table = list(heavy((vectors / "run.dcl").read_bytes())) if hostile else []
     table += [(name, f" {len(told(vectors, name))} true", (vectors / f"{name}.dcl").read_bytes()) for name in JS_RUNS]
     paths = [tmp_path / f"{n}.dcl" for n in range(len(table))]
     for path, (_, _, content) in zip(paths, table, strict=True):
@@ -507,16 +500,6 @@ def test_c_makes_the_directions_of_the_vectors(c_program: Path, vectors: Path) -
 @needs_node
 def test_javascript_agrees_with_the_vectors_of_stream_starts_and_hashes(vectors: Path) -> None:
     assert json.loads(node(VECTORS, str(vectors))) == []
-
-
-@needs_node
-def test_a_wrong_bit_in_a_vector_is_noticed(vectors: Path, tmp_path: Path) -> None:
-    for name in ("stream", "starts", "checks"):
-        (tmp_path / f"{name}.json").write_text((vectors / f"{name}.json").read_text())
-    table = json.loads((tmp_path / "stream.json").read_text())
-    table["directions"][0]["bits"] = table["directions"][0]["bits"].replace("bfa16c47", "bfa16c46")
-    (tmp_path / "stream.json").write_text(json.dumps(table))
-    assert json.loads(node(VECTORS, str(tmp_path))) == ["gaussian 0000000000000000"]
 
 
 @needs_gcc

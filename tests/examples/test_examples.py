@@ -1,6 +1,7 @@
 """The examples run as they stand, are short, and what they print is so; ``decomfl.py`` has tests of its own."""
 
-import os
+import contextlib
+import io
 import re
 import runpy
 import subprocess
@@ -16,6 +17,7 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.language.causal_model import load_causal
 from hessian import MeanLoss
 from tests.decomfl_lab.language.tiny import transformers
+from tests.docs.blocks import isolated, run_line
 from tests.hessian.problems import dense_hessian, kappa_of
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -23,12 +25,11 @@ LONGER = {"decomfl.py": 300, "verify_decomfl.py": 75}
 """The whole algorithm, and all parts of it under the laws."""
 
 
-def printed(name: str, *words: str, folder: Path = EXAMPLES.parent, **environment: str) -> str:
-    """What an example prints when it is run in a process of its own."""
-    command, own = [sys.executable, str(EXAMPLES / name), *words], os.environ | environment
-    done = subprocess.run(command, cwd=folder, env=own, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def printed(name: str, *words: str, folder: Path) -> str:
+    """What an example prints when it is run in a folder."""
+    with contextlib.redirect_stdout(io.StringIO()) as out, isolated(folder):
+        assert run_line(["python", str(EXAMPLES / name), *words]) == 0
+    return out.getvalue()
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
@@ -57,8 +58,8 @@ def test_the_kappa_of_the_example_has_an_interval_that_holds_that_of_the_dense_h
 
 
 @pytest.mark.thorough
-def test_one_liar_of_ten_ruins_the_mean_alone() -> None:
-    told = printed("liars.py", "digits", "80")
+def test_one_liar_of_ten_ruins_the_mean_alone(tmp_path: Path) -> None:
+    told = printed("liars.py", "digits", "80", folder=tmp_path)
     lines = re.findall(r"^(\w+)\(.*\), (nobody lies|one liar): accuracy ([\d.]+)$", told, re.M)
     found = {(rule, who): float(accuracy) for rule, who, accuracy in lines}
     honest = found["Mean", "nobody lies"]
@@ -69,13 +70,14 @@ def test_one_liar_of_ten_ruins_the_mean_alone() -> None:
         assert min(found[rule, who] for who in ("nobody lies", "one liar")) > honest - 0.1, rule
 
 
-def test_the_bound_of_ones_own_holds_and_the_one_without_rho_fails() -> None:
-    answers = [line.rsplit(": ", 1)[1] for line in printed("my_bound.py").splitlines() if "ratio" in line]
+def test_the_bound_of_ones_own_holds_and_the_one_without_rho_fails(tmp_path: Path) -> None:
+    told = printed("my_bound.py", folder=tmp_path)
+    answers = [line.rsplit(": ", 1)[1] for line in told.splitlines() if "ratio" in line]
     assert answers == ["holds", "fails"]
 
 
 def test_a_client_of_ones_own_keeps_the_laws_that_it_is_tried_on() -> None:
-    outcomes = laws.verify(runpy.run_path(str(EXAMPLES / "test_my_client.py"))["Mine"](), cases=5)
+    outcomes = laws.verify(runpy.run_path(str(EXAMPLES / "test_my_client.py"))["Mine"](), cases=3)
     assert outcomes.broken == []
     assert sum(outcome.status == "holds" for outcome in outcomes) >= 13
 
@@ -109,7 +111,7 @@ def test_a_run_on_ones_own_data_model_and_loss_trains_resumes_replays_and_is_mea
 def test_the_folder_of_a_pretrained_model_is_one_to_fine_tune(tmp_path: Path) -> None:
     transformers()
     pytest.importorskip("tokenizers", reason="the extra llm is not installed")
-    told = printed("pretrain.py", "opt-0.3m", str(tmp_path / "model"), "100", OMP_NUM_THREADS="1")
+    told = printed("pretrain.py", "opt-0.3m", str(tmp_path / "model"), "100", folder=tmp_path)
     assert "step 100 of 100: loss" in told
     assert "opt-0.3m: d = 490,512, 51,200 tokens" in told
     assert load_causal(str(tmp_path / "model")).tokenizer.pad == 1
@@ -117,7 +119,7 @@ def test_the_folder_of_a_pretrained_model_is_one_to_fine_tune(tmp_path: Path) ->
 
 @pytest.mark.thorough
 def test_ones_own_model_learns_from_scalars_and_goes_on_where_it_was_saved(tmp_path: Path) -> None:
-    out = printed("train.py", str(tmp_path / "run"))
+    out = printed("train.py", str(tmp_path / "run"), folder=tmp_path)
     accuracies = [float(line.split()[1]) for line in out.splitlines() if re.match(r" +\d+ ", line)]
     assert accuracies[0] < 0.9 < accuracies[-1]
     assert "rebuilt: 10 of 10 clients" in out
@@ -125,8 +127,10 @@ def test_ones_own_model_learns_from_scalars_and_goes_on_where_it_was_saved(tmp_p
     assert (tmp_path / "run" / "run.png").stat().st_size > 10_000
 
 
-def test_a_method_of_ones_own_clips_what_its_clients_send() -> None:
-    losses = dict(re.findall(r"c = ([\d.]+): loss ([\d.]+); rebuilt: 10 of 10", printed("my_method.py")))
+@pytest.mark.thorough
+def test_a_method_of_ones_own_clips_what_its_clients_send(tmp_path: Path) -> None:
+    told = printed("my_method.py", folder=tmp_path)
+    losses = dict(re.findall(r"c = ([\d.]+): loss ([\d.]+); rebuilt: 10 of 10", told))
     assert float(losses["1.0"]) < float(losses["0.01"])
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from decomfl_lab.processes import Processes
 from decomfl_lab.runs.configuration import TrainConfig
-from paper_repro.live_runs import Agreement, agreement, beginning, overlay
+from paper_repro.live_runs import SHARE, Agreement, agreement, overlay
 from paper_repro.report_folder import DrawnPart
 from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.recordings import Rows
@@ -42,7 +42,7 @@ def compared(recorded: Rows | None, here: pd.DataFrame | None = None) -> Agreeme
 def test_a_beginning_has_the_rows_of_the_whole_run_and_is_not_called_finished(tmp_path: Path) -> None:
     whole = job()
     with Processes(1) as here:
-        found = run_all([whole, beginning(whole)], tmp_path, here)
+        found = run_all([whole, whole.beginning(SHARE)], tmp_path, here)
     (long, _), (short, _) = (result for result in found if result)
     assert short["round"].max() == 2
     assert not short.finished.any()

@@ -1,6 +1,7 @@
 """Every panel of the report shows the recorded rows: read back from its axes, by the columns that their labels name."""
 
 import os
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,16 +21,16 @@ from tests.paper_repro.recomputed.axes import COLUMNS, named, wrong_in
 from tests.paper_repro.recomputed.common import kept, lines, rows
 from tests.paper_repro.workflow.test_reference import LOGS
 
+Plant = Callable[[pd.DataFrame], pd.DataFrame]
 PANELS_2 = {"local updates K (P = 20)": "local-updates", "perturbations P (K = 4)": "perturbations"}
 
 
-def made(part: str, scale: str = "full", *, mixed: bool = False, **changes: Any) -> Made:
-    """What is made of a part's recorded rows, or of them in another order."""
+def made(part: str, scale: str = "full", plant: Plant = lambda frame: frame, **changes: Any) -> Made:
+    """What is made of a part's recorded rows, or of what is planted in them."""
     found = recordings.load(part, scale)
     assert found is not None
     given: dict[str, Any] = {"scale": SCALES[scale], "readings": ("as-plotted", "as-written"), "count": "wire"}
-    frame = found.rows.sample(frac=1.0, random_state=0) if mixed else found.rows
-    return contents.PARTS[part].make(frame, found.provenance, Options(**(given | changes)))
+    return contents.PARTS[part].make(plant(found.rows), found.provenance, Options(**(given | changes)))
 
 
 @cache

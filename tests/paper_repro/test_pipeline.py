@@ -2,6 +2,7 @@
 
 import re
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +10,13 @@ import pytest
 import torch
 
 from decomfl_lab.cli.main import main
-from paper_repro import live_runs, pipeline, request
+from paper_repro import pipeline, request
 from paper_repro.parts import projection
 from paper_repro.report_folder import DrawnPart
-from paper_repro.request import Request, requested
-from paper_repro.sources import Found, recorded_parts, works_of
+from paper_repro.request import requested
+from paper_repro.sources import recorded_parts, works_of
 from paper_repro.workflow.claims import ClaimOutcome, verdicts
 from paper_repro.workflow.options import PaperOptions
-from paper_repro.workflow.runs import Job
 from tests.cases import refused, rows_of
 from tests.paper_repro.parts.test_parts import options
 
@@ -49,10 +49,10 @@ def test_verdicts_are_not_recorded_without_the_curves_that_some_are_on(
 def test_the_page_is_whole_before_the_first_run_and_then_says_what_was_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    # The live runs are the first three rounds of two runs.
-    jobs = projection.jobs
-    monkeypatch.setattr(projection, "jobs", lambda options: jobs(options)[:2])
-    monkeypatch.setattr(live_runs, "beginning", lambda work: Job.beginning(work, 0.1))
+    # The live runs are the first rounds of two small runs.
+    small = {"batch_size": 4, "eval_every": 1, "test_examples": 100, "perturbations": 1, "rounds": 20}
+    own = [replace(job, config=job.config.but(**small)) for job in projection.jobs(options("default"))[:2]]
+    monkeypatch.setattr(projection, "jobs", lambda options: own)
     before: list[str] = []
     run_all = pipeline.run_all
 
@@ -82,7 +82,7 @@ def test_the_page_is_whole_before_the_first_run_and_then_says_what_was_checked(
 def test_a_verdict_that_needs_the_authors_curves_is_shown_as_it_was_recorded(tmp_path: Path) -> None:
     drawn = [DrawnPart({"id": "fig2"}, [ClaimOutcome("fig2.saving", "holds")])]
     parts = recorded_parts(requested(PaperOptions(scale="full", only="fig2", from_recorded=True, out=tmp_path))).parts
-    (made,) = pipeline._with_recorded_verdicts(drawn, parts, None)
+    (made,) = pipeline.with_recorded_verdicts(drawn, parts, None)
     told = {each.id: each for each in made.claims}
     assert told["fig2.saving"].scale == ""  # as it was drawn, and not replaced
     assert told["fig2.band"].verdict == verdicts()["fig2.band"]
@@ -103,16 +103,9 @@ def test_a_run_has_one_key_on_all_devices() -> None:
 
 
 def test_checking_the_bits_is_a_part_of_the_minutes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    seen: list[tuple[str, float]] = []
-
-    def make(request: Request, compute: Any) -> Found:
-        seen.append((request.options.device, request.until - time.monotonic()))
-        return Found()
-
     monkeypatch.setattr(request, "find_device", lambda name: torch.device(name))
     monkeypatch.setattr(request, "require_bits", lambda device: time.sleep(0.6))
-    monkeypatch.setattr(pipeline, "computed_parts", make)
-    assert main(["paper", "--device", "cuda", "--minutes", "1", "--out", str(tmp_path)]) == 0
-    assert main(["paper", "--device", "cuda:1", "--minutes", "1", "--out", str(tmp_path)]) == 0
-    assert [device for device, _ in seen] == ["cuda", "cuda:1"]
-    assert all(0 < seconds < 59.5 for _, seconds in seen)
+    for device in ("cuda", "cuda:1"):
+        asked = requested(PaperOptions(device=device, minutes=1, out=tmp_path))
+        assert asked.options.device == device
+        assert 0 < asked.until - time.monotonic() < 59.5

@@ -15,9 +15,8 @@ import pytest
 from decomfl_lab.errors import InputError
 from paper_repro.workflow import manifest
 from paper_repro.workflow.recordings import load
-from tests.cases import rows_of
+from tests.cases import rows_of, sampled
 from tests.paper_repro.recomputed.common import RESULTS, having, rows
-from tests.paper_repro.test_recomputed import raised
 
 RECORDS = [path.name.removesuffix(".csv.gz").rpartition("-")[::2] for path in sorted(RESULTS.glob("*.csv.gz"))]
 TRAINED = [record for record in RECORDS if "wire_bytes" in rows(*record)]
@@ -67,6 +66,12 @@ def implausible(frame: pd.DataFrame, d: int) -> list[str]:
 def test_rows_are_possible_and_those_on_images_plausible(part: str, scale: str) -> None:
     assert impossible(rows(part, scale)) == []
     assert part not in D or implausible(rows(part, scale), D[part]) == []
+
+
+def raised(frame: pd.DataFrame, series: str) -> pd.DataFrame:
+    """Two per cent on the last accuracy of a series."""
+    own = (frame.series == series) & (frame["round"] == frame.loc[frame.series == series, "round"].max())
+    return frame.assign(test_accuracy=frame.test_accuracy * (1 + 0.02 * own))
 
 
 def scaled(factors: Mapping[str, float]) -> Plant:
@@ -120,21 +125,7 @@ def test_what_two_parts_share_is_the_same_in_both(
     assert apart(having(rows(one, "full"), of_one), having(rows(other, "full"), of_other), keys) == 0
 
 
-def test_whole_numbers_of_images_more_in_one_part_are_noticed_by_another_that_has_the_run() -> None:
-    frame = raised(rows("fig3", "full"), "FedAvg")
-    rounded = frame.assign(test_accuracy=(frame.test_accuracy * frame.examples).round() / frame.examples)
-    assert impossible(rounded) == []
-    assert apart(rounded, rows("topk", "full"), SHARED[0][2]) > 0
-
-
-@pytest.mark.parametrize("name", ["test_loss", "seconds", "model_pulls", "gradient_scalars", "planned", "norm"])
-def test_a_measurement_that_is_changed_in_one_part_is_noticed_by_another(name: str) -> None:
-    frame = rows("fig3", "full")
-    other = frame.assign(**{name: 3 * frame[name] + 1})
-    assert apart(other, rows("topk", "full"), SHARED[0][2]) > 0
-
-
-@pytest.mark.parametrize(("part", "scale"), [record for record in TRAINED if record[0] in D])
+@pytest.mark.parametrize(("part", "scale"), sampled([record for record in TRAINED if record[0] in D], 2))
 def test_rows_that_no_claim_rests_on_are_noticed_when_they_are_changed_and_listed_anew(
     part: str, scale: str, tmp_path: Path
 ) -> None:

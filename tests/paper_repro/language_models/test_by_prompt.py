@@ -12,11 +12,12 @@ from tests.decomfl_lab.language.tiny import save_opt
 from tests.decomfl_lab.language.toy import write_sst2
 
 
-def test_every_layer_has_the_spectrum_of_its_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.thorough
+def test_every_layer_has_the_spectrum_of_its_block(tmp_path: Path) -> None:
     folder, files = save_opt(tmp_path / "opt"), write_sst2(tmp_path / "sst2")
     trained = from_task("sst2", model=str(folder), files=str(files))
-    monkeypatch.setattr(by_prompt, "MEMORY", 1)  # a layer at a time
-    rows = {row["layer"]: row for row in by_prompt.exact_by_layer(trained, depth=5, examples=4)["rows"]}
+    # A layer at a time.
+    rows = {row["layer"]: row for row in by_prompt.exact_by_layer(trained, depth=5, examples=4, memory=1)["rows"]}
     whole = rows.pop("all")
     assert whole["trace"] == pytest.approx(sum(row["trace"] for row in rows.values()))
     assert max(row["norm"] for row in rows.values()) < whole["norm"] < sum(row["norm"] for row in rows.values())

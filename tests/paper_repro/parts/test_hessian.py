@@ -1,18 +1,15 @@
 """The figure of Hessian eigenvalues: its numbers are those of dense matrices."""
 
-import dataclasses
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from decomfl_lab.devices import use_tf32_
 from decomfl_lab.progress import Progress
-from hessian.spectrum.density import SpectralDensity, spectral_density
 from hessian.trained_models import untrained
-from paper_repro.parts import hessian
 from paper_repro.parts.hessian import _density, _spectra
 from paper_repro.workflow.scales import SCALES
 from paper_repro.workflow.series import from_toml
@@ -23,11 +20,9 @@ TINY = SCALES["smoke"].hessian.but(**from_toml(rows_of(__file__)["tiny"]))
 SMALL_CHECK = partial(_density, model="logistic", steps=50, examples=100, products=20, probes=2)
 
 
-def test_the_numbers_are_those_of_the_dense_hessian_at_every_step(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_numbers_are_those_of_the_dense_hessian_at_every_step(tmp_path: Path) -> None:
     seen: list[Progress] = []
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)  # torch's default
+    use_tf32_(True)  # torch's default
     rows, facts = _spectra(tmp_path / "a", seen.append, TINY, "digits", "cpu")
     assert not torch.backends.cudnn.allow_tf32
     assert facts["data"].startswith("scikit-learn's 8×8 digits")
@@ -60,18 +55,10 @@ def test_the_numbers_are_those_of_the_dense_hessian_at_every_step(
     assert losses[10] < losses[0]
 
 
-def test_the_density_is_checked_against_a_dense_spectrum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_density_is_checked_against_a_dense_spectrum(tmp_path: Path) -> None:
     rows, facts = SMALL_CHECK(tmp_path / "sound", lambda _: None)
     assert facts["data"].startswith("scikit-learn's 8×8 digits")
     sound = rows.set_index("name")["value"]
     assert (sound["d"], sound["products"]) == (650, 20)
     assert sound["kappa"] == pytest.approx(sound["true kappa"], rel=0.3)
     assert 0.0 < sound["distance"] < 0.5
-
-    def off(*args: Any, **settings: Any) -> SpectralDensity:
-        density = spectral_density(*args, **settings)
-        return dataclasses.replace(density, nodes=3 * density.nodes)
-
-    monkeypatch.setattr(hessian, "spectral_density", off)
-    rows, _ = SMALL_CHECK(tmp_path / "off", lambda _: None)
-    assert rows.set_index("name")["value"]["distance"] > 2 * sound["distance"]

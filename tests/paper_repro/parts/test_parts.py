@@ -12,13 +12,12 @@ import pytest
 
 from decomfl_lab.cli.main import main
 from paper_repro.parts import audit, fig2, fig3, hessian, table1
-from paper_repro.report_folder import ingredients, told_changed
+from paper_repro.report_folder import judged
 from paper_repro.sources import kept_beside
 from paper_repro.workflow.claims import ClaimOutcome
-from paper_repro.workflow.part import Made, Options
+from paper_repro.workflow.part import Options
 from paper_repro.workflow.recordings import Rows
 from paper_repro.workflow.reference import fig2_reference, fig3_reference
-from paper_repro.workflow.report import Section
 from paper_repro.workflow.scales import SCALES, changed
 from paper_repro.workflow.series import from_toml
 from tests.cases import refuses, rows_of
@@ -68,9 +67,9 @@ def fashion(*, ours: float, theirs: float, top_k: float, cost: float, rising: in
 
 def table1_rows() -> pd.DataFrame:
     M, m, d = 100, 10, table1.D
-    cost = {name: (1 + row.beta) * m * d / M for name, row in table1._ROWS.items()}
+    cost = {name: (1 + row.beta) * m * d / M for name, row in table1.ROWS.items()}
     rows = []
-    for name, row in table1._ROWS.items():
+    for name, row in table1.ROWS.items():
         if np.isnan(row.beta):
             up, down = m * 200, 2 * M * 200
         else:
@@ -194,33 +193,26 @@ def test_a_change_of_what_there_is_not_or_cannot_be_is_refused(assignment: str) 
 
 
 def test_a_changed_setting_is_that_of_the_parts_that_use_it() -> None:
-    scale, told = changed(SCALES["smoke"], ["fig2.local_rounds.2=5", "fig2.seeds=[3, 4]", "hessian.model=mlp"])
+    scale, told = changed(SCALES["smoke"], ["fig2.local_rounds={2=5, 10=3}", "fig2.seeds=[3, 4]", "hessian.model=mlp"])
     assert (scale.fig2.local_rounds[2], scale.fig2.seeds, scale.hessian.model) == (5, (3, 4), "mlp")
     assert set(told) == {"fig2", "table1", "hessian"}
     assert told["hessian"] == "hessian.model = mlp instead of resnet8-half-bn"
-    assert {job.config.local_steps for job in fig2.jobs(replace(options(), scale=scale))} == {1, 2, 4, 5, 10}
+    assert {job.config.local_steps for job in fig2.jobs(replace(options(), scale=scale))} == {2, 4, 5, 10}
     assert changed(SCALES["smoke"], [f"fig2.M={SCALES['smoke'].fig2.M}"]) == (SCALES["smoke"], {})
 
 
 def test_verdicts_of_changed_settings_say_so_and_do_not_count() -> None:
-    outcomes = [
-        ClaimOutcome("hessian.majority-zero", "does not hold", {"share": 0.2}, "made up"),
-        ClaimOutcome("hessian.low-rank", "holds", {"d": 10_000}, "made up"),
-    ]
-    made = Made(section=Section(id="hessian"), claims=outcomes)
-    changed = told_changed(made, "hessian.model = mlp instead of resnet20")
-    assert {each.verdict for each in changed.claims} == {"not tested at this scale"}
-    for old, new in zip(made.claims, changed.claims, strict=True):
-        words = (
-            f"reads “{old.verdict}” for settings changed by --set (hessian.model = mlp instead of resnet20); made up"
-        )
+    rows, changes = Rows("full", table1_rows(), [{"data": "made up"}]), {"table1": "fig2.M = 50 instead of 100"}
+    made = table1.make(rows.rows, rows.provenance, options())
+    other = judged("table1", rows, options(changes=changes))
+    for old, new in zip(made.claims, other.claims, strict=True):
+        words = f"reads “{old.verdict}” for settings changed by --set (fig2.M = 50 instead of 100); {old.scale}"
         assert (new.id, new.measured, new.scale) == (old.id, old.measured, words)
-    assert "no verdict on it counts" in changed.section.notes[0]
+        assert new.verdict == "not tested at this scale"
+    assert "no verdict on it counts" in other.section.notes[0]
 
 
 def test_a_part_of_changed_settings_is_never_drawn_from_records() -> None:
     changes = {"llm": "llm.test_examples = 9 instead of 0"}
     assert kept_beside("llm", options("default")) is not None
     assert kept_beside("llm", options("default", changes=changes)) is None
-    keys = {ingredients("llm", Rows("smoke", pd.DataFrame(), []), options(changes=own)) for own in ({}, changes)}
-    assert len(keys) == 2  # nor from what was drawn of others

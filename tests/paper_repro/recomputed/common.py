@@ -1,36 +1,35 @@
 """What is recorded, and how an outcome is computed a second time from its rows.
 
-Nothing here calls the code that wrote ``claims.json``: ``images`` and ``others`` make the frames of each part and judge
-the claims that are no lines; ``lines`` evaluates the lines of ``claims.toml`` over the frames.
+``images`` and ``others`` make the frames of each part by code of their own, and judge the claims that are no lines. The
+lines of ``claims.toml`` are evaluated over these frames, and what is recorded is the known answer.
 """
 
 import json
 import re
 from collections.abc import Callable, Mapping
-from fnmatch import fnmatchcase
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
+import pytest
 
-from paper_repro.workflow.claims import PARTS, SCALE_NAMES, Claim, claim, limits
-from tests.paper_repro.recomputed.lines import DEPENDS, FAILS, HOLDS, NAMED_BY, UNTESTED, Line
+from paper_repro.workflow.claims import VERDICTS, claim, limits
+from paper_repro.workflow.expression import evaluated
 
 RESULTS = Path(__file__).parents[3] / "paper_repro" / "results"
-ILL = "not decided: our baseline did not train"
-UNKNOWN = "not decided: the authors' setting is not known"
+HOLDS, FAILS, _, UNTESTED, ILL, UNKNOWN = VERDICTS
 COUNTS = ("wire", "table1", "plotted")
 M, m = 100, 10
 """Clients, and those sampled a round, of every recorded run of the image figures at full scale."""
 ALL = limits()
 
-Numbers = dict[str, Any]
-Found = tuple[Numbers, str]
+Found = tuple[dict[str, Any], str]
 Frames = Mapping[str, pd.DataFrame]
 _FRAMES: dict[str, Callable[[pd.DataFrame], Frames]] = {}
-_FUNCTIONS: dict[str, Callable[[pd.DataFrame, str], Found]] = {}
+JUDGES: dict[str, Callable[[pd.DataFrame, str], Found]] = {}
+"""By the id of a claim that is no line, a function of rows and id that judges it."""
 
 
 def frames_of(part: str) -> Callable[[Any], Any]:
@@ -41,21 +40,6 @@ def frames_of(part: str) -> Callable[[Any], Any]:
         return function
 
     return register
-
-
-def recomputes(*ids: str) -> Callable[[Any], Any]:
-    """Register a function (rows, id) -> (numbers, verdict) for claims that are no lines; an id may end in ``*``."""
-
-    def register(function: Any) -> Any:
-        _FUNCTIONS.update(dict.fromkeys(ids, function))
-        return function
-
-    return register
-
-
-def known(name: str) -> bool:
-    """Whether a claim is a line, or there is a function for it."""
-    return bool(claim(name).line) or claim(name).id in _FUNCTIONS
 
 
 def rows(part: str, scale: str) -> pd.DataFrame:
@@ -88,55 +72,54 @@ class Part:
     def __init__(self, part: str, frame: pd.DataFrame) -> None:
         self.frame = frame
         self.frames = _FRAMES[part](frame) if part in _FRAMES else {}
-        self.tables = {name: own.to_dict("records") for name, own in self.frames.items()}
 
-    def found(self, name: str, of: Claim | None = None) -> Found:
-        """(numbers, verdict) of a claim, or of another one in its place, by whatever scale its rows are."""
-        own = of or claim(name)
-        if own.line:
-            tables = self.tables
-            if own.id.endswith("*"):  # of a claim about several models the rows of one
-                model = name.removeprefix(own.id[:-1])
-                tables = {key: [row for row in of if row.get("model") == model] for key, of in tables.items()}
-            line = Line(own.line, tables, thresholds(own.part), ALL.errors)
-            numbers, verdict = line.told, line.verdict
-        else:
-            numbers, verdict = _FUNCTIONS[own.id](self.frame, name)
-        if verdict in (FAILS, DEPENDS) and own.unknown:
-            verdict = UNKNOWN
-        return numbers, ILL if verdict in (HOLDS, FAILS, DEPENDS) and own.rests and self.is_ill(own) else verdict
-
-    def is_ill(self, of: Claim) -> bool:
-        """Whether a series that a claim rests on did not train, has too few evaluations, or lost a seed."""
-        own = lines(self.frame).dropna(subset="round")
-        named = own.assign(name=[", ".join(map(str, key)) for key in own[[k for k in NAMED_BY if k in own]].to_numpy()])
-        rests = {name: run for name, run in named.groupby("name") if any(fnmatchcase(name, each) for each in of.rests)}
-        series = {name: kept(run, "name") for name, run in rests.items()}
-        last = min(run["round"].max() for run in series.values()) if of.together else np.inf
-        few = any(run[run["round"] <= last]["round"].nunique() < ALL.common for run in series.values())
-        lost = "diverged" not in of.rule and any(set(rests[name].seed) - set(run.seed) for name, run in series.items())
-        learnt = all(trained(own) for run in series.values() for _, own in run.groupby("seed"))
-        return lost or (few and len(series) > 1) or not learnt
-
-
-def thresholds(part: str) -> dict[str, Any]:
-    """Those of a part and of all parts by name, and those of every part by part.name."""
-    dotted = {f"{each}.{name}": value for each in PARTS for name, value in vars(limits(each)).items()}
-    return {**vars(ALL), **vars(limits(part)), **dotted}
+    def found(self, name: str) -> Found:
+        """(numbers, verdict) of a claim, by whatever scale and health its rows are."""
+        own, frames = claim(name), self.frames
+        if not own.line:
+            return JUDGES[own.id](self.frame, name)
+        if own.id.endswith("*"):  # of a claim about several models the rows of one
+            of = own.line["of"]
+            frames = {of: having(frames[of], {"model": name.removeprefix(own.id[:-1])})}
+        outcome = evaluated(replace(own, id=name), frames)
+        return dict(outcome.measured), outcome.verdict
 
 
 @cache
-def _part(part: str, scale: str) -> Part:
+def recorded(part: str, scale: str) -> Part:
+    """The recorded rows of a part with their frames, which tests do not change."""
     return Part(part, rows(part, scale))
 
 
-def recomputed(outcome: Mapping[str, Any], part: Part | None = None, of: Claim | None = None) -> Found:
-    """(numbers, verdict) of an outcome, from its rows or from others, as its claim or as another one."""
-    name, scale = outcome["id"], scale_of(outcome)
-    numbers, verdict = (part or _part(name.partition(".")[0], scale)).found(name, of)
-    if SCALE_NAMES.index(scale) < SCALE_NAMES.index(claim(name).scale):
-        verdict = UNTESTED
-    return numbers, verdict
+def part_of(outcome: Mapping[str, Any]) -> Part:
+    """The part that an outcome is of, from its recorded rows."""
+    return recorded(outcome["id"].partition(".")[0], scale_of(outcome))
+
+
+def otherwise(outcome: Mapping[str, Any], part: Part | None = None) -> list[str]:
+    """What of an outcome does not follow from its rows, or from others: names of numbers, and the verdict.
+
+    Whether its runs are healthy, its setting known and its scale large enough, is judged with the part made again.
+    """
+    numbers, verdict = (part or part_of(outcome)).found(outcome["id"])
+    known = verdict == outcome["verdict"] or outcome["verdict"] in (UNTESTED, ILL, UNKNOWN)
+    return differing(outcome, numbers) + ["verdict"] * (not known)
+
+
+def differing(outcome: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
+    """The names of the numbers that are not the same; a count of none may be left out."""
+    there = {name: value for name, value in found.items() if value is not None and value == value}
+    told = {name: value for name, value in outcome["measured"].items() if value is not None}
+    wrong = {name for name in there.keys() ^ told.keys() if {**there, **told}[name] != 0}
+    return sorted(
+        wrong | {name for name in there.keys() & told.keys() if there[name] != pytest.approx(told[name], 1e-9)}
+    )
+
+
+def binomial(accuracy: float, n: float) -> float:
+    """The standard error of an accuracy on n examples, by the rule of one success and one failure more."""
+    a = (n * accuracy + 1) / (n + 2)
+    return float((a * (1 - a) / n) ** 0.5)
 
 
 def to_reach(frame: pd.DataFrame, level: float, column: str) -> float | None:
@@ -174,19 +157,3 @@ def kept(frame: pd.DataFrame, *by: str) -> pd.DataFrame:
     names = whole[list(by)].drop_duplicates()
     others = frame.merge(names, on=list(by), how="left", indicator=True)
     return pd.concat([whole, others[others._merge == "left_only"].drop(columns="_merge")])
-
-
-def trained(run: pd.DataFrame) -> bool:
-    """Whether a run learnt something, and its training loss does not end surely above its least, on a log scale."""
-    losses = run.sort_values("round").train_loss.reset_index(drop=True)
-    if run.get("diverged", pd.Series([False])).any() or not np.isfinite(losses).all() or len(losses) < ALL.common:
-        return False
-    w = max(5, len(losses) // 10)
-    windows = np.log(losses).rolling(w)
-    least, scatter = windows.mean().min(), float(windows.var().median()) ** 0.5
-    for k in (3, w):
-        gap = np.log(losses[-k:]).mean() - least
-        if np.expm1(gap) > 0.1 and gap > 10 * scatter * (1 / k + 1 / w) ** 0.5:
-            return False
-    accuracy = run.sort_values("round").test_accuracy[-w:].mean()
-    return bool(losses[-w:].mean() < 0.9 * np.log(10) or accuracy > 0.2)

@@ -13,7 +13,7 @@ from decomfl_lab.cli.main import main
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import InputError
 from decomfl_lab.provenance import provenance
-from paper_repro import contents, pipeline, sources
+from paper_repro import contents, sources
 from paper_repro.parts import fig2, fig3, table1, topk
 from paper_repro.report_folder import finished
 from paper_repro.request import requested
@@ -23,6 +23,7 @@ from paper_repro.workflow.measures import settled, unfinished, unready
 from paper_repro.workflow.options import READINGS, PaperOptions
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.recordings import Rows
+from paper_repro.workflow.runs import SO_FAR, so_far_words
 from paper_repro.workflow.scales import SCALES
 from tests.paper_repro.parts.test_parts import table1_rows
 from tests.paper_repro.recomputed.common import rows
@@ -62,41 +63,14 @@ def test_damaged_rows_are_refused(name: str, tmp_path: Path) -> None:
         recordings.load("fig2", "full", tmp_path)
 
 
-def test_the_largest_scale_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recordings, "RESULTS", tmp_path)
-    assert recordings.largest("fig2") is None
-    for scale in ("smoke", "full", "default"):
-        recordings.save("fig2", scale, ROWS, FACTS, tmp_path)
-    assert recordings.largest("fig2").scale == "full"  # type: ignore[union-attr]
-
-
-def test_a_larger_scale_is_drawn_as_soon_as_every_curve_has_a_finished_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recordings, "RESULTS", tmp_path)
-    series = pd.DataFrame({"series": ["a", "b"], "round": 20, "finished": True, "check": False})
-
-    def found(finished: tuple[bool, ...], check: tuple[bool, ...]) -> str:
-        recordings.save("fig2", "default", series, FACTS, tmp_path, (2, 2))
-        larger = pd.concat([series, series])[: len(finished)].assign(finished=finished, check=check)
-        recordings.save("fig2", "full", larger, FACTS, tmp_path, (len(finished) - 1, len(finished)))
-        return recordings.largest("fig2").scale  # type: ignore[union-attr]
-
-    assert found((True, True, False), (False, False, False)) == "full"
-    assert found((True, False), (False, False)) == "default"  # b is under way
-    assert found((True, False, True, True), (False, False, True, True)) == "default"  # its check is no line
-    recordings.save("fig2", "default", series.drop(columns="series"), FACTS, tmp_path, (2, 2))
-    recordings.save("fig2", "full", series.drop(columns="series"), FACTS, tmp_path, (1, 2))
-    assert recordings.largest("fig2").scale == "default"  # type: ignore[union-attr]
-    rates = pd.DataFrame({"series": ["η = 1", "η = 2"], "eta": [1.0, 2.0], "estimator": "projection", "round": 20})
-    others = rates.assign(series=["η = 3", "η = 4"], eta=[3.0, 4.0])
-    # Of the edge only finished runs have rows.
-    points = pd.DataFrame({"estimator": ["projection", "finite differences"], "round": 20})
-    for part, smaller, larger in (("projection", rates, others), ("edge", points, points)):
-        recordings.save(part, "default", smaller, FACTS, tmp_path, (2, 2))
-        for own, scale in ((larger[:1], "default"), (larger, "full")):
-            recordings.save(part, "full", own, FACTS, tmp_path, (len(own), 3))
-            assert recordings.largest(part).scale == scale  # type: ignore[union-attr]
+def test_the_largest_scale_that_is_complete_is_drawn(tmp_path: Path) -> None:
+    assert recordings.largest("fig2", tmp_path) is None
+    # Complete or not, at each scale; and which of them is drawn.
+    for scale, runs, wanted in (("full", 1, "full"), ("default", 2, "default"), ("full", 2, "full")):
+        recordings.save("fig2", scale, ROWS, FACTS, tmp_path, (runs, 2))
+        found = recordings.largest("fig2", tmp_path)
+        assert found is not None
+        assert found.scale == wanted
 
 
 def test_what_is_kept_with_the_code_is_whole_and_says_what_it_is() -> None:
@@ -149,9 +123,7 @@ def test_a_run_that_diverged_is_left_out_of_means_and_named_unless_all_of_its_se
 def test_a_report_from_records_computes_nothing_and_lists_what_is_not_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.delenv("DECOMFL_DATA", raising=False)
     monkeypatch.setattr(recordings, "RESULTS", tmp_path / "kept")
-    monkeypatch.setattr(pipeline, "run_all", lambda *_, **__: pytest.fail("computed"))
     facts = [{**provenance(load_dataset("digits")), "code": "7"}]
     recordings.save("table1", "smoke", table1_rows(), facts, tmp_path / "kept", (5, 5))
     recordings.save("audit", "full", ROWS, [], tmp_path / "kept", (0, 1))
@@ -170,10 +142,9 @@ def test_a_report_from_records_computes_nothing_and_lists_what_is_not_recorded(
 
 
 @pytest.mark.thorough
-def test_every_record_of_the_project_can_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("DECOMFL_DATA", raising=False)
-    monkeypatch.setattr(pipeline, "run_all", lambda *_, **__: pytest.fail("computed"))
+def test_every_record_of_the_project_can_be_drawn(tmp_path: Path) -> None:
     assert main(["paper", "--from-recorded", "--out", str(tmp_path)]) == 0
+    assert not (tmp_path / "runs").exists()
     page = (tmp_path / "report.html").read_text()
     kept = {path.name.rsplit("-", 1)[0] for path in recordings.RESULTS.glob("*.csv.gz")}
     assert len(kept) > 6
@@ -196,12 +167,11 @@ def test_what_runs_cannot_decide_recorded_ones_of_another_scale_do_and_the_claim
             made.append((options.scale.name, *beside))
             return Made(section=section(), claims=claims)
 
-    monkeypatch.setattr(recordings, "RESULTS", tmp_path / "kept")
     monkeypatch.setitem(contents.PARTS, "topk", Part())
     facts = [{**provenance(load_dataset("digits")), "code": "7"}]
 
     def judged(scale: str, rows: pd.DataFrame, other: str) -> Sequence[ClaimOutcome]:
-        kept = recordings.load("topk", other)
+        kept = recordings.load("topk", other, tmp_path / "kept")
         options = Options(scale=SCALES[scale], readings=(), count="wire", longer=kept if other == "full" else None)
         return finished("topk", Rows(scale, rows, facts), options, kept).claims
 
@@ -237,52 +207,25 @@ def test_every_recorded_row_is_of_one_run_of_its_part(part: Any) -> None:
     assert sum(map(bool, of)) == kept.groupby([*labels, "check", "seed"], dropna=False).ngroups
 
 
-def whole(works: Sequence[Any], folder: Path) -> list[Any]:
-    records = [kept for part in ("fig3", "topk") if (kept := recordings.load(part, "full", folder)) is not None]
-    return [sources._whole(work, records) for work in works]
-
-
-def begun(asked: PaperOptions, **changes: Any) -> list[str]:
-    titles: list[str] = []
-    request = requested(replace(asked, **changes))
-    sources.computed_parts(request, lambda works: [titles.append(work.title) for work in works])  # type: ignore[func-returns-value]
-    return titles
-
-
-def test_what_is_recorded_whole_is_not_run_again_where_a_record_is_added_to(
-    tmp_path: Path,
-) -> None:
-    """By settings and data, for any part that has the run: Figure 3's FedAvg is one of the top-k figure's too."""
+def test_of_a_run_that_is_recorded_what_came_furthest_stays(tmp_path: Path) -> None:
     folder = tmp_path / "kept"
-    asked = PaperOptions(
-        scale="full", record=folder, resume=True, out=tmp_path / "out", only="fig3,topk", reading="as-plotted"
+    request = requested(
+        PaperOptions(scale="full", record=folder, out=tmp_path / "out", only="topk", reading="as-plotted")
     )
-    options = Options(scale=SCALES["full"], readings=("as-plotted",), count="wire")
-    works = [*fig3.jobs(options), *topk.jobs(options)]
-    assert not any(whole(works, folder))
-    fedavg, other = (next(job for job in works if job.config.method.name == name) for name in ("fedavg", "fedcom"))
-    rows = pd.DataFrame({"round": [1000], "test_accuracy": [0.5]})
-    facts = [{"code": code, "data": "digits", "data_digest": fedavg.dataset().digest} for code in "ab"]
-    both = pd.concat([fedavg._labelled(rows, finished=True), other._labelled(rows, finished=False)])
-    recordings.save("fig3", "full", both, facts, folder, (1, 5))
-    known = whole(works, folder)
-    there = [(work, own) for work, own in zip(works, known, strict=True) if own is not None]
-    assert [work.key() for work, _ in there] == [fedavg.key()] * 2  # one of each part
-    assert all([each["code"] for each in facts] == ["a", "b"] for _, (_, facts) in there)
-    named_otherwise = replace(fedavg, labels={**fedavg.labels, "series": "another"})  # rows are those of its labels
-    assert (named_otherwise.key(), whole([named_otherwise], folder)) == (fedavg.key(), [None])
-    of_two = replace(fedavg, labels={"method": fedavg.labels["method"]})  # which the rows of two runs have
-    recordings.save("fig3", "full", pd.concat([both, both.iloc[:1].assign(series="another")]), facts, folder, (1, 5))
-    assert [own is None for own in whole([fedavg, of_two], folder)] == [False, True]
-    for change in ({"resume": False}, {"record": None}):
-        assert fedavg.title in begun(asked, **change)
-    titles = begun(asked)
-    assert fedavg.title not in titles
-    assert other.title in titles
-    kept = recordings.load("topk", "full", folder)
-    assert kept is not None
-    assert len(fedavg.among(kept.rows)) == 1
-    assert {each["code"] for each in kept.provenance} == {"a", "b"}
-    recordings.save("fig3", "full", both, [{**each, "data_digest": "another"} for each in facts], folder, (1, 5))
-    (folder / "topk-full.csv.gz").unlink()
-    assert not any(whole(works, folder))
+    first, other = topk.jobs(request.options)[:2]
+
+    def rows_after(r: int, *, finished: bool) -> pd.DataFrame:
+        rows = pd.DataFrame({"round": [r], "test_accuracy": [r / 1000], "finished": finished})
+        return rows.assign(**first.labels, seed=first.config.seed, planned=first.config.rounds)
+
+    for r, code, ended, kept in ((20, "a", False, 20), (900, "b", True, 900), (40, "c", False, 900)):
+        so_far = {} if ended else {SO_FAR: so_far_words(rows_after(r, finished=False), first.config.rounds)}
+        result = (rows_after(r, finished=ended), {"code": code, "data": "digits", **so_far})
+        computed = sources.computed_parts(
+            request, lambda works, own=result: [own if work.key() == first.key() else None for work in works]
+        )
+        found = recordings.load("topk", "full", folder)
+        assert found is not None
+        assert first.among(found.rows)["round"].tolist() == [kept], code
+        assert other.among(found.rows).empty
+        assert computed.words.startswith(f"{int(ended)} of ")

@@ -4,7 +4,6 @@ import base64
 import io
 import json
 import re
-from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from paper_repro.workflow.answer import AnswerLine
 from paper_repro.workflow.claims import VERDICTS, ClaimOutcome, outcomes_json
 from paper_repro.workflow.claims import claim as registered
 from paper_repro.workflow.report import Folded, Section, caption, closing, page_section, render_report
-from tests.cases import refuses, rows_of
+from tests.cases import rows_of
 from tests.docs import browser
 
 
@@ -237,18 +236,6 @@ def test_a_reduced_run_is_not_called_the_papers(scale: str) -> None:
     assert ("Nothing here is the paper's" if scale == "smoke" else "smaller than the paper's").replace(
         "'", "&#39;"
     ) in html
-
-
-@refuses(
-    (lambda: page(scale="paper"), r"facts\['scale'\] must be one of smoke, default, full"),
-    (lambda: page([section(), section()]), "ids of sections must be distinct"),
-    (lambda: page(claims=[claim(), claim()]), "ids of claims must be distinct"),
-    (lambda: page(claims=[claim(id="llm.mezo")]), r"claims must be of parts that have a section, got \['llm.mezo'\]"),
-    (lambda: section(id="a b"), "section id"),
-    (lambda: section(notes="one string"), "notes of section fig2"),
-)
-def test_bad_reports_are_refused_by_name(attempt: Callable[[], Any]) -> None:
-    attempt()
 
 
 def test_outcomes_are_rows_with_the_words_place_and_rule_of_their_claims() -> None:

@@ -18,7 +18,7 @@ import pytest
 from decomfl_lab import InputError, TrainConfig, processes, provenance
 from decomfl_lab.interrupts import Interrupted
 from decomfl_lab.processes import Processes
-from decomfl_lab.progress import Progress, left_words
+from decomfl_lab.progress import Progress, RunBars, left_words
 from decomfl_lab.runs import folder as of_run
 from decomfl_lab.runs import run as a_run
 from decomfl_lab.runs.run import Run
@@ -151,7 +151,9 @@ def test_what_is_needed_is_done_before_also_where_it_comes_last(tmp_path: Path) 
     assert names.index("need") < names.index("a")
 
 
-@pytest.mark.parametrize(("number", "n_jobs"), [(signal.SIGINT, 2), (signal.SIGTERM, 1)])
+@pytest.mark.parametrize(
+    ("number", "n_jobs"), [(signal.SIGINT, 2), pytest.param(signal.SIGTERM, 1, marks=pytest.mark.thorough)]
+)
 def test_a_signal_stops_work_and_says_what_is_kept(number: int, n_jobs: int, tmp_path: Path) -> None:
     code = (
         "from decomfl_lab.interrupts import interrupt; import signal;"
@@ -242,7 +244,7 @@ def test_each_work_is_told_when_it_is_done_and_what_was_there_first(tmp_path: Pa
     assert heard == [wanted[n].key() for n in (1, 0, 2)]
 
 
-@pytest.mark.parametrize(("count", "n_jobs", "threads"), [(1, 4, 4), (2, 4, 2), (3, 4, 1), (9, 4, 1), (1, 1, 1)])
+@pytest.mark.parametrize(("count", "n_jobs", "threads"), [(1, 4, 4), (2, 4, 2), (3, 4, 1)])
 def test_training_runs_that_are_fewer_than_the_processes_share_these(
     count: int, n_jobs: int, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,7 +269,7 @@ def test_training_runs_that_are_fewer_than_the_processes_share_these(
 
 def test_the_time_left_follows_the_costs_at_the_pace_since_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = Path("a"), Path("b")
-    bars = runs._Bars({a: job(30), b: job(90)}, before=5, each=False)
+    bars = runs.Bars({a: job(30), b: job(90)}, 5, RunBars(), each=False)
     bars.reached(a, Progress(1, 2, 0.0, 0.0, 0.0))  # by an earlier command
     assert bars.left(100.0) == math.inf
     bars.done(a)
@@ -298,6 +300,7 @@ def test_processes_compute_elsewhere_and_bring_errors_back(tmp_path: Path) -> No
     assert str(os.getpid()) not in others
 
 
+@pytest.mark.thorough
 def test_processes_end_when_the_one_that_started_them_is_killed(tmp_path: Path) -> None:
     with started("run(works(60.0), root, 2)", tmp_path, stderr=subprocess.DEVNULL) as parent:
         until(lambda: len(told(tmp_path)) == 2)
@@ -305,6 +308,7 @@ def test_processes_end_when_the_one_that_started_them_is_killed(tmp_path: Path) 
     until(lambda: not any(Path(f"/proc/{process}").exists() for _, process in told(tmp_path)))
 
 
+@pytest.mark.thorough
 def test_a_process_that_is_killed_from_outside_is_told_of(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"processes must not be killed from outside \(too little memory\?\)"):
         run([Work(title="killed", function=killed), *works()], tmp_path, 2)
@@ -315,7 +319,7 @@ def killed(folder: Path, report: Report) -> Result:
     raise AssertionError
 
 
-def test_who_is_told_to_stop_does_so_when_it_next_tells_something(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_is_told_to_stop_does_so_when_it_next_tells_something() -> None:
     heard: list[int] = []
     one = Processes(1)
     calls = iter([("a", processes.tell, (1,)), ("b", processes.tell, (2,))])
