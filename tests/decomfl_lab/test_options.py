@@ -30,7 +30,7 @@ from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE, PROVENANCE_FILE
 from decomfl_lab.runs.run import Run
 from hessian import DenseOperator, effective_rank
 from tests.cases import refused, rows_of
-from tests.decomfl_lab.cli.test_screens import EVERY
+from tests.decomfl_lab.cli.test_commands import EVERY
 from tests.decomfl_lab.runs.variants import SMALL
 
 LONG, HALF = "x" * 5000, "\ud800"

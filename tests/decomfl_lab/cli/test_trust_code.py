@@ -24,7 +24,7 @@ from decomfl_lab.tables import text_beside
 from hessian.trained_models import from_run, scale_of
 from tests.cases import rows_of
 from tests.decomfl_lab.carriers.test_engines_of_others import module
-from tests.decomfl_lab.cli.test_screens import EVERY
+from tests.decomfl_lab.cli.test_commands import EVERY
 
 MARKS = text_beside(__name__, "marks.txt")
 PARTS = {"method": "Mine", "model": "model", "data": "data", "loss": "loss"}

@@ -1,10 +1,7 @@
 """Every method against an independent definition; compressed messages; what each costs on the wire."""
 
 import copy
-import dataclasses
 from collections import Counter
-from itertools import product
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -15,12 +12,11 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from decomfl_lab import DeComFL, DivergedError, Majority, Run, Sgd, TrainConfig, TrainingSetting, noise
+from decomfl_lab import DeComFL, DivergedError, Majority, Sgd, TrainConfig, TrainingSetting, noise
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.engines.base import Serial
 from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.layout import Layout
-from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.noise import Distribution, derive_seed
 from decomfl_lab.protocol.messages import Kind, Quantized, Sparse, quantize, top_k
 from decomfl_lab.protocol.server import PullPolicy, sample_clients
@@ -30,9 +26,7 @@ from decomfl_lab.records.seeds import Seeding, StepSeed, draw_seeds, stream_of
 from decomfl_lab.replicas.replica import SyncReplica
 from decomfl_lab.replicas.rules import Step
 from decomfl_lab.runs.preparation import Prepared
-from decomfl_lab.runs.run import load_run
-from tests.cases import refuses, rows_of, sampled
-from tests.decomfl_lab.runs.variants import OTHERS, VARIANTS
+from tests.cases import refuses, rows_of
 
 ROWS = rows_of(__file__)
 vectors = st.lists(st.floats(-1e6, 1e6, width=32), min_size=1, max_size=60).map(lambda v: np.array(v, np.float32))
@@ -347,53 +341,6 @@ def test_what_the_server_holds_is_not_enough_to_form_a_private_direction(seeding
     known: set[StepSeed] = {plan.seeds[0], sent, server.seed, server.run_seed, derive_seed(server.run_seed, 0)}
     known |= {derive_seed(key, of) for key in (0, server.seed, server.run_seed) for of in (0, sent)}
     assert all(abs(fit(seed)) < 0.6 for seed in known)  # 40 directions: a chance correlation has s.d. 0.16
-
-
-SERVERS = [{"server_optimizer": name, "server_lr": 0.03} for name in ("adagrad", "adam", "yogi")]
-
-
-@pytest.mark.parametrize(
-    ("method", "changes"),
-    [
-        *((method, {}) for method in METHODS),
-        ("fedavg", {"momentum": 0.5, "local_steps": 3}),
-        ("fedavg", {"optimizer": "adam", "local_steps": 3}),
-        ("fedavg", {"optimizer_state": "fresh", "momentum": 0.5, "local_steps": 3}),
-        *sampled([(each.get("method", "decomfl"), each) for each in (*VARIANTS, *OTHERS)], 6),
-        *sampled([*product(("fedavg", "fedcom", "fedavg-topk"), SERVERS)], 2),
-        *((method, {"local_steps": 2, "rebuild": "copy"}) for method in ("hiso", "fzoo")),
-        ("hiso", {"tracking": "clients", "history": 2}),
-        ("fedkseed", {"pool": 24, "local_steps": 2, "rebuild": "copy", "private_seeds": True}),
-    ],
-)
-def test_every_method_and_variant_trains_and_resumes_bit_for_bit(
-    method: str, changes: dict[str, object], tmp_path: Path
-) -> None:
-    own = {name: value for name, value in changes.items() if name != "method"}
-    config = _config("decomfl", rounds=10, lr=0.01, perturbations=10, batch_size=2000).but(method, **own)
-    whole = Run(config).train(out=tmp_path / "whole")
-    assert whole["train_loss"].iloc[-1] < whole["train_loss"].iloc[0]
-    Run(dataclasses.replace(config, rounds=4)).train(out=tmp_path / "parts")
-    resumed = Run(config).train(out=tmp_path / "parts")
-    for column in whole.columns.drop("seconds"):
-        assert whole[column].tolist() == resumed[column].tolist(), column
-    saved = load_run(tmp_path / "parts")
-    assert saved.config == config
-    if changes.get("revert") != "sync":  # whose clients are exact up to rounding alone
-        assert saved.verify()
-
-
-def test_sums_that_a_server_sends_are_those_of_before_in_a_resumed_run_too(tmp_path: Path) -> None:
-    config = _config("fedkseed", pool=8, sampled=2, rounds=7, perturbations=4)
-    Run(config).train(out=tmp_path)
-    run = Run(config)
-    run.load(tmp_path)
-    server = run.federation.server
-    assert server.history.start > min(server.held)  # whoever is that old is sent the sums
-    run.more(6, out=None)
-    whole = Run(config.but(rounds=13))
-    whole.train()
-    assert torch.equal(run.federation.x, whole.federation.x)
 
 
 def test_steps_of_a_round_that_failed_are_taken_back() -> None:

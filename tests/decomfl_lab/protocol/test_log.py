@@ -119,14 +119,6 @@ def test_any_changed_bit_is_refused_and_named(content: tuple[Path, bytes, list[i
             pytest.fail(f"bit {bit}: {_read(content, bytes(changed))}")
 
 
-def test_a_checker_without_the_chain_would_be_noticed(
-    content: tuple[Path, bytes, list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(RunLog, "_follows", lambda *_: True)
-    with pytest.raises((AssertionError, pytest.fail.Exception)):
-        test_any_changed_bit_is_refused_and_named(content)
-
-
 def test_entries_of_another_run_do_not_follow_this_header(
     tmp_path: Path, content: tuple[Path, bytes, list[int]]
 ) -> None:
