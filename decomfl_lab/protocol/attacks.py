@@ -130,8 +130,8 @@ class Attack:
             case OwnFunction() | "gaussian":
                 # z, standard normal: a direction of the lab's stream.
                 z = direction(derive_seed(*path), 0, own.size).astype(np.float64).reshape(own.shape)
-                is_own = isinstance(self.kind, OwnFunction)
-                lie = self.kind.array(own.shape, np.floating, own, honest, z) if is_own else c * z
+                of = self.kind
+                lie = of.array(own.shape, np.floating, own, honest, z) if isinstance(of, OwnFunction) else c * z
             case "sign":
                 lie = -c * own
             case "scaled":

@@ -124,7 +124,8 @@ def looked_at(folder: Path) -> FoundRun:
             done = int(rows[-1]["round"]) if rows else 0
             remark = "" if table_is_sound(folder) else f"{METRICS_FILE} was changed, and nothing else has its numbers"
             return FoundRun(folder, "running" if running else "no checkpoint", config, rows, done, remark=remark)
-        shapes, saved = read_saved_values(folder / CHECKPOINT_FILE)
+        shapes, values = read_values(folder / CHECKPOINT_FILE)
+        saved = read_as(SavedRun, values, f"checkpoint {folder / CHECKPOINT_FILE}")
         config, done, (d,) = saved.config, saved.federation.round, shapes["x"]
         table, remark = compared(folder, saved.rows)
         later = [row for row in table if row["round"] > done]
@@ -144,12 +145,6 @@ def open_log(path: Path, *, end: int | None = None, write: bool = True) -> RunLo
         log.close()
         raise
     return log
-
-
-def read_saved_values(path: Path) -> tuple[dict[str, list[int]], SavedRun]:
-    """The shapes of the tensors and the values in the checkpoint of a run; InputError if they are not those of one."""
-    shapes, saved = read_values(path)
-    return shapes, read_as(SavedRun, saved, f"checkpoint {path}")
 
 
 def read_rows(path: Path) -> list[dict[str, float]]:
@@ -228,7 +223,7 @@ def joining(config: TrainConfig, dataset: Dataset, folder: Path, *, follows: boo
     found: list[tuple[TrainConfig, int]] = []
     checkpoint, path = folder / CHECKPOINT_FILE, folder / LOG_FILE
     if checkpoint.exists():
-        _, saved = read_saved_values(checkpoint)
+        saved = read_as(SavedRun, read_values(checkpoint)[1], f"checkpoint {checkpoint}")
         found.append((config_like(config, saved.config, f"run {folder}"), saved.federation.round))
     rests_on_log = follows or not found
     if rests_on_log and path.exists():
@@ -462,13 +457,6 @@ def require_same(run: Run, saved: Mapping[str, Any], data: str, folder: Path, do
             came = ",".join(f"{r}={number}" for r, number in earlier.joined.items())
             hint = f"; its {earlier.clients} clients came by joined={dict(earlier.joined)} (--joined {came})"
         raise InputError(f"out must be empty or {what}{hint}")
-
-
-def rests_on_log(run: Run, folder: Path) -> bool:
-    """Whether the folder has all of a run but its checkpoint, and records from which that can be had again."""
-    federation = run.federation.by_records
-    records_say_all = federation is not None and not federation.follows
-    return (folder / LOG_FILE).exists() and records_say_all and not run.config.method.drifts
 
 
 def repeat(run: Run, folder: Path, on_round: Callable[[Progress], None] | None) -> None:

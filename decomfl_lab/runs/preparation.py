@@ -205,13 +205,6 @@ def name_of_loss(loss: LossFunction | None) -> str:
     return name_of(loss) if hasattr(loss, "__qualname__") else f"{OWN} {loss}"
 
 
-def names_of_metrics(metrics: Mapping[str, Metric] | None) -> str:
-    """What a configuration calls a user's measures; InputError if they are none."""
-    rule = "be {name: function of (outputs, targets)}"
-    require(metrics is None or isinstance(metrics, Mapping), "metrics", rule, metrics)
-    return ",".join(f"{name}={name_of(metric)}" for name, metric in (metrics or {}).items())
-
-
 def metrics_of(config: TrainConfig, given: Mapping[str, Metric] | None) -> dict[str, Metric]:
     """A run's measures of the user's own by their columns: those that are given, else what the configuration names."""
     found: dict[str, Metric] = {}
@@ -450,17 +443,17 @@ def tried(start: Prepared) -> Prepared:
         mu = method.plain().get("mu")
         if method.gradients:
             varies = trial.values != trial.near_values
-            refuse(sloped(f, x, method.name, varies=varies, mend=partial(_without_gradients, trial)))
+
+            def mend() -> str:
+                """That differences do, if they do."""
+                jumps = any(trial.continuous(DeComFL().mu, sloped=False))
+                return "" if jumps else " A method of differences (decomfl) follows the values alone"
+
+            refuse(sloped(f, x, method.name, varies=varies, mend=mend))
         elif mu is not None:
             for finding in trial.continuous(mu):
                 warnings.warn(finding, LabWarning, stacklevel=3)
     return replace(start, loss=replace(start.loss, additive=additive, tried=True), own=False)
-
-
-def _without_gradients(trial: Trial) -> str:
-    """That differences do, if they do."""
-    jumps = any(trial.continuous(DeComFL().mu, sloped=False))
-    return "" if jumps else " A method of differences (decomfl) follows the values alone"
 
 
 def _classes(f: Function, dataset: Dataset) -> Iterator[str]:
