@@ -348,10 +348,13 @@ class SyncReplica(Replica):
         """See ``Replica.diverge``."""
         self.taken = tuple(replace(step, scalars=on_host(step.scalars)) for step in taken)
 
+    def _correct(self, program: Program, own: Step, step: Step | None) -> None:
+        self.rule.emit_correction(program, self._real(own), step, wide=self.x.dtype == torch.float64)
+
     def _emit(self, program: Program, record: RoundRecord) -> None:
         steps = _steps(record)
         for own, step in zip(self.taken, steps, strict=False):
-            self.rule.emit_correction(program, self._real(own), step, wide=self.x.dtype == torch.float64)
+            self._correct(program, own, step)
         for step in steps[len(self.taken) :]:
             self.rule.emit(program, self._real(step))
         self.taken = ()
@@ -362,7 +365,7 @@ class SyncReplica(Replica):
         if self.taken:
             program = self._program()
             for own in self.taken:
-                self.rule.emit_correction(program, self._real(own), None, wide=self.x.dtype == torch.float64)
+                self._correct(program, own, None)
             self._run(program)
             self.taken = ()
         return applied

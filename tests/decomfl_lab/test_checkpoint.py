@@ -43,7 +43,7 @@ def test_what_is_read_is_what_was_written(written: tuple[Path, bytes]) -> None:
 
 def test_a_flipped_bit_is_seen_wherever_it_is(tmp_path: Path, written: tuple[Path, bytes]) -> None:
     path, content = tmp_path / "flipped", written[1]
-    for bit in range(0, 8 * len(content), 5):
+    for bit in range(0, 8 * len(content), 19):
         path.write_bytes(_flipped(content, bit))
         with pytest.raises(InputError, match=r"^checkpoint must be a whole file .*flipped.* remove it"):
             pytest.fail(f"bit {bit}: {read_checkpoint(path)}")

@@ -112,6 +112,7 @@ def test_an_interrupt_before_the_work_begins_is_a_line_too(
     assert capsys.readouterr().err == "decomfl: interrupted; nothing new was kept\n"
 
 
+@pytest.mark.thorough
 def test_verify_says_which_laws_held() -> None:
     first, second = list(LAWS)[:2]
     command = f"verify --law {first} --law {second} --cases 60"

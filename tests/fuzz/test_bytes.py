@@ -45,7 +45,7 @@ _EDITS = st.tuples(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.sampled_from(STREAMS), st.lists(_EDITS, min_size=1, max_size=3))
 def test_any_bytes_are_a_message_or_an_input_error_and_take_little_memory(stream: bytes, edits: list[Any]) -> None:
     for edit in edits:
@@ -57,7 +57,7 @@ def test_no_piece_at_any_place_of_any_sample_is_too_much() -> None:
     for stream in STREAMS[:-1]:
         for which, message in enumerate(split(stream)):
             for place in range(HEADER_BYTES, len(message) + 1):
-                for piece in _PIECES:
+                for piece in _PIECES[place % 2 :: 2]:
                     judged = judge_with_memory if piece is _LARGEST else judge
                     judged(_edited(stream, which, place, piece, "write over", "header"))
 

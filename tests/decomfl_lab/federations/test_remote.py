@@ -6,6 +6,7 @@ Whatever is lost, doubled or late, and whoever dies when, is played by the histo
 
 import dataclasses
 import math
+from itertools import product
 from typing import cast
 
 import numpy as np
@@ -32,8 +33,7 @@ def rounds(federation, count):
     return [federation.advance() for _ in range(count)]
 
 
-@pytest.mark.parametrize("tracking", sampled(Tracking, 4))
-@pytest.mark.parametrize("seeding", Seeding)
+@pytest.mark.parametrize(("tracking", "seeding"), sampled(product(Tracking, Seeding), 4))
 def test_hosts_elsewhere_give_the_simulators_losses_and_five_equal_models(tracking, seeding):
     case = but(tracking=tracking, seeding=seeding)
     elsewhere, here = remote(case), simulated(case)

@@ -34,7 +34,7 @@ def _trained(method: str, **options: Any) -> lab.Run:
     return lab.train(model, _squares, HOSPITALS, method=method, batch_size=99, **options, **fitting)
 
 
-@pytest.mark.parametrize("method", sampled(WEIGHED, 2))
+@pytest.mark.parametrize("method", sampled(WEIGHED, 1))
 def test_two_hospitals_find_the_pooled_optimum_by_examples_and_the_mean_of_theirs_by_clients(method: str) -> None:
     for weighting, optimum in {"examples": 0.99, "clients": 0.5}.items():
         run = _trained(method, weighting=weighting)

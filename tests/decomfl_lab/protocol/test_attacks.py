@@ -111,7 +111,7 @@ def test_liars_are_part_of_what_a_run_is_and_honest_runs_are_as_before() -> None
     assert lying.identity("x0") not in {honest.identity("x0"), lying.but(attackers=2).identity("x0")}
 
 
-@pytest.mark.parametrize("method", sampled(["feedsign", "baffle", "fedkseed", "hiso", "fzoo", "decomfl-projection"], 2))
+@pytest.mark.parametrize("method", sampled(["feedsign", "baffle", "fedkseed", "hiso", "fzoo", "decomfl-projection"], 1))
 def test_methods_of_scalars_have_liars_and_their_traffic_is_what_it_was(method: str) -> None:
     run = Run(TrainConfig().but(method, **SMALL, attack="sign", attackers=1))
     run.train()

@@ -46,7 +46,7 @@ def _state(run: lab.Run) -> tuple[Any, ...]:
             *({"method": name} for name, kind in METHODS.items() if not kind.alone),
             *rows_of(__file__)["options"],
         ],
-        6,
+        4,
     ),
     ids=str,
 )
