@@ -4,7 +4,6 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +22,8 @@ from decomfl_lab.runs.run import load_run
 from decomfl_lab.tables import text_beside
 from hessian.trained_models import from_run, scale_of
 from tests.cases import rows_of
-from tests.decomfl_lab.carriers.test_engines_of_others import module
+from tests.decomfl_lab.carriers import stand_ins
+from tests.decomfl_lab.carriers.stand_ins import standing_in
 from tests.decomfl_lab.cli.test_commands import EVERY
 
 MARKS = text_beside(__name__, "marks.txt")
@@ -233,22 +233,15 @@ def test_a_servers_offer_runs_nothing(
 def test_a_job_of_nvflare_runs_nothing_but_where_the_site_says_so(
     theirs: Theirs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # What the module needs of NVFlare to be imported, as the check comes before any of it is used.
-    collab = SimpleNamespace(publish=lambda f: f, main=lambda f: f)
-    fake = SimpleNamespace(CollabCallError=OSError, CollabRecipe=None, collab=collab)
-    for name in ("nvflare", "nvflare.collab"):
-        monkeypatch.setitem(sys.modules, name, module(name, **vars(fake)))
-    monkeypatch.delitem(sys.modules, "decomfl_lab.carriers.nvflare", raising=False)
-    nvflare = import_module("decomfl_lab.carriers.nvflare")  # anew, whatever another test has imported
     job = (theirs.run / "config.toml").read_text()
-    with pytest.raises(InputError) as refused:
-        nvflare._run(job)
-    theirs.is_refused(2, f"{refused.value}\n")
-    assert str(refused.value).startswith("the job, without DECOMFL_TRUST_CODE=1, must name no code")
-    monkeypatch.setenv(nvflare.TRUST, "1")
-    nvflare._run(job)
+    with standing_in("decomfl_lab.carriers.nvflare", stand_ins.nvflare()) as nvflare:
+        with pytest.raises(InputError) as refused:
+            nvflare.run_of(job)
+        theirs.is_refused(2, f"{refused.value}\n")
+        assert str(refused.value).startswith("the job, without DECOMFL_TRUST_CODE=1, must name no code")
+        monkeypatch.setenv(nvflare.TRUST, "1")
+        nvflare.run_of(job)
     assert theirs.mark.exists()
-    sys.modules.pop("decomfl_lab.carriers.nvflare", None)
 
 
 def test_only_whole_names_of_torchs_losses_are_free() -> None:

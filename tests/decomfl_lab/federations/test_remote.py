@@ -15,7 +15,6 @@ import torch
 
 import decomfl_lab as lab
 from decomfl_lab import DivergedError, InputError, Sgd
-from decomfl_lab.cli import train as command
 from decomfl_lab.federations.carrier import Elsewhere
 from decomfl_lab.federations.remote import RemoteFederation
 from decomfl_lab.protocol.aggregation import Aggregation, Krum, Mean, TrimmedMean
@@ -149,17 +148,6 @@ def test_what_has_no_carrier_is_refused():
     assert isinstance(lab.Ray(), Elsewhere)
     with pytest.raises(InputError, match=r"federation must be lab.Ray\(workers=N\), or None .* got 'ray'"):
         trained(federation="ray")
-
-
-def test_the_command_line_knows_it_by_its_entry_point(monkeypatch):
-    class Entry:
-        name = "hosts"
-        load = staticmethod(lambda: Hosts)
-
-    monkeypatch.setattr(command, "entry_points", lambda group: [Entry])
-    assert isinstance(command._elsewhere("hosts", None), Hosts)
-    with pytest.raises(InputError, match="federation must be one of in-process, hosts, got 'ray'"):
-        command._elsewhere("ray", None)
 
 
 # Clients that are away, and a quorum ----------------------------------------------------------------------------------
