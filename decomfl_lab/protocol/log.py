@@ -152,7 +152,7 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
                 file: IO[bytes] = opened.enter_context(tempfile.TemporaryFile(buffering=0))
                 file.write(begin)
             else:
-                opened.enter_context(held_file("log", path, threads=True))  # no other process writes to it
+                opened.enter_context(cls._hold(path))
                 write_atomically(path, begin)
                 file = opened.enter_context(path.open("r+b", buffering=0))
             return cls(file, path)._closed_with(opened)
@@ -174,13 +174,18 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
             try:
                 require_plain(path)
                 if write:
-                    opened.enter_context(held_file("log", path, threads=True))
+                    opened.enter_context(cls._hold(path))
                 file = opened.enter_context(path.open("r+b" if write else "rb", buffering=0))
             except OSError as error:
                 raise InputError(f"log must be a file that can be read, got {path} ({error.strerror})") from None
             log = cls(file, path)
             log._read(end)
             return log._closed_with(opened)
+
+    @staticmethod
+    def _hold(path: Path) -> contextlib.AbstractContextManager[None]:
+        """Inside, no other process writes to the log; a world without a disk has its own."""
+        return held_file("log", path, threads=True)
 
     def _closed_with(self, opened: contextlib.ExitStack) -> Self:
         """Leave what was opened at ``close``, or with the log itself."""
@@ -310,9 +315,7 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
             return
         end = self._starts[-1]
         same = self._file.seek(0, os.SEEK_END) == end and self._at(end - _CHAIN, _CHAIN) == self.chain
-        if same and self._place is not None:  # the file that is written to must still be the one of its name
-            there = self._place.exists()
-            same = there and os.path.samestat(os.fstat(self._file.fileno()), self._place.stat())
+        same = same and self._has_its_name()
         if not same:
             raise InputError(
                 f"log {self.name} must be as it was left here, after {plural(len(self), 'round')}, as one process "
@@ -340,6 +343,12 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
         self._file = self._closing.enter_context(path.open("r+b", buffering=0))
         self.header, self.chain = dict(header), pieces[-1][-_CHAIN:]
         self._starts = array("Q", accumulate(map(len, pieces)))
+
+    def _has_its_name(self) -> bool:
+        """Whether the file that is written to is still the one of its name; a world without a disk answers itself."""
+        if self._place is None:
+            return True
+        return self._place.exists() and os.path.samestat(os.fstat(self._file.fileno()), self._place.stat())
 
     def entry(self, r: int) -> LogEntry:
         """The entry of round r; InputError if there is none."""

@@ -475,7 +475,8 @@ def repeat(run: Run, folder: Path, on_round: Callable[[Progress], None] | None) 
         hands = read_as(Provenance, {"code": log.header.get("code", "unknown")} | facts, str(folder))
         _take_over(run, folder, hands, len(log), any_code=True)
         x0 = federation.observer.digest()
-        _require_frame(run, federation, log)
+        for name, own in _frame(run, federation).items():
+            require(log.header.get(name) == own, f"{name} of {log.name}", f"be {own}", log.header.get(name))
         require(log.header["x0"] == x0, f"x_0 of {path}", f"have the digest {x0}", log.header["x0"])
         sound = table_is_sound(folder)
         table = {row["round"]: row for row in read_rows(folder / METRICS_FILE)} if sound else {}
@@ -584,7 +585,8 @@ def logged(run: Run, out: Path) -> Iterator[None]:
         end = None if federation.follows else run.round
         with open_log(path, end=end) if goes_on else RunLog.create(path, *_identity(run, federation)) as log:
             require_same(run, log.header["config"], log.header["data"], path, len(log))
-            _require_frame(run, federation, log)
+            for name, own in _frame(run, federation).items():
+                require(log.header.get(name) == own, f"{name} of {log.name}", f"be {own}", log.header.get(name))
             if log.header["config"].get("clients", run.config.clients) < run.config.clients:
                 config = run.config.but(rounds=log.header["config"]["rounds"])
                 data = {"data": run.dataset.digest, "source": run.dataset.source, "classes": run.dataset.classes}
@@ -604,12 +606,6 @@ def logged(run: Run, out: Path) -> Iterator[None]:
                 yield
             finally:
                 federation.log_to(None)
-
-
-def _require_frame(run: Run, federation: DeComFLFederation, log: RunLog) -> None:
-    """InputError that names what the log says of the run, and is not so."""
-    for name, own in _frame(run, federation).items():
-        require(log.header.get(name) == own, f"{name} of {log.name}", f"be {own}", log.header.get(name))
 
 
 def _identity(run: Run, federation: DeComFLFederation) -> tuple[dict[str, Any], bytes]:

@@ -305,8 +305,14 @@ class _Rolling:
             client.replica.forget()
         again = server.aggregate(replies)
         size = float(np.sqrt(np.mean(np.square([reply.scalars for reply in replies], dtype=np.float64))))
-        there, here = _said(record), _said(again)
-        others = tuple(name for name in there if there[name] != here[name])
+        # What a record has besides its scalars, there and here.
+        said = {
+            "eta": (record.eta, again.eta),
+            "seeds": (tuple(record.seeds), tuple(again.seeds)),
+            "distribution": (record.distribution, again.distribution),
+            "shape": (record.scalars.shape, again.scalars.shape),
+        }
+        others = tuple(name for name, (there, here) in said.items() if there != here)
         if server.weights.of(entry.answered) != entry.examples:
             others += ("numbers of examples",)
         apart = "shape" in others
@@ -380,16 +386,6 @@ def _of_optimizer(path: Path, log: RunLog, header: Header, model: nn.Module | No
         return found
 
     return _Rolling(observer, terms, header.x0, rebuilt)
-
-
-def _said(record: RoundRecord) -> dict[str, Any]:
-    """What a record has besides its scalars."""
-    return {
-        "eta": record.eta,
-        "seeds": tuple(record.seeds),
-        "distribution": record.distribution,
-        "shape": record.scalars.shape,
-    }
 
 
 @inference_mode(False)

@@ -196,6 +196,10 @@ class StreamServer:
         try:
             async with asyncio.timeout(HELLO_SECONDS) as limit:
                 connection, hello = await self._opened(context, limit)
+            if hello is grpc.aio.EOF:
+                logger.debug("a connection from %s has gone before its hello", context.peer())
+                return
+            hello = connection.link.open(hello)
             if earlier := self._open.get(connection.i):
                 earlier.finish(_Cut(grpc.StatusCode.ABORTED, f"client {connection.i} connected anew"))
                 self._arrived.put((earlier, None))  # the new one may yet be refused, and then nobody is there
@@ -208,8 +212,6 @@ class StreamServer:
             await self._cut(context, connection, _Cut(grpc.StatusCode.PERMISSION_DENIED, str(error)))
         except _Cut as cut:
             await self._cut(context, connection, cut)
-        except _GoneError:
-            logger.debug("a connection from %s has gone before its hello", context.peer())
         finally:
             if connection is not None and self._open.get(connection.i) is connection:
                 del self._open[connection.i]
@@ -222,8 +224,8 @@ class StreamServer:
             logger.warning("%s is cut: %s", who, cut)
         await context.abort(cut.code, str(cut)[:300])
 
-    async def _opened(self, context: Any, limit: asyncio.Timeout) -> tuple[_Connection, bytes]:
-        """The connection of a client that has read the offer and said hello, and its hello."""
+    async def _opened(self, context: Any, limit: asyncio.Timeout) -> tuple[_Connection, Any]:
+        """The connection of a client that has read the offer, and what its hello arrived as."""
         said = dict(context.invocation_metadata() or ())
         i, nonce = client_number(str(said.get("client", ""))), said.get("nonce-bin", b"")
         if i is None or i >= self._M:
@@ -246,9 +248,7 @@ class StreamServer:
         finally:
             if limit in unheard:
                 unheard.remove(limit)
-        if hello is grpc.aio.EOF:
-            raise _GoneError
-        return connection, connection.link.open(hello)
+        return connection, hello
 
 
 class _Cut(Exception):  # noqa: N818
@@ -257,10 +257,6 @@ class _Cut(Exception):  # noqa: N818
     def __init__(self, code: grpc.StatusCode, words: str) -> None:
         super().__init__(words)
         self.code = code
-
-
-class _GoneError(Exception):
-    """A client has gone before it said hello."""
 
 
 class _Connection:
