@@ -83,21 +83,21 @@ of_each_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 
 
 @of_each_kind
-def test_a_step_is_that_of_torch_with_the_estimate_as_gradient(kind: Kind) -> None:
+def test_a_step_is_that_of_torch_with_the_estimate_as_gradient(kind: Kind, tmp_path: Path) -> None:
     """In real arithmetic: λx is added to the gradient, goes into m with it, and x moves by ηm, with η of its group."""
     model, P = net(torch.float64), 3
     other = copy.deepcopy(model)
-    _, optimizer = trained(None, 0, model, perturbations=P, seed=9, **kind)
+    _, optimizer = trained(tmp_path / "run.dcl", 3, model, perturbations=P, seed=9, **kind)
     plain = {name: value for name, value in kind.items() if name != "groups"}
     sgd = torch.optim.SGD(grouped(other) if "groups" in kind else other.parameters(), 0.05, **plain)
     own, ws = ([w for group in each.param_groups for w in group["params"]] for each in (optimizer, sgd))
-    for r in range(3):
-        optimizer.measure(loss_of(model))
+    with RunLog.open(tmp_path / "run.dcl", write=False) as log:
+        records = log.records(0)
+    for r, record in enumerate(records):
         seed = derive_seed(derive_seed(derive_seed(9, 2), r), 0)
-        estimate = sum(float(g) * direction(seed, p, 242) for p, g in enumerate(optimizer._measured)) / P
+        estimate = sum(float(g) * direction(seed, p, 242) for p, g in enumerate(record.scalars[0])) / P
         for w, part in zip(ws, torch.from_numpy(estimate).split([w.numel() for w in ws]), strict=True):
             w.grad = part.view(w.shape).double()
-        optimizer.step()
         sgd.step()
     torch.testing.assert_close(own, ws, rtol=1e-5, atol=1e-6)
     m = [optimizer.state[w].get("momentum") for w in own]

@@ -114,16 +114,6 @@ def test_python_runs_it_only_if_it_is_told_to(door: str, theirs: Theirs) -> None
     assert theirs.mark.exists()
 
 
-@pytest.mark.parametrize("key", PARTS)
-@pytest.mark.parametrize("command", ["train", "serve"])
-def test_one_name_alone_is_refused_too(
-    command: str, key: str, theirs: Theirs, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("grpc", reason="the extra stream is not installed")
-    code = main([command, "--config", str(theirs.config(key)), "--out", "out"])
-    theirs.is_refused(code, capsys.readouterr().err, key)
-
-
 def test_names_on_the_command_line_are_ones_own_and_win_over_the_files(theirs: Theirs) -> None:
     every = str(theirs.config(*PARTS))
     instead = ["--model", "logistic", "--data", "digits", "--loss", "cross-entropy"]

@@ -92,7 +92,7 @@ def test_a_hook_that_reaches_the_run_itself_and_changes_it_is_found_out() -> Non
         run.more(2, on_round=lambda at: run.federation.x.mul_(2))
     changed = "must leave the run as it is, but changed it"
     with pytest.raises(HookError, match=changed):
-        train(2).more(2, on_round=lambda at: at._run.federation.advance())
+        run.more(2, on_round=lambda at: run.federation.advance())
     inputs = X.clone()  # of one client, whose tensors are not copied
     with pytest.raises(HookError, match=changed):
         lab.train(nn.Linear(6, 3), cross_entropy, [(inputs, Y)], rounds=3, on_round=lambda at: inputs.zero_())
