@@ -84,15 +84,3 @@ def test_a_coordinator_takes_or_refuses_any_frame_and_a_liar_harms_himself_alone
     before = elsewhere.round
     elsewhere.advance()
     assert elsewhere.round == before + 1
-
-
-def test_a_host_that_welcomes_before_it_has_read_the_rest_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = Host._read
-
-    def hasty(self: Host, i: int, frame: bytes) -> tuple[Plan | None, bool]:
-        self.clients[i].steps_taken += 1
-        return read(self, i, frame)
-
-    monkeypatch.setattr(Host, "_read", hasty)
-    with pytest.raises(AssertionError):
-        test_a_host_answers_or_refuses_any_frame_and_is_not_changed_by_what_it_refuses()
