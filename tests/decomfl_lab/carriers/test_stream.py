@@ -1,7 +1,5 @@
 """The lab's own stream, on loopback: the simulator's bits, and who does not belong harms nobody."""
 
-import asyncio
-import gc
 import queue
 import random
 import threading
@@ -226,16 +224,6 @@ def test_what_a_server_says_where_it_cuts_a_client_is_shown_as_quoted_text(text,
     assert "must take client 7, got '" in told
     assert is_one_short_line(told)
     assert all(record.getMessage().isprintable() for record in caplog.records)
-
-
-def test_a_connection_that_is_ended_when_nobody_waits_for_it_leaves_no_complaint(caplog):
-    async def ends():
-        fate = asyncio.get_running_loop().create_future()
-        server_module._Connection(0, None, fate).finish(server_module._Cut(grpc.StatusCode.ABORTED, "over"))
-
-    asyncio.run(ends())
-    gc.collect()
-    assert not caplog.records
 
 
 @TEXTS
