@@ -97,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             require(text != "", name, "not be empty", text)
         command = application()
         if alone and (asked := os.environ.get(COMPLETE)):
-            ended = shell_complete(command, {}, "decomfl", COMPLETE, asked)
+            ended: int = shell_complete(command, {}, "decomfl", COMPLETE, asked)
         else:
             logging.basicConfig(format="%(message)s")
             logging.getLogger("decomfl_lab").setLevel(logging.INFO)

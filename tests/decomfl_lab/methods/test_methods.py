@@ -22,7 +22,7 @@ from decomfl_lab.protocol.messages import Kind, Quantized, Sparse, quantize, top
 from decomfl_lab.protocol.server import PullPolicy, sample_clients
 from decomfl_lab.protocol.wire import encode, read
 from decomfl_lab.records.record import RoundRecord
-from decomfl_lab.records.seeds import Seeding, StepSeed, draw_seeds, stream_of
+from decomfl_lab.records.seeds import Seeding, draw_seeds
 from decomfl_lab.replicas.replica import SyncReplica
 from decomfl_lab.replicas.rules import Step
 from decomfl_lab.runs.preparation import Prepared
@@ -264,18 +264,6 @@ def test_feedsign_walks_by_votes_along_the_directions_of_the_runs_seed(changes: 
         assert torch.allclose(federation.x.double(), x, rtol=0, atol=1e-6)
 
 
-@pytest.mark.parametrize(("P", "up", "down"), [(1, 25, 55), (64, 32, 62), (1000, 149, 179)])
-def test_a_client_of_feedsign_sends_a_bit_a_direction_and_so_does_the_server(P: int, up: int, down: int) -> None:
-    """A reply has 24 bytes beside the bits, a plan 35, the record that is in it 19."""
-    federation, _, _ = _federation("feedsign", perturbations=P, sampled=6, batch_size=4, seeds="per-run")
-    federation.advance()
-    first = federation.ledger.total_down.bytes
-    federation.advance()
-    assert federation.ledger.total_up.bytes == 2 * 6 * up
-    assert federation.ledger.total_down.bytes - first == 6 * down
-    assert federation.ledger.total_up.scalars == 2 * 6 * P
-
-
 def test_a_loss_that_is_no_number_ends_feedsign() -> None:
     federation, _, _ = _federation("feedsign")
     federation.clients[federation.server.sample()[0]].objective = lambda x, step: float("nan")
@@ -317,30 +305,6 @@ def test_projection_is_the_slope_that_differences_approach() -> None:
 
 
 # Variants of DeComFL -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("seeding", Seeding)
-def test_what_the_server_holds_is_not_enough_to_form_a_private_direction(seeding: Seeding) -> None:
-    """The scalars fit the clients' directions; those of every seed that the server has fit no better than chance."""
-    federation, _, layout = _federation("decomfl", private_seeds=True, perturbations=40, seeds=seeding.value)
-    server, client = federation.server, federation.clients[0]
-    x = client.replica.x.clone()
-    gradient = client.objective.value_and_gradient(x.clone(), 0)[1].double()
-    plan = server.plan_round([0])[0]
-    g = client.handle(plan).scalars[0].astype(np.float64)
-    assert server.replica is None
-    assert not hasattr(server, "private_key")
-
-    def fit(seed: StepSeed) -> float:
-        z = [noise.direction(*stream_of(seed, p), layout.d).astype(np.float64) for p in range(plan.P)]
-        slopes = np.array([float(gradient @ torch.from_numpy(z_p)) for z_p in z])
-        return float(np.corrcoef(slopes, g)[0, 1])
-
-    assert fit(client.replica.stream_seed(plan.seeds[0])) > 0.99
-    sent, _ = stream_of(plan.seeds[0], 0)
-    known: set[StepSeed] = {plan.seeds[0], sent, server.seed, server.run_seed, derive_seed(server.run_seed, 0)}
-    known |= {derive_seed(key, of) for key in (0, server.seed, server.run_seed) for of in (0, sent)}
-    assert all(abs(fit(seed)) < 0.6 for seed in known)  # 40 directions: a chance correlation has s.d. 0.16
 
 
 def test_steps_of_a_round_that_failed_are_taken_back() -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import decomfl_lab as lab
-from decomfl_lab import InputError, TrainConfig
+from decomfl_lab import TrainConfig
 from decomfl_lab.datasets.user_data import own_dataset
 from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.protocol.messages import Dense
@@ -58,15 +58,6 @@ def test_a_mean_of_models_is_numpys_weighted_one(method: str) -> None:
     wanted = np.average(models, axis=0, weights=[3, 20, 7])
     np.testing.assert_allclose(federation.x.numpy(), wanted, rtol=1e-6)
     assert layout.d == federation.x.numel() == 10
-
-
-@pytest.mark.parametrize("aggregation", ["clipped", "median", "trimmed", "krum"])
-def test_a_rule_without_weights_is_refused_with_both_names(aggregation: str) -> None:
-    with pytest.raises(InputError) as refusal:
-        TrainConfig(weighting="examples", aggregation=aggregation)
-    rule = TrainConfig(aggregation=aggregation).method.aggregation  # type: ignore[attr-defined]
-    rest = "which has no weights; only the mean has, got 'examples'"
-    assert str(refusal.value) == f"weighting must be clients with aggregation {rule}, {rest}"
 
 
 @refuses(*rows_of(__file__)["refused"])
