@@ -127,7 +127,7 @@ def test_classes_that_would_fill_the_memory_are_refused_before_it_is_taken(
     with RunLog.open(out / LOG_FILE, write=False) as log:
         header = log.header
     header |= {"classes": 2**24, "start": {"by": "libraries"}, "config": header["config"] | {"model": model}}
-    (out / LOG_FILE).write_bytes(logs._beginning(2, header, b""))
+    (out / LOG_FILE).write_bytes(logs.beginning(2, header, b""))
     monkeypatch.setattr("decomfl_lab.runs.preparation.build_model", None)  # nothing is built
     with pytest.raises(lab.InputError, match=r"model must have d = 650|images|shape"):
         lab.replay(out / LOG_FILE)

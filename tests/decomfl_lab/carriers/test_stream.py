@@ -115,11 +115,11 @@ def finish(server, federation, clients, rounds=8):
 def whisper(server, i, words, hello=b"hello", **proof):
     """Connect as client i, say hello and these bytes as they are, and return what the server has against it."""
     stream = StreamClient(server.address, i, **(proof or {"key": key(i)}))
-    with stream._connected(1 << 21) as (_, connection):
+    with stream.connected(1 << 21) as (_, connection):
         connection.send(hello)
         frames = iter(connection)
         for word in words(connection.link, frames):
-            connection._outbox.put(word)
+            connection.outbox.put(word)
         with pytest.raises(grpc.RpcError) as caught:
             list(frames)
     return f"{caught.value.code().name}: {caught.value.details()}"
@@ -200,7 +200,7 @@ def test_a_client_whose_second_connection_is_refused_is_away(listening):
     with ExitStack() as opened:
         for hello, there in ((b"hello", {3}), (b"another's", set())):
             stream = StreamClient(server.address, 3, key=key(3))
-            opened.enter_context(stream._connected(1 << 21))[1].send(hello)
+            opened.enter_context(stream.connected(1 << 21))[1].send(hello)
             while server._arrived.empty():
                 time.sleep(0.01)
             server.exchange(Frames((3,), {}, lambda i: b"plan"), hear, 0.3)
