@@ -248,7 +248,7 @@ def prepared(
     """
     from decomfl_lab.devices import use_threads_
     from decomfl_lab.runs.folder import joining
-    from decomfl_lab.runs.preparation import Materials, Prepared, fitted, tried
+    from decomfl_lab.runs.preparation import Materials, Prepared, tried
     from decomfl_lab.runs.run import Run
 
     values = read_config(place.config) if place.config is not None else {}
@@ -271,7 +271,10 @@ def prepared(
         require(flags.get(name) is None or found in those, name, rule, flags.get(name))
     use_threads_(place.threads)
     dataset = Materials(run_config).dataset(place.device)
-    run_config = run_config if "clients" in values else fitted(run_config, dataset, values.get("sampled"))
+    if "clients" not in values and not run_config.method.alone:
+        # As many clients as the data bring, where they come as clients' own.
+        M = run_config.clients if dataset.parts is None else len(dataset.parts)
+        run_config = run_config.but(clients=M, sampled=values.get("sampled", min(run_config.sampled, M)))
     if place.out is not None:
         run_config = joining(run_config, dataset, place.out, follows=follows)
     start, tuning = tuned(tried(Prepared.of(run_config, dataset)), wanted)

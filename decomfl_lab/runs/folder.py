@@ -389,9 +389,30 @@ def resume_run(run: Run, folder: Path, *, any_code: bool) -> None:
     rule = f"have the frozen parameters, buffers and padding rows of the run in {folder}"
     require(kept == run.constants(), "model", rule, f"others ({run.constants()} for {kept})")
     probe = saved.probe
-    state = tensors, saved.federation
-    if saved.federation.clients < run.config.clients:
-        state = _joined(run, folder, state)
+    state: Saved = tensors, saved.federation
+    if saved.federation.clients < run.config.clients and by_records is not None and not by_records.follows:
+        # Those who join need x_0 and the records from there; elsewhere they are sent a model, or the records of the log
+        # that is gone on with.
+        path, x0 = folder / LOG_FILE, None
+        if run.x0 is None:
+            require(run.round == 0, "run", f"be at round 0 to take clients more than {folder} has", run.round)
+            run.x0 = by_records.observer.snapshot()
+
+        def before(r: int) -> tuple[RoundRecord, ...] | None:
+            """The records before round r; None where they are gone and the server keeps a model."""
+            if not path.exists():
+                rule = f"be there, or the server keep a model: clients that join need the records before round {r}"
+                require(by_records.server.replica is not None, f"log {path}", rule, "none")
+                return None
+            with open_log(path, write=False) as log:
+                require(len(log) >= r, f"log {path}", f"have the rounds before {r}", len(log))
+                return log.records(0, r)
+
+        if path.exists():
+            with open_log(path, end=0, write=False) as log:
+                require_same(run, log.header["config"], log.header["data"], path, done)
+                x0 = log.header["x0"]
+        state = by_records.with_newcomers(state, run.x0, x0, before)
     run.federation.load(state)
     run.rows[:], run.losses[:], run.seconds = saved.rows, saved.losses, saved.seconds
     run.first = saved.first
@@ -399,32 +420,6 @@ def resume_run(run: Run, folder: Path, *, any_code: bool) -> None:
     if probe is not None and (now_ := run.probe()) is not None:
         same = math.isclose(probe, now_, rel_tol=PROBED, abs_tol=1e-6)
         require(same, "model and loss", f"give the loss {probe:.6g} that they gave in {folder}", now_)
-
-
-def _joined(run: Run, folder: Path, state: Saved) -> Saved:
-    """A saved state of fewer clients, with all that those need who join."""
-    federation, path = run.federation.by_records, folder / LOG_FILE
-    if federation is None or federation.follows:
-        return state  # they are sent a model, or the records of the log that is gone on with
-    if run.x0 is None:
-        require(run.round == 0, "run", f"be at round 0 to take clients more than {folder} has", run.round)
-        run.x0 = federation.observer.snapshot()
-
-    def before(r: int) -> tuple[RoundRecord, ...] | None:
-        if not path.exists():
-            rule = f"be there, or the server keep a model: clients that join need the records before round {r}"
-            require(federation.server.replica is not None, f"log {path}", rule, "none")
-            return None
-        with open_log(path, write=False) as log:
-            require(len(log) >= r, f"log {path}", f"have the rounds before {r}", len(log))
-            return log.records(0, r)
-
-    x0 = None
-    if path.exists():
-        with open_log(path, end=0, write=False) as log:
-            require_same(run, log.header["config"], log.header["data"], path, state[1].round)
-            x0 = log.header["x0"]
-    return federation.with_newcomers(state, run.x0, x0, before)
 
 
 def _take_over(run: Run, folder: Path, facts: SavedRun | Provenance, done: int, *, any_code: bool) -> None:

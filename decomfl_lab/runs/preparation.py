@@ -10,7 +10,7 @@ and two evaluations in float64; for one of differences, the first batch on a few
 import copy
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Self
@@ -39,7 +39,6 @@ from decomfl_lab.methods.registry import LAGGING
 from decomfl_lab.models.registry import build_model, initialising
 from decomfl_lab.objectives.batch_loss import IGNORED, BatchLoss, Form, LossFunction, called, logits_of
 from decomfl_lab.objectives.derivatives import sloped
-from decomfl_lab.objectives.evaluation import Metric
 from decomfl_lab.objectives.function import Function, Piece
 from decomfl_lab.objectives.modules import copied, prepared
 from decomfl_lab.objectives.normalisation import calibrated, freeze_, use_batch_statistics_
@@ -173,22 +172,6 @@ def held_out(dataset: Dataset, count: int) -> Batch:
     return fast_layout(images), labels
 
 
-def fitted(config: TrainConfig, dataset: Dataset, sampled: int | None = None) -> TrainConfig:
-    """The run with as many clients as the data bring, where they come as clients' own.
-
-    Args:
-        config: The run.
-        dataset: Its data.
-        sampled: The number of sampled clients where the user gave it; None for the configuration's, or all if fewer.
-
-    Raises:
-        InputError: If ``sampled`` is more than the clients.
-    """
-    M = config.clients if dataset.parts is None else len(dataset.parts)
-    m = min(config.sampled, M) if sampled is None else sampled
-    return config if config.method.alone else config.but(clients=M, sampled=m)
-
-
 def own_loss(target: str) -> LossFunction:
     """The loss that a ``module:function`` is, or that a ``module:Class`` of losses makes, as torch.nn:HuberLoss."""
     loss: LossFunction = OwnFunction(target, "loss", "(outputs, targets), or of (model, batch)").function
@@ -203,18 +186,6 @@ def name_of_loss(loss: LossFunction | None) -> str:
     if loss is cross_entropy:
         return CROSS_ENTROPY
     return name_of(loss) if hasattr(loss, "__qualname__") else f"{OWN} {loss}"
-
-
-def metrics_of(config: TrainConfig, given: Mapping[str, Metric] | None) -> dict[str, Metric]:
-    """A run's measures of the user's own by their columns: those that are given, else what the configuration names."""
-    found: dict[str, Metric] = {}
-    if given is not None:
-        require(given.keys() == config.measures.keys(), "metrics", f"be {[*config.measures]}, as in the run", [*given])
-    for name, target in config.measures.items():
-        own = OwnFunction.of(target if given is None else given[name], "metrics", "(outputs, targets)")
-        require(callable(own), f"metric {name!r}", "be a function of (outputs, targets)", own)
-        found[f"test_{name}"] = own.function
-    return found
 
 
 @dataclass(frozen=True, eq=False)

@@ -73,7 +73,6 @@ from decomfl_lab.runs.preparation import (
     Materials,
     Prepared,
     held_out,
-    metrics_of,
     name_of_loss,
     tried,
 )
@@ -188,7 +187,15 @@ class Run:
         if isinstance(self.config.method.lr_schedule, OwnFunction):  # what is wrong in a late round is told now
             for r in range(self.config.rounds):
                 self.config.method.eta(r)
-        self.measures = metrics_of(self.config, metrics)
+        # The measures of the user's own by their columns: those that are given, else what the configuration names.
+        self.measures: dict[str, Metric] = {}
+        targets = self.config.measures
+        if metrics is not None:
+            require(metrics.keys() == targets.keys(), "metrics", f"be {[*targets]}, as in the run", [*metrics])
+        for name, target in targets.items():
+            own = OwnFunction.of(target if metrics is None else metrics[name], "metrics", "(outputs, targets)")
+            require(callable(own), f"metric {name!r}", "be a function of (outputs, targets)", own)
+            self.measures[f"test_{name}"] = own.function
         if self.measures:  # whatever they fail with is told before the first round
             first, again = self._measured(), self._measured()
             for column in self.measures:

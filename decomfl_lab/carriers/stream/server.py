@@ -21,6 +21,7 @@ import collections
 import json
 import logging
 import queue
+import re
 import secrets
 import threading
 import time
@@ -31,7 +32,7 @@ from typing import Any
 
 import grpc
 
-from decomfl_lab.carriers.stream.certificates import Identity, client_name, client_number
+from decomfl_lab.carriers.stream.certificates import Identity, client_name
 from decomfl_lab.carriers.stream.connection import (
     HALF_NONCE,
     OPTIONS,
@@ -227,9 +228,10 @@ class StreamServer:
     async def _opened(self, context: Any, limit: asyncio.Timeout) -> tuple[_Connection, Any]:
         """The connection of a client that has read the offer, and what its hello arrived as."""
         said = dict(context.invocation_metadata() or ())
-        i, nonce = client_number(str(said.get("client", ""))), said.get("nonce-bin", b"")
-        if i is None or i >= self._M:
+        named = re.fullmatch(r"client-(0|[1-9]\d{0,8})", str(said.get("client", "")), re.ASCII)
+        if named is None or int(named[1]) >= self._M:
             raise InputError(f"client must be client-0..client-{self._M - 1}, got {shown(said.get('client'))}")
+        i, nonce = int(named[1]), said.get("nonce-bin", b"")
         require(isinstance(nonce, bytes) and len(nonce) == HALF_NONCE, "nonce", f"have {HALF_NONCE} bytes", nonce)
         own = secrets.token_bytes(HALF_NONCE)
         seal = None if self._keys is None else Seal(self._keys(i), own + nonce, server=True)
