@@ -50,7 +50,7 @@ from decomfl_lab.objectives.objective import (
     RoundedObjective,
     require_still,
 )
-from decomfl_lab.objectives.trees import Batch, row_count, rows, tensors
+from decomfl_lab.objectives.trees import row_count, rows, tensors
 from decomfl_lab.objectives.trial import Trial, narrowed, parts_agree, refuse
 from decomfl_lab.plugins import OWN, OwnFunction, is_own, made, name_of, taking
 from decomfl_lab.protocol.session import Host
@@ -158,18 +158,6 @@ def fast_layout(images: Any) -> Any:
     """
     is_images = isinstance(images, Tensor) and images.ndim == 4
     return images.to(memory_format=torch.channels_last) if is_images else images
-
-
-def held_out(dataset: Dataset, count: int) -> Batch:
-    """The held-out images and labels that a run is evaluated on: all for 0, else a fixed random choice of so many."""
-    n = dataset.held_out
-    images, labels = dataset.test_images, dataset.test_labels
-    if 0 < count < n:
-        images, labels = rows((images, labels), fixed_choice(n, count, 5))
-    if dataset.pad is not None:
-        order = by_length(images, dataset.pad)
-        images, labels = images[order], labels[order]
-    return fast_layout(images), labels
 
 
 def own_loss(target: str) -> LossFunction:

@@ -17,6 +17,7 @@ from torch.nn.functional import cross_entropy
 
 from decomfl_lab.checkpoint_file import CHECKPOINT_SECONDS
 from decomfl_lab.datasets.images import Dataset
+from decomfl_lab.datasets.splits import fixed_choice
 from decomfl_lab.datasets.user_data import first_clients, own_dataset
 from decomfl_lab.devices import describe
 from decomfl_lab.errors import DivergedError, HookError, InputError, plural, require, require_int
@@ -25,6 +26,7 @@ from decomfl_lab.federations.carrier import Elsewhere
 from decomfl_lab.federations.setting import Federation
 from decomfl_lab.files import as_path, held, save_picture
 from decomfl_lab.interrupts import Interrupted, postponed, telling
+from decomfl_lab.language.finetuning import by_length
 from decomfl_lab.layout import MODULE
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.expected_traffic import TrafficCheck, mean_traffic
@@ -72,7 +74,7 @@ from decomfl_lab.runs.messages import (
 from decomfl_lab.runs.preparation import (
     Materials,
     Prepared,
-    held_out,
+    fast_layout,
     name_of_loss,
     tried,
 )
@@ -167,7 +169,15 @@ class Run:
         self.federation.watch(self.resolution)
         self.module, self.layout, self.loss = start.module, start.layout, start.loss
         self._numbers = start.numbers.train_images, start.numbers.train_labels
-        self._held_out = held_out(start.numbers, start.config.test_examples)
+        # The held-out examples that the run is evaluated on: all for 0, else a fixed random choice of so many.
+        numbers, count = start.numbers, start.config.test_examples
+        images, labels = numbers.test_images, numbers.test_labels
+        if 0 < count < numbers.held_out:
+            images, labels = rows((images, labels), fixed_choice(numbers.held_out, count, 5))
+        if numbers.pad is not None:
+            order = by_length(images, numbers.pad)
+            images, labels = images[order], labels[order]
+        self._held_out = fast_layout(images), labels
         self.calibration = start.calibration
         self.rows: list[dict[str, float]] = []
         self.losses: list[float] = []
