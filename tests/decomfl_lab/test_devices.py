@@ -216,38 +216,35 @@ def _objective(module: nn.Module, *, client: int = 0, n: int = 24, shape: tuple[
     return ModuleObjective(module, layout, cross_entropy, inputs.to(layout.dtype), targets, batches)
 
 
-def _record(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sizes that are recorded, as they are; the graphs are made up. Two are kept."""
-    recorded: list[int] = []
+class Recorded(batched.Passes):
+    """Passes whose graphs are made up; ``recorded`` has the sizes as they come to be recorded."""
 
-    class Graph:
-        def __init__(self, places: list[torch.Tensor], out: torch.Tensor) -> None:
-            self.places, self.out = places, out
+    def __init__(self) -> None:
+        super().__init__()
+        self.recorded: list[int] = []
 
-        def replay(self) -> None:
-            self.out.copy_(2 * self.places[0])
+    def twice(self, x: torch.Tensor) -> Any:
+        """2x, by a graph of this size if there is one."""
+        return self._by_graph(len(x), lambda x: 2 * x, [x])
 
-    def record(work: Any, tensors: Any) -> Any:
-        recorded.append(len(tensors[0]))
-        places, out = [torch.zeros_like(tensor) for tensor in tensors], torch.zeros_like(tensors[0])
-        return Graph(places, out), places, out
-
-    monkeypatch.setattr(batched.Passes, "_recorded", staticmethod(record))
-    monkeypatch.setattr(batched, "KEPT", 2)
-    return recorded
+    def _recorded(self, work: Any, tensors: Any) -> Any:  # type: ignore[override]
+        self.recorded.append(len(tensors[0]))
+        place, out = torch.zeros_like(tensors[0]), torch.zeros_like(tensors[0])
+        return SimpleNamespace(replay=lambda: out.copy_(work(place))), [place], out
 
 
 def test_a_pass_is_recorded_when_it_comes_again_in_the_place_of_what_was_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorded, passes = _record(monkeypatch), batched.Passes()
+    monkeypatch.setattr(batched, "KEPT", 2)
+    passes = Recorded()
     for size in (5, 3, 5, 5, 3, 2, 5, 2, 3, 2):
         x = torch.rand(size)
-        first = passes._by_graph(size, lambda x: 2 * x, [x])
+        first = passes.twice(x)
         kept = first.clone()
-        passes._by_graph(5, lambda x: 2 * x, [torch.rand(5)])  # a later pass does not write to an earlier result
+        passes.twice(torch.rand(5))  # a later pass does not write to an earlier result
         assert torch.equal(first, 2 * x)
         assert torch.equal(first, kept)
-    assert recorded == [5, 3, 2]
-    assert sorted(passes._graphs) == [2, 5]
+    # Size 2 took the place of 3: without its own, 5 would have been recorded again.
+    assert passes.recorded == [5, 3, 2]
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -12,17 +12,10 @@ import torch
 from torch import nn
 
 import decomfl_lab as lab
+from tests.decomfl_lab.runs import variants
 
-x = torch.randn(90, 6, generator=torch.Generator().manual_seed(1))
-y = (x[:, 0] > 0).long()
-PAIRS = [(x[n : n + 20], y[n : n + 20]) for n in range(0, 60, 20)]
-OPTIONS: dict[str, Any] = {"sampled": 2, "rounds": 6, "lr": 0.05, "batch_size": 8, "eval_every": 3, "seed": 4}
-
-
-@pytest.fixture
-def model() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2))
+PAIRS, OPTIONS = variants.PAIRS[:3], variants.OPTIONS | {"rounds": 6}
+model = pytest.fixture(variants.net)
 
 
 @dataclass(frozen=True, kw_only=True)
