@@ -142,7 +142,7 @@ def rehearse(begin: Begin, P: int | None, rule: UpdateRule) -> Tuning:
     rounds = passes = 0
 
     def stages(h: float, P: int, number: int) -> Iterator[Seen | None]:
-        """What the rounds of each stage show; None if they diverge."""
+        """What the rounds of each stage show; None at last if they diverge."""
         nonlocal rounds, passes
         federation = begin(h * factor, P)
         assert federation.curvature is not None
@@ -158,7 +158,7 @@ def rehearse(begin: Begin, P: int | None, rule: UpdateRule) -> Tuning:
                     squares.append(float((record.scalars.astype(float) ** 2).mean()))
             except DivergedError:
                 yield None
-                continue
+                return
             row = federation.curvature.columns()
             kappa = row["kappa_low"], row["kappa_high"]
             gradient = math.sqrt(math.fsum(squares) / len(squares))

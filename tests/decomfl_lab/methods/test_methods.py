@@ -264,9 +264,10 @@ def test_feedsign_walks_by_votes_along_the_directions_of_the_runs_seed(changes: 
         assert torch.allclose(federation.x.double(), x, rtol=0, atol=1e-6)
 
 
-def test_a_loss_that_is_no_number_ends_feedsign() -> None:
-    federation, _, _ = _federation("feedsign")
-    federation.clients[federation.server.sample()[0]].objective = lambda x, step: float("nan")
+@pytest.mark.parametrize("method", ["feedsign", "fedzo"])
+def test_a_loss_that_is_no_number_ends_a_run(method: str) -> None:
+    federation, _, _ = _federation(method)
+    federation.clients[sample_clients(3, 0, 6, 3)[0]].objective = lambda x, step: float("nan")
     with pytest.raises(DivergedError, match="scalars of client"):
         federation.advance()
     assert federation.round == 0
