@@ -59,7 +59,7 @@ def require_writable(argument: str, path: Path | None) -> None:
     try:
         above = next(folder for folder in path.absolute().parents if folder.exists())
         with contextlib.suppress(FileNotFoundError):
-            _temporary(above / path.name).lstat()  # whether there can be such a name
+            (above / f".{path.name}.{secrets.token_hex(6)}.tmp").lstat()  # whether there can be such a name
         with tempfile.TemporaryFile(dir=above):  # one without a name, of which a kill leaves nothing
             pass
         reason = "a folder" if path.is_dir() else ""
@@ -67,10 +67,6 @@ def require_writable(argument: str, path: Path | None) -> None:
         reason = getattr(error, "strerror", None) or str(error)
     if reason:
         raise InputError(f"{argument} must be a file that can be written, got {shown(str(path))} ({reason})")
-
-
-def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
 
 
 def write_atomically(path: str | os.PathLike[str], data: bytes | str, mode: int = 0o666) -> None:
@@ -89,7 +85,7 @@ def write_atomically(path: str | os.PathLike[str], data: bytes | str, mode: int 
     """
     target = Path(path)
     content = data.encode("utf-8") if isinstance(data, str) else data
-    temporary = _temporary(target)
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(6)}.tmp")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as file:

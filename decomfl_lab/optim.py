@@ -357,7 +357,17 @@ class MeZO(torch.optim.Optimizer):
         loss = None if closure is None else self.measure(closure)
         require(self._measured is not None, "closure", "be given, or measure(closure) called before", closure)
         self._require_untouched()
-        eta = self._learning_rate()
+        # η is that of the first group; another one's is what it was as a multiple of η.
+        eta = _at_least_zero("lr η", self.param_groups[0]["lr"])
+        for n, (group, own) in enumerate(zip(self.param_groups, self._groups, strict=True)):
+            lr, wanted = _at_least_zero(f"lr of group {n}", group["lr"]), eta * own.factor
+            rule = f"be {own.factor:.6g} times that of group 0, as at the start, here {wanted:.6g}: a schedule that "
+            rule += "multiplies all by one number keeps that (lists for max_lr and min_lr, and 0 for eta_min)"
+            # A schedule that ends in 0 leaves a rounding of where it began.
+            near = math.isclose(lr, wanted, rel_tol=_RATIO, abs_tol=_RATIO * self._lrs[n])
+            require(near, f"lr of group {n}", rule, lr)
+            decay, rule = group["weight_decay"], f"stay {own.weight_decay}, as the log says it once"
+            require(decay == own.weight_decay, f"weight_decay of group {n}", rule, decay)
         g, self._measured = self._measured, None
         assert g is not None
         if not eta:
@@ -378,24 +388,10 @@ class MeZO(torch.optim.Optimizer):
         # Torch does not count these writes itself; another optimizer of the same parameters is to see them.
         torch.autograd.graph.increment_version([w for _, w in self._named if not w.is_inference()])
         self._torn, self.steps = False, self.steps + 1
-        self._stamps = self._stamps_now()
+        self._stamps = [stamp_of(vector) for _, vector in self._vectors()]
         if self._log is not None and self.steps % self._digest_every == 0:
             self._log.sign(self.digest())
         return loss
-
-    def _learning_rate(self) -> float:
-        """η, that of the first group; InputError where another one's is no longer what it was as a multiple of η."""
-        eta = _at_least_zero("lr η", self.param_groups[0]["lr"])
-        for n, (group, own) in enumerate(zip(self.param_groups, self._groups, strict=True)):
-            lr, decay, wanted = _at_least_zero(f"lr of group {n}", group["lr"]), group["weight_decay"], eta * own.factor
-            rule = f"be {own.factor:.6g} times that of group 0, as at the start, here {wanted:.6g}: a schedule that "
-            rule += "multiplies all by one number keeps that (lists for max_lr and min_lr, and 0 for eta_min)"
-            # A schedule that ends in 0 leaves a rounding of where it began.
-            near = math.isclose(lr, wanted, rel_tol=_RATIO, abs_tol=_RATIO * self._lrs[n])
-            require(near, f"lr of group {n}", rule, lr)
-            rule = f"stay {own.weight_decay}, as the log says it once"
-            require(decay == own.weight_decay, f"weight_decay of group {n}", rule, decay)
-        return eta
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget what ``measure`` found, and gradients that others have left."""
@@ -418,9 +414,6 @@ class MeZO(torch.optim.Optimizer):
             for n, (name, w) in enumerate(self._named):
                 own = self.state.get(w, {}).get(slot)
                 yield f"{slot} of {name or n}", torch.zeros_like(w) if own is None else own
-
-    def _stamps_now(self) -> list[Any]:
-        return [stamp_of(vector) for _, vector in self._vectors()]
 
     def _require_untouched(self) -> None:
         """InputError if x is not what the last step left, as far as torch counts writes."""
@@ -496,7 +489,8 @@ class MeZO(torch.optim.Optimizer):
                     require(same, "log", rule, str(self._path))
                 self._log = RunLog.create(self._path, header, packed)
         self._rules = groups_of(self._method, self._groups)
-        self._resumed, self._stamps = None, self._stamps_now()
+        self._resumed = None
+        self._stamps = [stamp_of(vector) for _, vector in self._vectors()]
         return True
 
     # The log ---------------------------------------------------------------------------------------------------------

@@ -107,8 +107,21 @@ class Processes:
         Raises:
             InputError: If a process was killed; and what a call raises.
         """
-        if self.count == 1:
-            yield from self._here(calls, heard, look)
+        global _tell
+        if self.count == 1:  # this process does the work
+
+            def hear(what: Any) -> None:
+                heard(what)
+                look()
+                if self.stopped:
+                    raise Interrupted
+
+            _tell = hear
+            look()
+            while (call := calls()) is not None:
+                name, function, given = call
+                yield name, function(*given)
+                look()
             return
         names: dict[Future[Any], Any] = {}  # of the calls that they have
         while True:
@@ -127,24 +140,6 @@ class Processes:
                 raise InputError(f"processes must {rule}, got one that was; --jobs 1 needs least") from None
             if not done and not names:
                 return
-
-    def _here(
-        self, calls: Callable[[], Call | None], heard: Callable[[Any], None], look: Callable[[], None]
-    ) -> Iterator[tuple[Any, Any]]:
-        global _tell
-
-        def hear(what: Any) -> None:
-            heard(what)
-            look()
-            if self.stopped:
-                raise Interrupted
-
-        _tell = hear
-        look()
-        while (call := calls()) is not None:
-            name, function, given = call
-            yield name, function(*given)
-            look()
 
 
 def _begin(told: Any, stop: Any) -> None:

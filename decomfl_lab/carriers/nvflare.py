@@ -100,7 +100,7 @@ def job(
 def handle(frame: bytes) -> bytes:
     """At a site: the answer of its client to a frame."""
     i = collab.get_app_prop("sites").index(collab.site_name)
-    return _host(collab.get_app_prop("config"), i).handle({i: frame})[i]
+    return host_at(collab.get_app_prop("config"), i).handle({i: frame})[i]
 
 
 @collab.main  # type: ignore[untyped-decorator]
@@ -108,7 +108,7 @@ def run() -> None:
     """At the server: the run, saved in its folder with the digests of all models after the last round."""
     sites, out = collab.get_app_prop("sites"), collab.get_app_prop("out")
     folder = Path(out or collab.workspace.get_run_dir(collab.fl_ctx.get_job_id()))
-    own, federation, identity = _run(collab.get_app_prop("config"))
+    own, federation, identity = run_of(collab.get_app_prop("config"))
     elsewhere = RemoteFederation.of(federation, Sites(sites), identity, **collab.get_app_prop("options"))
     own.federation = elsewhere
     own.train(out=folder)
@@ -153,7 +153,7 @@ class Sites:
         """See ``Carrier``; the sites end with the job."""
 
 
-def _run(text: str) -> tuple[Run, DeComFLFederation, bytes]:
+def run_of(text: str) -> tuple[Run, DeComFLFederation, bytes]:
     """The run of a configuration at round 0, its federation in this process, and its identity."""
     # Whether jobs may name code to import is said on this machine, and not by whoever submits them.
     trusted = os.environ.get(TRUST) == "1"
@@ -167,7 +167,7 @@ def _run(text: str) -> tuple[Run, DeComFLFederation, bytes]:
 
 
 @cache
-def _host(text: str, i: int) -> Host:
+def host_at(text: str, i: int) -> Host:
     """The client of a site, which lives for as long as the site's process."""
-    _, federation, identity = _run(text)
+    _, federation, identity = run_of(text)
     return host_of(federation, identity, [i])

@@ -76,8 +76,14 @@ def _show_warning(
         otherwise(message, category, *where)
 
 
-def _code_of(args: list[str], *, alone: bool) -> int:
-    """The exit code of ``decomfl args``, with all that it prints on its way; ``alone`` is for a process of our own."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``decomfl argv``; returns the exit code.
+
+    0 is for done, 1 for a check that failed, 2 for bad input, 130 for interrupted by Ctrl-C and 143 by SIGTERM.
+    """
+    code, refusal = 2, None
+    args = list(sys.argv[1:] if argv is None else argv)
+    alone = argv is None  # in a process of our own
     try:
         if alone:
             signal.signal(signal.SIGTERM, interrupt)
@@ -91,27 +97,19 @@ def _code_of(args: list[str], *, alone: bool) -> int:
             require(text != "", name, "not be empty", text)
         command = application()
         if alone and (asked := os.environ.get(COMPLETE)):
-            return shell_complete(command, {}, "decomfl", COMPLETE, asked)
-        logging.basicConfig(format="%(message)s")
-        logging.getLogger("decomfl_lab").setLevel(logging.INFO)
-        with command.make_context("decomfl", args) as context:  # command.main would make an exit of every interrupt
-            context.meta[ARGUMENTS] = args
-            command.invoke(context)
-        code = 0
-    except click.exceptions.Exit as done:
-        code = done.exit_code
-    print(end="", flush=True)  # here, where a full disk can still be told
-    return code
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run ``decomfl argv``; returns the exit code.
-
-    0 is for done, 1 for a check that failed, 2 for bad input, 130 for interrupted by Ctrl-C and 143 by SIGTERM.
-    """
-    code, refusal = 2, None
-    try:
-        code = _code_of(list(sys.argv[1:] if argv is None else argv), alone=argv is None)
+            ended: int = shell_complete(command, {}, "decomfl", COMPLETE, asked)
+        else:
+            logging.basicConfig(format="%(message)s")
+            logging.getLogger("decomfl_lab").setLevel(logging.INFO)
+            try:
+                with command.make_context("decomfl", args) as context:  # command.main makes an exit of every interrupt
+                    context.meta[ARGUMENTS] = args
+                    command.invoke(context)
+                ended = 0
+            except click.exceptions.Exit as done:
+                ended = done.exit_code
+        print(end="", flush=True)  # here, where a full disk can still be told
+        code = ended
     except click.ClickException as error:
         refusal = brief(" ".join(error.format_message().split()), 500)
     except InputError as error:
@@ -140,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         refusal = f"the work must fit into memory, got {brief(str(error)) or 'too much'}"
     if refusal is not None:
         print(f"decomfl: error: {refusal}", file=sys.stderr)
-    if argv is None:
+    if alone:
         sys.exit(code)
     return code
 

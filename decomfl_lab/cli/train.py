@@ -17,14 +17,14 @@ import click
 
 from decomfl_lab.cli.command import beside, flags, flags_of
 from decomfl_lab.cli.screen import Screened
-from decomfl_lab.errors import DivergedError, require, require_choice
+from decomfl_lab.errors import DivergedError, InputError, require, require_choice
 from decomfl_lab.federations.carrier import FEDERATIONS
 from decomfl_lab.json_values import print_json
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.registry import METHODS, find_method
 from decomfl_lab.options import MOST_THREADS, TRUST_CODE, WORDS, option
-from decomfl_lab.plugins import code_in, require_trusted
-from decomfl_lab.runs.configuration import FLAGS, config_from_mapping, parse_schedule, read_config, run_options
+from decomfl_lab.plugins import code_in, is_own, require_trusted
+from decomfl_lab.runs.configuration import FLAGS, config_from_mapping, read_config, run_options
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, further
 from decomfl_lab.runs.tuning import AUTO, CHOSEN, tuned, without_auto
 
@@ -248,13 +248,24 @@ def prepared(
     """
     from decomfl_lab.devices import use_threads_
     from decomfl_lab.runs.folder import joining
-    from decomfl_lab.runs.preparation import Materials, Prepared, fitted, tried
+    from decomfl_lab.runs.preparation import Materials, Prepared, tried
     from decomfl_lab.runs.run import Run
 
     values = read_config(place.config) if place.config is not None else {}
     known = run_options() | find_method(method).options()
-    for name, text in flags.items():
-        values[name] = parse_schedule(name, text, known[name]) if known[name].is_schedule else text
+    for name, value in flags.items():
+        values[name] = value
+        if not known[name].is_schedule or (known[name].own and is_own(value)):
+            continue
+        # {round: value} of "500=0.1,1000=0.05"
+        rule = "be ROUND=VALUE pieces joined by commas" + " or file.py:name" * bool(known[name].own)
+        values[name] = {}
+        for piece in value.split(",") if value.strip() else ():
+            try:
+                r, rate = piece.split("=")
+                values[name][int(r)] = known[name].of(rate)
+            except ValueError:
+                raise InputError(f"{name} must {rule}, got {piece!r}") from None
     values["method"] = method
     values, wanted = without_auto(values)
     origin = f"config {place.config}" if place.config else FLAGS
@@ -271,7 +282,10 @@ def prepared(
         require(flags.get(name) is None or found in those, name, rule, flags.get(name))
     use_threads_(place.threads)
     dataset = Materials(run_config).dataset(place.device)
-    run_config = run_config if "clients" in values else fitted(run_config, dataset, values.get("sampled"))
+    if "clients" not in values and not run_config.method.alone:
+        # As many clients as the data bring, where they come as clients' own.
+        M = run_config.clients if dataset.parts is None else len(dataset.parts)
+        run_config = run_config.but(clients=M, sampled=values.get("sampled", min(run_config.sampled, M)))
     if place.out is not None:
         run_config = joining(run_config, dataset, place.out, follows=follows)
     start, tuning = tuned(tried(Prepared.of(run_config, dataset)), wanted)

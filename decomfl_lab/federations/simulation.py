@@ -249,7 +249,9 @@ class DeComFLFederation:
         records = encode(self.server.history.since(start))
         tensors["records"] = torch.frombuffer(bytearray(records), dtype=torch.uint8)
         taken: dict[str, list[Any]] = {}
-        for i, replica in self._drifting():
+        for i, replica in enumerate(replicas):
+            if not replica.drifts:
+                continue
             tensors[f"client.{i}.x"] = replica.x.clone()
             taken[str(i)] = [(step.seed, step.scalars.tolist(), step.eta, step.distribution) for step in replica.taken]
         rounds, steps = self._held_and_taken()
@@ -314,7 +316,9 @@ class DeComFLFederation:
             client.steps_taken = steps
             client.run_seed = self.server.run_seed if is_told else None
         # Replicas that drift are no replay of anything: each has its own x, and the steps it has not taken back.
-        for i, replica in self._drifting():
+        for i, replica in enumerate(client.replica for client in self.clients):
+            if not replica.drifts:
+                continue
             replica.restore(Snapshot(replica.round, tensors[f"client.{i}.x"], {}))
             taken = []
             for seed, scalars, eta, distribution in values.taken[str(i)]:
@@ -372,6 +376,3 @@ class DeComFLFederation:
                 tensors = tensors | {f"client.{i}.x": start.x}
                 values = replace(values, taken={**values.taken, str(i): []})
         return tensors, values
-
-    def _drifting(self) -> list[tuple[int, Replica]]:
-        return [(i, client.replica) for i, client in enumerate(self.clients) if client.replica.drifts]

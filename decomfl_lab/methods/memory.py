@@ -178,14 +178,12 @@ _OPTIONS: dict[str, Any] = {
 """The rules and optimizers by their names in the table."""
 
 
-def _role(what: str, prepare: str, vectors: int, layers: int = 0, **options: Any) -> Role:
-    """A row of the table of roles."""
-    known = {name: _OPTIONS.get(value, value) for name, value in options.items()}
-    return Role(what, partial(_PREPARE[prepare], **known), vectors, layers)
-
-
 _HERE = "decomfl_lab.methods.memory"  # also where it is run by itself
-ROLES = {name: _role(**row) for name, row in table_beside(_HERE, "memory.toml").items()}
+ROLES: dict[str, Role] = {}
+for _name, _row in table_beside(_HERE, "memory.toml").items():
+    _own = {key: value for key, value in _row.items() if key in ("what", "vectors", "layers")}
+    _more = {key: _OPTIONS.get(value, value) for key, value in _row.items() if key not in (*_own, "prepare")}
+    ROLES[_name] = Role(prepare=partial(_PREPARE[_row["prepare"]], **_more), **_own)
 
 
 def _model(d: int) -> nn.Module:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from decomfl_lab.errors import InputError, require, require_int
+from decomfl_lab.errors import InputError, is_number, require, require_int
 from decomfl_lab.plugins import OwnFunction
 from decomfl_lab.records.record import ScalarArray, require_sound
 
@@ -90,11 +90,6 @@ def weighed_mean(replies: Sequence[ScalarArray], weights: Sequence[int]) -> _F32
     return _mean(values * np.array(weights, np.float64)[:, None, None], sum(weights))
 
 
-def _square(vector: _F64) -> float:
-    """‖v‖², the sum rounded once."""
-    return math.fsum((vector * vector).ravel().tolist())
-
-
 @dataclass(frozen=True)
 class Mean(Aggregation):
     """g = (1/n) Σ_i g_i, which one liar can make anything.
@@ -123,13 +118,12 @@ class ClippedMean(Aggregation):
     clip: float = 0.0
 
     def __post_init__(self) -> None:
-        is_number = isinstance(self.clip, int | float) and not isinstance(self.clip, bool)
-        require(is_number and 0 <= self.clip < math.inf, "clip c", "be a finite number of at least 0", self.clip)
+        require(is_number(self.clip) and self.clip >= 0, "clip c", "be a finite number of at least 0", self.clip)
 
     def __call__(self, replies: Sequence[_F32]) -> _F32:
         """See ``Aggregation``."""
         values = _values(self, replies)
-        norms = [math.sqrt(_square(value)) for value in values]
+        norms = [math.sqrt(math.fsum((value * value).ravel().tolist())) for value in values]
         clip = self.clip or statistics.median(norms)
         shares = [min(1.0, clip / norm) if norm else 1.0 for norm in norms]
         return _mean(values * np.array(shares)[:, None, None])
@@ -207,7 +201,8 @@ class Krum(Aggregation):
         near = len(replies) - self.tolerated - 2
 
         def score(i: int) -> tuple[float, bytes]:
-            squares = sorted(_square(values[i] - other) for j, other in enumerate(values) if j != i)
+            apart = [values[i] - other for j, other in enumerate(values) if j != i]
+            squares = sorted(math.fsum((gap * gap).ravel().tolist()) for gap in apart)
             return math.fsum(squares[:near]), replies[i].tobytes()
 
         return replies[min(range(len(replies)), key=score)].copy()

@@ -49,11 +49,6 @@ def _mean(values: _F64) -> _F64:
     return np.array([math.fsum(column) for column in columns]).reshape(values.shape[1:]) / len(values)
 
 
-def _noise(path: tuple[int, ...], shape: tuple[int, ...]) -> _F64:
-    """z, standard normal: a direction of the lab's stream."""
-    return direction(derive_seed(*path), 0, math.prod(shape)).astype(np.float64).reshape(shape)
-
-
 @dataclass(frozen=True)
 class Attack:
     """f of the clients that answer a round lie, others in every round.
@@ -132,10 +127,11 @@ class Attack:
         """What one of f liars sends, of the path of its random choices, its own reply (K, P) and the honest ones."""
         c, mean = self.scale or _SCALES.get(self.kind, 1.0), _mean(honest)
         match self.kind:
-            case OwnFunction():
-                lie = self.kind.array(own.shape, np.floating, own, honest, _noise(path, own.shape))
-            case "gaussian":
-                lie = c * _noise(path, own.shape)
+            case OwnFunction() | "gaussian":
+                # z, standard normal: a direction of the lab's stream.
+                z = direction(derive_seed(*path), 0, own.size).astype(np.float64).reshape(own.shape)
+                of = self.kind
+                lie = of.array(own.shape, np.floating, own, honest, z) if isinstance(of, OwnFunction) else c * z
             case "sign":
                 lie = -c * own
             case "scaled":

@@ -83,7 +83,8 @@ def _body(entry: LogEntry) -> bytes:
     return head + struct.pack(f"<{len(numbers)}I", *numbers) + encode((entry.record,))
 
 
-def _chained(chain: bytes, entry: bytes) -> bytes:
+def chained(chain: bytes, entry: bytes) -> bytes:
+    """The chain value after an entry, of that before it."""
     return hashlib.blake2b(chain + entry, digest_size=_CHAIN).digest()
 
 
@@ -119,7 +120,7 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
         self.start = file.read(min(count, size) if isinstance(count, int) and count >= 0 else 0)
         # the chain value after the last entry, which stands for the header and all entries
         self.chain = file.read(_CHAIN)
-        if _chained(b"", begin + text + self.start) != self.chain:
+        if chained(b"", begin + text + self.start) != self.chain:
             raise InputError(
                 f"log must be as it was written, got {self.name}, whose header was changed or cut: put a copy of the "
                 "file back"
@@ -146,7 +147,7 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
             InputError: If the file cannot be written, or the header lacks a ``run_seed`` of 64 bits.
         """
         require_int("run_seed in the header of a log", header.get("run_seed"), 0, 2**64 - 1)
-        begin = _beginning(GROUPED if header.get("groups") else VERSION, header, start)
+        begin = beginning(GROUPED if header.get("groups") else VERSION, header, start)
         with contextlib.ExitStack() as opened:
             if path is None:
                 file: IO[bytes] = opened.enter_context(tempfile.TemporaryFile(buffering=0))
@@ -184,7 +185,7 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
 
     @staticmethod
     def _hold(path: Path) -> contextlib.AbstractContextManager[None]:
-        """Inside, no other process writes to the log."""
+        """Inside, no other process writes to the log; a world without a disk has its own."""
         return held_file("log", path, threads=True)
 
     def _closed_with(self, opened: contextlib.ExitStack) -> Self:
@@ -202,7 +203,8 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
             sound = len(head) == _ENTRY.size and zlib.crc32(head[:8]) == crc
             stop = start + _ENTRY.size + length + _CHAIN if sound else size
             whole = self._at(start, stop - start) if stop <= size else b""
-            follows = sound and stop <= size and self._follows(r, whole)
+            in_place = sound and stop <= size and r == len(self)
+            follows = in_place and chained(self.chain, whole[:-_CHAIN]) == whole[-_CHAIN:]
             mended = self._mended(r, whole) if sound and stop == size and not follows else None
             if mended is not None:
                 logger.warning(f"{self.name} ends in a digest of round {r} that was not written whole; it is mended")
@@ -235,9 +237,6 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
     def _writable(self) -> bool:
         return "+" in getattr(self._file, "mode", "rb")  # one in memory has none
 
-    def _follows(self, r: int, entry: bytes) -> bool:
-        return r == len(self) and _chained(self.chain, entry[:-_CHAIN]) == entry[-_CHAIN:]
-
     def _mended(self, r: int, entry: bytes) -> bytes | None:
         """The last entry, where its writer was killed while it put a digest there; None where it was changed otherwise.
 
@@ -249,7 +248,7 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
         sampled, answered, flags, _ = _BODY.unpack_from(body, _ENTRY.size)
         unsigned = bytearray(body)
         _BODY.pack_into(unsigned, _ENTRY.size, sampled, answered, flags & ~_DIGEST, bytes(16))
-        old, new = _chained(self.chain, bytes(unsigned)), _chained(self.chain, body)
+        old, new = chained(self.chain, bytes(unsigned)), chained(self.chain, body)
         if chain == old:
             return bytes(unsigned) + old
         return body + new if any(chain == new[:n] + old[n:] for n in range(1, _CHAIN)) else None
@@ -291,7 +290,7 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
         start = self._starts[r]
         try:
             self._require_own_end()
-            chain = _chained(self._at(start - _CHAIN, _CHAIN), content)
+            chain = chained(self._at(start - _CHAIN, _CHAIN), content)
             content += chain
             before = self._at(start, len(content))
             try:
@@ -336,10 +335,10 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
             InputError: If the file cannot be written; the log is as before then.
         """
         self._require_own_end()
-        pieces = [_beginning(self.version, header, self.start)]
+        pieces = [beginning(self.version, header, self.start)]
         for start, stop in pairwise(self._starts):
             entry = self._at(start, stop - _CHAIN - start)
-            pieces.append(entry + _chained(pieces[-1][-_CHAIN:], entry))
+            pieces.append(entry + chained(pieces[-1][-_CHAIN:], entry))
         write_atomically(path, b"".join(pieces))
         self._file.close()
         self._file = self._closing.enter_context(path.open("r+b", buffering=0))
@@ -407,11 +406,11 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
         self.close()
 
 
-def _beginning(version: int, header: Mapping[str, Any], start: bytes) -> bytes:
+def beginning(version: int, header: Mapping[str, Any], start: bytes) -> bytes:
     """All that stands before the first entry, the chain value last."""
     text = json.dumps(dict(header), sort_keys=True).encode()
     whole = _FILE.pack(MAGIC, version, len(text)) + text + start
-    return whole + _chained(b"", whole)
+    return whole + chained(b"", whole)
 
 
 class ArchivedHistory(History):

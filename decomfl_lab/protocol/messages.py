@@ -384,8 +384,9 @@ Message = Sent | PoolSums | tuple[RoundRecord, ...]
 
 
 # What is declared elsewhere: sums of a pool, and records alone.
-_SUMS = Field("sums", "Q", range(1, LARGEST_POOL + 1))
-message(Kind.POOL, ROUND, Field("exponent", "b", range(FINEST, 1)), _SUMS, each=4)(PoolSums)
+message(
+    Kind.POOL, ROUND, Field("exponent", "b", range(FINEST, 1)), Field("sums", "Q", range(1, LARGEST_POOL + 1)), each=4
+)(PoolSums)
 message(Kind.RECORDS)(tuple)
 
 

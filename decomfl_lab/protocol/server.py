@@ -129,8 +129,7 @@ class Server:
         for client in participants:
             require_int("participant", client, 0, self.M - 1)
         held = self._held(participants, reports)
-        seeds = self._seeds()
-        self._planned = {client: self._plan(client, held[client], seeds) for client in sorted(participants)}
+        self._planned = {client: self._plan(client, held[client]) for client in sorted(participants)}
         return dict(self._planned)
 
     def plan(self, client: int, r: int) -> Plan:
@@ -141,20 +140,17 @@ class Server:
         """
         require_int("participant", client, 0, self.M - 1)
         require_int(f"round that client {client} holds", r, 0, self.round)
-        known = next(iter(self._planned.values()), None)
-        self._planned[client] = self._plan(client, r, self._seeds() if known is None else known.seeds)
+        self._planned[client] = self._plan(client, r)
         return self._planned[client]
 
-    def _seeds(self) -> Sequence[StepSeed]:
-        return draw_seeds(self.seeding, self.run_seed, self.round, self.K, self.P(self.round), self.pool)
-
-    def _plan(self, client: int, r: int, seeds: Sequence[StepSeed]) -> Plan:
+    def _plan(self, client: int, r: int) -> Plan:
         if r < self.history.start:
             raise InputError(
                 f"client {client} holds round {r}, but the oldest record kept is of round {self.history.start} "
                 f"(history {self.keep}): it can only pull the model"
             )
         at = self.round
+        seeds = draw_seeds(self.seeding, self.run_seed, at, self.K, self.P(at), self.pool)  # once for all of a round
         return Plan(at, self.eta(at), self.P(at), self.distribution, seeds, self.history.since(r))
 
     def _held(self, participants: Sequence[int], reports: Iterable[Held] | None) -> Mapping[int, int]:

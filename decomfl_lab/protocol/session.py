@@ -398,17 +398,18 @@ class Coordinator:
             told = i in self.refused
             logger.warning("round %d: an answer of client %d is refused: %s", self.round, i, error)
             self.refused[i] = str(error)
-            if isinstance(error, _StrangerError):
-                farewell = Farewell(self._refusal(i, error))
-                farewell.reason = str(error)
-                return farewell
-            return None if told else self._refusal(i, error)  # once a round, or a liar could go on for ever
+            stranger = isinstance(error, _StrangerError)
+            if told and not stranger:
+                return None  # it is told once a round, or a liar could go on for ever
+            refusal = self.session.sent(i, Refusal(str(error)), upwards=False)
+            if not stranger:
+                return refusal
+            farewell = Farewell(refusal)
+            farewell.reason = str(error)
+            return farewell
         finally:
             if stray := len(frame) - (self._counted(i) - before):  # late, sent again, damaged or refused
                 self.session.count(i, stray, upwards=True)
-
-    def _refusal(self, i: int, error: InputError) -> bytes:
-        return self.session.sent(i, Refusal(str(error)), upwards=False)
 
     def _counted(self, i: int) -> int:
         """The bytes of client i that both ledgers have counted."""

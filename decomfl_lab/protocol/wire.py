@@ -11,7 +11,7 @@ import struct
 import zlib
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,9 +39,6 @@ from decomfl_lab.protocol.messages import (
 from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord, ScalarArray, require_sound
 from decomfl_lab.records.seeds import DerivedSeeds, PooledSeeds, Seeding, StepSeed, draw_seeds
-
-if TYPE_CHECKING:
-    pass
 
 Content = TypeVar("Content")
 Codec = Callable[[bytes, int | None], Message]
@@ -383,6 +380,3 @@ def vector_of(message: Dense | Quantized | Sparse, r: int, d: int, dtype: Any = 
         return update.dense()
     require(update.dtype == dtype, f"elements of a {name} message", f"be {np.dtype(dtype)}", str(update.dtype))
     return update
-
-
-# What was sent, message by message: the ledger of a federation -------------------------------------------------------

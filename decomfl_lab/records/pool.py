@@ -15,10 +15,6 @@ FINEST = -100
 _LARGEST = 2**31 - 1
 
 
-class OffGridError(InputError):
-    """A sum of a pool leaves the 32 bits that it has on its grid."""
-
-
 @dataclass(frozen=True, eq=False)
 class PoolSums:
     """The coefficients of the directions z_j of a pool after the rounds 0..round-1, on the grid 2^exponent.
@@ -49,8 +45,7 @@ class PoolSums:
         """The sums after these records too.
 
         Raises:
-            InputError: If they are not the next ones, or their directions are not of the pool.
-            OffGridError: If a sum leaves 32 bits.
+            InputError: If they are not the next ones, their directions are not of the pool, or a sum leaves 32 bits.
         """
         sums = self.values.astype(np.int64)
         for r, record in enumerate(records, self.round):
@@ -65,7 +60,7 @@ class PoolSums:
                 np.add.at(sums, places, steps.astype(np.int64))
                 largest = int(np.abs(sums[places]).max())
             if largest > _LARGEST:
-                raise OffGridError(
+                raise InputError(
                     f"largest sum of the pool must be at most {_LARGEST} · 2^{self.exponent} = "
                     f"{_LARGEST * 2.0**self.exponent:.6g}, got {largest * 2.0**self.exponent:.6g} in round {r}: "
                     "nothing was changed; a coarser grid (pool_exponent) or a smaller learning rate (lr) would fit"

@@ -62,7 +62,9 @@ class PooledReplica(Replica):
     them all the same: that is what a server needs to send the sums instead of records.
     """
 
-    rule: PooledSgd  # a ``PooledSgd``
+    rule: PooledSgd
+    _x: Tensor  # the model, or where it is ``_late`` what it was before sums came
+    _late: bool  # whether x is still to be built from the sums
 
     def __init__(self, x: Tensor, rule: PooledSgd, **options: Any) -> None:
         """See ``Replica``."""
@@ -73,15 +75,8 @@ class PooledReplica(Replica):
     @property
     def x(self) -> Tensor:
         """See ``Replica``."""
-        if self._late:
-            self._build()
-        return self._x
-
-    @x.setter
-    def x(self, x: Tensor) -> None:
-        self._x, self._late = x, False
-
-    def _build(self) -> None:
+        if not self._late:
+            return self._x
         assert self._pool is not None
         if self._shared:
             self._x = torch.empty_like(self._x)
@@ -92,12 +87,18 @@ class PooledReplica(Replica):
         touched = np.flatnonzero(sums)  # a product with 0 could still make 0 of −0
         coefficients = sums * 2.0**self.rule.exponent
         program = self._program()
+        # An instruction for each stretch of places that follow one another.
         for run in np.split(touched, np.flatnonzero(np.diff(touched) > 1) + 1):
             if run.size:
                 first, last = int(run[0]), int(run[-1])
                 program.noise("x", seed, coefficients[first : last + 1], distribution, first)
         self._run_on(program, {"x": x})
         self._late = False
+        return self._x
+
+    @x.setter
+    def x(self, x: Tensor) -> None:
+        self._x, self._late = x, False
 
     @property
     def d(self) -> int:

@@ -31,11 +31,6 @@ def backend_for(tensor: Tensor) -> str:
     return "triton" if tensor.is_cuda else noise.cpu_backend()
 
 
-def _triton() -> Any:
-    """The backend on tensors where they lie; InputError, with the reason, where it cannot run."""
-    return noise.load_backend("triton")
-
-
 def _check(name: str, tensor: Tensor, like: Tensor) -> None:
     require(tensor.dtype in _DTYPES, f"dtype of {name}", f"be one of {', '.join(map(str, _DTYPES))}", tensor.dtype)
     require(tensor.shape == like.shape, f"shape of {name}", f"be {tuple(like.shape)}", tuple(tensor.shape))
@@ -95,7 +90,8 @@ def _run(
     if tensors[0].numel() == 0:
         return 0
     if tensors[0].is_cuda:
-        return int(_triton().run_on_device(program, tensors, d=d, first=first, store=store))
+        triton: Any = noise.load_backend("triton")  # on tensors where they lie
+        return int(triton.run_on_device(program, tensors, d=d, first=first, store=store))
     dtypes = {tensor.dtype for tensor in tensors}
     if len(dtypes) == 1 and not dtypes & set(_HALF) and all(tensor.is_contiguous() for tensor in tensors):
         memory = {name: tensor.view(-1).numpy() for name, tensor in zip(program.names, tensors, strict=True)}
@@ -157,22 +153,18 @@ def rebuild_(
     d = sum(tensors[0].numel() for _, tensors in parts)
     require(d > 0, "pieces", "hold at least one element", d)
 
-    def go(*, store: bool) -> int:
+    # Where there are limits, nothing is stored before it is known that all elements stay within them.
+    for store in (False, True) if any(own.limited for own in programs) else (True,):
         broken = first = 0
         for own, tensors in parts:
             broken += _run(own, tensors, d, first, backend, workers, store)
             first += tensors[0].numel()
-        return broken
-
-    if any(own.limited for own in programs):
-        broken = go(store=False)
-        if broken:
+        if broken and not store:
             limits = sorted({at.value for own in programs for at in own.instructions if at.op is noise.Op.LIMIT})
             raise InputError(
                 f"updates must stay within their limits {limits}, but do not at {broken} elements "
                 "(counted once a step): nothing was changed; a coarser grid or a smaller step would fit"
             )
-    go(store=True)
 
 
 def axpy_(
@@ -236,7 +228,8 @@ def form_points_(
     for n, at in enumerate(streams):  # a copy of x needs no direction: it goes with one that is made anyway
         rows.setdefault(at if c[n] else moved[0], []).append(n)
     if backend == "triton":
-        _triton().form_points(points, x, rows, c, distribution, d=x.numel())
+        triton: Any = noise.load_backend("triton")
+        triton.form_points(points, x, rows, c, distribution, d=x.numel())
         return
     points.copy_(x)
     program = Program([str(n) for n in range(len(streams))])
@@ -282,7 +275,8 @@ def project(
     require(fits and vectors.numel() > 0, "vectors", message, (vectors.dtype, tuple(vectors.shape)))
     workers = torch.get_num_threads() if workers is None else require_int("workers", workers, 1)
     if vectors.is_cuda or backend == "triton":
-        found: Tensor = _triton().project_on_device(vectors, streams, distribution)
+        triton: Any = noise.load_backend("triton")
+        found: Tensor = triton.project_on_device(vectors, streams, distribution)
         return found
     products = noise.project(vectors.numpy(), streams, distribution=distribution, backend=backend, workers=workers)
     return torch.from_numpy(products)

@@ -258,21 +258,6 @@ def run_options() -> dict[str, Option]:
     return own_options(TrainConfig)
 
 
-def parse_schedule(name: str, text: str, option: Option) -> dict[int, float] | str:
-    """{round: value} from "500=0.1,1000=0.05", or the name of code; InputError naming the piece that does not fit."""
-    if option.own and is_own(text):
-        return text
-    rule = "be ROUND=VALUE pieces joined by commas" + " or file.py:name" * bool(option.own)
-    schedule: dict[int, float] = {}
-    for piece in text.split(",") if text.strip() else ():
-        try:
-            r, value = piece.split("=")
-            schedule[int(r)] = option.of(value)
-        except ValueError:
-            raise InputError(f"{name} must {rule}, got {piece!r}") from None
-    return schedule
-
-
 def config_from_mapping(
     values: Mapping[str, Any],
     origin: str,

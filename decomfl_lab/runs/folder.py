@@ -124,7 +124,8 @@ def looked_at(folder: Path) -> FoundRun:
             done = int(rows[-1]["round"]) if rows else 0
             remark = "" if table_is_sound(folder) else f"{METRICS_FILE} was changed, and nothing else has its numbers"
             return FoundRun(folder, "running" if running else "no checkpoint", config, rows, done, remark=remark)
-        shapes, saved = read_saved_values(folder / CHECKPOINT_FILE)
+        shapes, values = read_values(folder / CHECKPOINT_FILE)
+        saved = read_as(SavedRun, values, f"checkpoint {folder / CHECKPOINT_FILE}")
         config, done, (d,) = saved.config, saved.federation.round, shapes["x"]
         table, remark = compared(folder, saved.rows)
         later = [row for row in table if row["round"] > done]
@@ -144,12 +145,6 @@ def open_log(path: Path, *, end: int | None = None, write: bool = True) -> RunLo
         log.close()
         raise
     return log
-
-
-def read_saved_values(path: Path) -> tuple[dict[str, list[int]], SavedRun]:
-    """The shapes of the tensors and the values in the checkpoint of a run; InputError if they are not those of one."""
-    shapes, saved = read_values(path)
-    return shapes, read_as(SavedRun, saved, f"checkpoint {path}")
 
 
 def read_rows(path: Path) -> list[dict[str, float]]:
@@ -228,7 +223,7 @@ def joining(config: TrainConfig, dataset: Dataset, folder: Path, *, follows: boo
     found: list[tuple[TrainConfig, int]] = []
     checkpoint, path = folder / CHECKPOINT_FILE, folder / LOG_FILE
     if checkpoint.exists():
-        _, saved = read_saved_values(checkpoint)
+        saved = read_as(SavedRun, read_values(checkpoint)[1], f"checkpoint {checkpoint}")
         found.append((config_like(config, saved.config, f"run {folder}"), saved.federation.round))
     rests_on_log = follows or not found
     if rests_on_log and path.exists():
@@ -394,9 +389,30 @@ def resume_run(run: Run, folder: Path, *, any_code: bool) -> None:
     rule = f"have the frozen parameters, buffers and padding rows of the run in {folder}"
     require(kept == run.constants(), "model", rule, f"others ({run.constants()} for {kept})")
     probe = saved.probe
-    state = tensors, saved.federation
-    if saved.federation.clients < run.config.clients:
-        state = _joined(run, folder, state)
+    state: Saved = tensors, saved.federation
+    if saved.federation.clients < run.config.clients and by_records is not None and not by_records.follows:
+        # Those who join need x_0 and the records from there; elsewhere they are sent a model, or the records of the log
+        # that is gone on with.
+        path, x0 = folder / LOG_FILE, None
+        if run.x0 is None:
+            require(run.round == 0, "run", f"be at round 0 to take clients more than {folder} has", run.round)
+            run.x0 = by_records.observer.snapshot()
+
+        def before(r: int) -> tuple[RoundRecord, ...] | None:
+            """The records before round r; None where they are gone and the server keeps a model."""
+            if not path.exists():
+                rule = f"be there, or the server keep a model: clients that join need the records before round {r}"
+                require(by_records.server.replica is not None, f"log {path}", rule, "none")
+                return None
+            with open_log(path, write=False) as log:
+                require(len(log) >= r, f"log {path}", f"have the rounds before {r}", len(log))
+                return log.records(0, r)
+
+        if path.exists():
+            with open_log(path, end=0, write=False) as log:
+                require_same(run, log.header["config"], log.header["data"], path, done)
+                x0 = log.header["x0"]
+        state = by_records.with_newcomers(state, run.x0, x0, before)
     run.federation.load(state)
     run.rows[:], run.losses[:], run.seconds = saved.rows, saved.losses, saved.seconds
     run.first = saved.first
@@ -404,32 +420,6 @@ def resume_run(run: Run, folder: Path, *, any_code: bool) -> None:
     if probe is not None and (now_ := run.probe()) is not None:
         same = math.isclose(probe, now_, rel_tol=PROBED, abs_tol=1e-6)
         require(same, "model and loss", f"give the loss {probe:.6g} that they gave in {folder}", now_)
-
-
-def _joined(run: Run, folder: Path, state: Saved) -> Saved:
-    """A saved state of fewer clients, with all that those need who join."""
-    federation, path = run.federation.by_records, folder / LOG_FILE
-    if federation is None or federation.follows:
-        return state  # they are sent a model, or the records of the log that is gone on with
-    if run.x0 is None:
-        require(run.round == 0, "run", f"be at round 0 to take clients more than {folder} has", run.round)
-        run.x0 = federation.observer.snapshot()
-
-    def before(r: int) -> tuple[RoundRecord, ...] | None:
-        if not path.exists():
-            rule = f"be there, or the server keep a model: clients that join need the records before round {r}"
-            require(federation.server.replica is not None, f"log {path}", rule, "none")
-            return None
-        with open_log(path, write=False) as log:
-            require(len(log) >= r, f"log {path}", f"have the rounds before {r}", len(log))
-            return log.records(0, r)
-
-    x0 = None
-    if path.exists():
-        with open_log(path, end=0, write=False) as log:
-            require_same(run, log.header["config"], log.header["data"], path, state[1].round)
-            x0 = log.header["x0"]
-    return federation.with_newcomers(state, run.x0, x0, before)
 
 
 def _take_over(run: Run, folder: Path, facts: SavedRun | Provenance, done: int, *, any_code: bool) -> None:
@@ -464,13 +454,6 @@ def require_same(run: Run, saved: Mapping[str, Any], data: str, folder: Path, do
         raise InputError(f"out must be empty or {what}{hint}")
 
 
-def rests_on_log(run: Run, folder: Path) -> bool:
-    """Whether the folder has all of a run but its checkpoint, and records from which that can be had again."""
-    federation = run.federation.by_records
-    records_say_all = federation is not None and not federation.follows
-    return (folder / LOG_FILE).exists() and records_say_all and not run.config.method.drifts
-
-
 def repeat(run: Run, folder: Path, on_round: Callable[[Progress], None] | None) -> None:
     """Be at the last evaluation in the folder, whose checkpoint is gone, by its log.
 
@@ -487,7 +470,8 @@ def repeat(run: Run, folder: Path, on_round: Callable[[Progress], None] | None) 
         hands = read_as(Provenance, {"code": log.header.get("code", "unknown")} | facts, str(folder))
         _take_over(run, folder, hands, len(log), any_code=True)
         x0 = federation.observer.digest()
-        _require_frame(run, federation, log)
+        for name, own in _frame(run, federation).items():
+            require(log.header.get(name) == own, f"{name} of {log.name}", f"be {own}", log.header.get(name))
         require(log.header["x0"] == x0, f"x_0 of {path}", f"have the digest {x0}", log.header["x0"])
         sound = table_is_sound(folder)
         table = {row["round"]: row for row in read_rows(folder / METRICS_FILE)} if sound else {}
@@ -596,7 +580,8 @@ def logged(run: Run, out: Path) -> Iterator[None]:
         end = None if federation.follows else run.round
         with open_log(path, end=end) if goes_on else RunLog.create(path, *_identity(run, federation)) as log:
             require_same(run, log.header["config"], log.header["data"], path, len(log))
-            _require_frame(run, federation, log)
+            for name, own in _frame(run, federation).items():
+                require(log.header.get(name) == own, f"{name} of {log.name}", f"be {own}", log.header.get(name))
             if log.header["config"].get("clients", run.config.clients) < run.config.clients:
                 config = run.config.but(rounds=log.header["config"]["rounds"])
                 data = {"data": run.dataset.digest, "source": run.dataset.source, "classes": run.dataset.classes}
@@ -616,12 +601,6 @@ def logged(run: Run, out: Path) -> Iterator[None]:
                 yield
             finally:
                 federation.log_to(None)
-
-
-def _require_frame(run: Run, federation: DeComFLFederation, log: RunLog) -> None:
-    """InputError that names what the log says of the run, and is not so."""
-    for name, own in _frame(run, federation).items():
-        require(log.header.get(name) == own, f"{name} of {log.name}", f"be {own}", log.header.get(name))
 
 
 def _identity(run: Run, federation: DeComFLFederation) -> tuple[dict[str, Any], bytes]:

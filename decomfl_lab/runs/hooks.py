@@ -93,11 +93,6 @@ class Round:
         """Let the run end with this round, which is evaluated and saved; the same command, or ``run.more``, goes on."""
         self._stops.append(True)
 
-    @property
-    def stops(self) -> bool:
-        """Whether a hook has asked for the end."""
-        return bool(self._stops)
-
 
 Hook = Callable[[Round], object]
 """Called after every round; where it has a method ``close``, that is called when training ends, in whatever way."""
@@ -120,17 +115,23 @@ def call(hooks: Sequence[Hook], run: Run, train_loss: float) -> bool:
     if not hooks:
         return False
     at = Round.of(run, train_loss)
+    # The settings of torch that bits hang on are put back after each.
+    dtype, threads, graded = torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled()
     for hook in hooks:
         before = _state(run)
         try:
-            with _settings_kept():
-                hook(at)
+            hook(at)
         except THEIRS as error:
             what = f"{type(error).__name__}: {brief(printable(str(error)), 300)}"
             raise HookError(f"hook {_name(hook)} failed after round {run.round} with {what}") from error
+        finally:
+            torch.set_default_dtype(dtype)
+            torch.set_grad_enabled(graded)
+            if torch.get_num_threads() != threads:
+                torch.set_num_threads(threads)
         if _state(run) != before:
             raise HookError(f"hook {_name(hook)} must leave the run as it is, but changed it after round {at.round}")
-    return at.stops
+    return bool(at._stops)
 
 
 @contextmanager
@@ -158,19 +159,6 @@ def _state(run: Run) -> tuple[int, ...]:
 
 def _name(hook: Hook) -> str:
     return printable(getattr(hook, "__qualname__", type(hook).__name__))
-
-
-@contextmanager
-def _settings_kept() -> Iterator[None]:
-    """Put the settings of torch back that bits hang on."""
-    dtype, threads, graded = torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled()
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(dtype)
-        torch.set_grad_enabled(graded)
-        if torch.get_num_threads() != threads:
-            torch.set_num_threads(threads)
 
 
 class TensorBoard:

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from decomfl_lab.errors import DivergedError, Told, plural
 from decomfl_lab.methods.method import Method
-from decomfl_lab.runs.folder import METRICS, METRICS_FILE, further
+from decomfl_lab.runs.folder import METRICS_FILE
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-    from decomfl_lab.runs.configuration import TrainConfig
 
 RISEN = 10.0
 """A run whose loss ends above so many times that of its first round is warned of."""
@@ -68,27 +65,6 @@ class Rebuilt(Told):
             return "rebuilt: no client keeps a model between its rounds"
         equal = f"{self.equal:,} of {self.clients:,} clients"
         return f"rebuilt: {equal}, brought up to date by the records they missed, hold the global model bit for bit"
-
-
-def summary(config: TrainConfig, data: str, rows: Sequence[Mapping[str, float]], done: int, remark: str) -> str:
-    """A run in a line: how far it is, how good it is, and what is to be said of it."""
-    row = rows[-1] if rows else {}
-    names = [*METRICS[1:4], *further(config)]
-    found = ", ".join(f"{name} {row[name]:.4g}" for name in names if math.isfinite(row.get(name, math.nan)))
-    state = f"{plural(done, 'round')} of {config.rounds}"
-    more = f"; {remark}" if remark else ""
-    return f"<Run of {config.method.name} on {data}, {state}{found and ': ' + found}{more}>"
-
-
-def interrupted(done: int, saved: int | None, out: Path | None) -> str:
-    """What an interrupted run has kept, and how it goes on."""
-    if out is None:
-        return f"interrupted after round {done}; nothing is kept without --out DIR"
-    if saved is None:
-        where = f"nothing was saved in {out} yet"
-    else:
-        where = f"saved in {out}" + ("" if saved == done else f" after round {saved}")
-    return f"interrupted after round {done}; {where}; the same command goes on"
 
 
 def diverged(error: DivergedError, done: int, method: Method, out: Path | None) -> DivergedError:

@@ -10,7 +10,7 @@ and two evaluations in float64; for one of differences, the first batch on a few
 import copy
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Self
@@ -38,7 +38,6 @@ from decomfl_lab.methods.method import Method
 from decomfl_lab.methods.registry import LAGGING
 from decomfl_lab.models.registry import build_model, initialising
 from decomfl_lab.objectives.batch_loss import IGNORED, BatchLoss, Form, LossFunction, called, logits_of
-from decomfl_lab.objectives.evaluation import Metric
 from decomfl_lab.objectives.function import Function, Piece
 from decomfl_lab.objectives.modules import copied, prepared
 from decomfl_lab.objectives.normalisation import calibrated, freeze_, use_batch_statistics_
@@ -50,7 +49,7 @@ from decomfl_lab.objectives.objective import (
     RoundedObjective,
     require_still,
 )
-from decomfl_lab.objectives.trees import Batch, row_count, rows, tensors
+from decomfl_lab.objectives.trees import row_count, rows, tensors
 from decomfl_lab.objectives.trials.derivatives import sloped
 from decomfl_lab.objectives.trials.trial import Trial, narrowed, parts_agree, refuse
 from decomfl_lab.plugins import OWN, OwnFunction, is_own, made, name_of, taking
@@ -161,34 +160,6 @@ def fast_layout(images: Any) -> Any:
     return images.to(memory_format=torch.channels_last) if is_images else images
 
 
-def held_out(dataset: Dataset, count: int) -> Batch:
-    """The held-out images and labels that a run is evaluated on: all for 0, else a fixed random choice of so many."""
-    n = dataset.held_out
-    images, labels = dataset.test_images, dataset.test_labels
-    if 0 < count < n:
-        images, labels = rows((images, labels), fixed_choice(n, count, 5))
-    if dataset.pad is not None:
-        order = by_length(images, dataset.pad)
-        images, labels = images[order], labels[order]
-    return fast_layout(images), labels
-
-
-def fitted(config: TrainConfig, dataset: Dataset, sampled: int | None = None) -> TrainConfig:
-    """The run with as many clients as the data bring, where they come as clients' own.
-
-    Args:
-        config: The run.
-        dataset: Its data.
-        sampled: The number of sampled clients where the user gave it; None for the configuration's, or all if fewer.
-
-    Raises:
-        InputError: If ``sampled`` is more than the clients.
-    """
-    M = config.clients if dataset.parts is None else len(dataset.parts)
-    m = min(config.sampled, M) if sampled is None else sampled
-    return config if config.method.alone else config.but(clients=M, sampled=m)
-
-
 def own_loss(target: str) -> LossFunction:
     """The loss that a ``module:function`` is, or that a ``module:Class`` of losses makes, as torch.nn:HuberLoss."""
     loss: LossFunction = OwnFunction(target, "loss", "(outputs, targets), or of (model, batch)").function
@@ -203,25 +174,6 @@ def name_of_loss(loss: LossFunction | None) -> str:
     if loss is cross_entropy:
         return CROSS_ENTROPY
     return name_of(loss) if hasattr(loss, "__qualname__") else f"{OWN} {loss}"
-
-
-def names_of_metrics(metrics: Mapping[str, Metric] | None) -> str:
-    """What a configuration calls a user's measures; InputError if they are none."""
-    rule = "be {name: function of (outputs, targets)}"
-    require(metrics is None or isinstance(metrics, Mapping), "metrics", rule, metrics)
-    return ",".join(f"{name}={name_of(metric)}" for name, metric in (metrics or {}).items())
-
-
-def metrics_of(config: TrainConfig, given: Mapping[str, Metric] | None) -> dict[str, Metric]:
-    """A run's measures of the user's own by their columns: those that are given, else what the configuration names."""
-    found: dict[str, Metric] = {}
-    if given is not None:
-        require(given.keys() == config.measures.keys(), "metrics", f"be {[*config.measures]}, as in the run", [*given])
-    for name, target in config.measures.items():
-        own = OwnFunction.of(target if given is None else given[name], "metrics", "(outputs, targets)")
-        require(callable(own), f"metric {name!r}", "be a function of (outputs, targets)", own)
-        found[f"test_{name}"] = own.function
-    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -450,17 +402,17 @@ def tried(start: Prepared) -> Prepared:
         mu = method.plain().get("mu")
         if method.gradients:
             varies = trial.values != trial.near_values
-            refuse(sloped(f, x, method.name, varies=varies, mend=partial(_without_gradients, trial)))
+
+            def mend() -> str:
+                """That differences do, if they do."""
+                jumps = any(trial.continuous(DeComFL().mu, sloped=False))
+                return "" if jumps else " A method of differences (decomfl) follows the values alone"
+
+            refuse(sloped(f, x, method.name, varies=varies, mend=mend))
         elif mu is not None:
             for finding in trial.continuous(mu):
                 warnings.warn(finding, LabWarning, stacklevel=3)
     return replace(start, loss=replace(start.loss, additive=additive, tried=True), own=False)
-
-
-def _without_gradients(trial: Trial) -> str:
-    """That differences do, if they do."""
-    jumps = any(trial.continuous(DeComFL().mu, sloped=False))
-    return "" if jumps else " A method of differences (decomfl) follows the values alone"
 
 
 def _classes(f: Function, dataset: Dataset) -> Iterator[str]:

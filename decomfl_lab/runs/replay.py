@@ -305,8 +305,14 @@ class _Rolling:
             client.replica.forget()
         again = server.aggregate(replies)
         size = float(np.sqrt(np.mean(np.square([reply.scalars for reply in replies], dtype=np.float64))))
-        there, here = _said(record), _said(again)
-        others = tuple(name for name in there if there[name] != here[name])
+        # What a record has besides its scalars, there and here.
+        said = {
+            "eta": (record.eta, again.eta),
+            "seeds": (tuple(record.seeds), tuple(again.seeds)),
+            "distribution": (record.distribution, again.distribution),
+            "shape": (record.scalars.shape, again.scalars.shape),
+        }
+        others = tuple(name for name, (there, here) in said.items() if there != here)
         if server.weights.of(entry.answered) != entry.examples:
             others += ("numbers of examples",)
         apart = "shape" in others
@@ -351,7 +357,12 @@ def _of_optimizer(path: Path, log: RunLog, header: Header, model: nn.Module | No
         rule = "be given, as the log has not x_0: lab.replay(log, module), or decomfl replay --start FILE"
         require(model is not None, "weights at x_0", rule, None)
         assert model is not None
-        x = flattened(model, header.tensors)
+        # x, shape (d,), of the module's parameters that the log is of.
+        found = _places(model, header.tensors)
+        kinds = sorted({str(p.dtype) for p in found})
+        plain = len(kinds) == 1 and found[0].is_floating_point()
+        require(plain, "dtype of the weights at x_0", "be one for all", kinds)
+        x = torch.cat([p.detach().reshape(-1) for p in found])
     else:
         x = method.rule.begin(x)
     sizes = [math.prod(own.shape) for own in header.tensors]
@@ -361,21 +372,20 @@ def _of_optimizer(path: Path, log: RunLog, header: Header, model: nn.Module | No
     terms = Terms(1, method.P, None, kind, seeding, log.header["run_seed"], np.float32)
 
     def rebuilt() -> nn.Module:
-        found = written_back(model, header.tensors, observer)
+        """A copy of the module with x in the parameters that the log is of; without one the weights alone."""
+        tensors = header.tensors
+        parts = [part.view(own.shape) for part, own in zip(observer.x.split(sizes), tensors, strict=True)]
+        if model is None:
+            named = zip(tensors, parts, strict=True)
+            found = with_weights({own.name or str(n): part for n, (own, part) in enumerate(named)})
+        else:
+            found = copied(model)
+            for p, part in zip(_places(found, tensors), parts, strict=True):
+                p.data = part.to(p.device)
         refuse_evaluation_(found, "the module in eval mode, with the statistics that it was trained with")
         return found
 
     return _Rolling(observer, terms, header.x0, rebuilt)
-
-
-def _said(record: RoundRecord) -> dict[str, Any]:
-    """What a record has besides its scalars."""
-    return {
-        "eta": record.eta,
-        "seeds": tuple(record.seeds),
-        "distribution": record.distribution,
-        "shape": record.scalars.shape,
-    }
 
 
 @inference_mode(False)
@@ -512,25 +522,3 @@ def _places(module: nn.Module, tensors: Sequence[NamedTensor]) -> list[nn.Parame
     for own, p in zip(tensors, found, strict=True):
         require(tuple(p.shape) == own.shape, f"shape of {own.name!r} at x_0", f"be {own.shape}", tuple(p.shape))
     return found
-
-
-def flattened(module: nn.Module, tensors: Sequence[NamedTensor]) -> Tensor:
-    """x, shape (d,), of the module's parameters that the log is of; InputError where they do not fit it."""
-    found = _places(module, tensors)
-    kinds = sorted({str(p.dtype) for p in found})
-    require(len(kinds) == 1 and found[0].is_floating_point(), "dtype of the weights at x_0", "be one for all", kinds)
-    return torch.cat([p.detach().reshape(-1) for p in found])
-
-
-def written_back(module: nn.Module | None, tensors: Sequence[NamedTensor], replica: Replica) -> nn.Module:
-    """A copy of the module with the replica's x in the parameters that the log is of; without one the weights alone."""
-    shapes = [own.shape for own in tensors]
-    parts = [part.view(shape) for part, shape in zip(replica.x.split(replica.sizes), shapes, strict=True)]
-    if module is None:
-        return with_weights(
-            {own.name or str(n): part for n, (own, part) in enumerate(zip(tensors, parts, strict=True))}
-        )
-    module = copied(module)
-    for p, part in zip(_places(module, tensors), parts, strict=True):
-        p.data = part.to(p.device)
-    return module

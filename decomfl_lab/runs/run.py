@@ -1,5 +1,6 @@
 """A run: its rounds, the row of the table that each evaluation adds, and its doors, ``lab.train`` and ``lab.load``."""
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
@@ -16,14 +17,16 @@ from torch.nn.functional import cross_entropy
 
 from decomfl_lab.checkpoint_file import CHECKPOINT_SECONDS
 from decomfl_lab.datasets.images import Dataset
+from decomfl_lab.datasets.splits import fixed_choice
 from decomfl_lab.datasets.user_data import first_clients, own_dataset
 from decomfl_lab.devices import describe
-from decomfl_lab.errors import DivergedError, HookError, InputError, require, require_int
+from decomfl_lab.errors import DivergedError, HookError, InputError, plural, require, require_int
 from decomfl_lab.estimators.resolution import Resolution
 from decomfl_lab.federations.carrier import Elsewhere
 from decomfl_lab.federations.setting import Federation
 from decomfl_lab.files import as_path, held, save_picture
 from decomfl_lab.interrupts import Interrupted, postponed, telling
+from decomfl_lab.language.finetuning import by_length
 from decomfl_lab.layout import MODULE
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.expected_traffic import TrafficCheck, mean_traffic
@@ -35,7 +38,7 @@ from decomfl_lab.objectives.normalisation import calibrated
 from decomfl_lab.objectives.objective import mean_losses
 from decomfl_lab.objectives.trees import row_count, rows
 from decomfl_lab.objectives.vectors import length
-from decomfl_lab.plugins import OWN, OwnFunction, Trust, is_own
+from decomfl_lab.plugins import OWN, OwnFunction, Trust, is_own, name_of
 from decomfl_lab.progress import Progress, run_bar
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.provenance import code_version
@@ -56,7 +59,6 @@ from decomfl_lab.runs.folder import (
     repeat,
     require_own,
     require_same,
-    rests_on_log,
     resume_run,
     save_run,
     write_log,
@@ -67,17 +69,13 @@ from decomfl_lab.runs.messages import (
     Sent,
     curves,
     diverged,
-    interrupted,
-    summary,
     warn_if_risen,
 )
 from decomfl_lab.runs.preparation import (
     Materials,
     Prepared,
-    held_out,
-    metrics_of,
+    fast_layout,
     name_of_loss,
-    names_of_metrics,
     tried,
 )
 from decomfl_lab.runs.tuning import Tuning, tuned, without_auto
@@ -171,7 +169,15 @@ class Run:
         self.federation.watch(self.resolution)
         self.module, self.layout, self.loss = start.module, start.layout, start.loss
         self._numbers = start.numbers.train_images, start.numbers.train_labels
-        self._held_out = held_out(start.numbers, start.config.test_examples)
+        # The held-out examples that the run is evaluated on: all for 0, else a fixed random choice of so many.
+        numbers, count = start.numbers, start.config.test_examples
+        images, labels = numbers.test_images, numbers.test_labels
+        if 0 < count < numbers.held_out:
+            images, labels = rows((images, labels), fixed_choice(numbers.held_out, count, 5))
+        if numbers.pad is not None:
+            order = by_length(images, numbers.pad)
+            images, labels = images[order], labels[order]
+        self._held_out = fast_layout(images), labels
         self.calibration = start.calibration
         self.rows: list[dict[str, float]] = []
         self.losses: list[float] = []
@@ -191,7 +197,15 @@ class Run:
         if isinstance(self.config.method.lr_schedule, OwnFunction):  # what is wrong in a late round is told now
             for r in range(self.config.rounds):
                 self.config.method.eta(r)
-        self.measures = metrics_of(self.config, metrics)
+        # The measures of the user's own by their columns: those that are given, else what the configuration names.
+        self.measures: dict[str, Metric] = {}
+        targets = self.config.measures
+        if metrics is not None:
+            require(metrics.keys() == targets.keys(), "metrics", f"be {[*targets]}, as in the run", [*metrics])
+        for name, target in targets.items():
+            own = OwnFunction.of(target if metrics is None else metrics[name], "metrics", "(outputs, targets)")
+            require(callable(own), f"metric {name!r}", "be a function of (outputs, targets)", own)
+            self.measures[f"test_{name}"] = own.function
         if self.measures:  # whatever they fail with is told before the first round
             first, again = self._measured(), self._measured()
             for column in self.measures:
@@ -299,7 +313,11 @@ class Run:
         self.layout.bind(self.module, self.federation.x.to(self.layout.dtype).clone())
 
     def __repr__(self) -> str:
-        return summary(self.config, self.dataset.name, self.rows, self.round, self.remark)
+        config, row = self.config, self.rows[-1] if self.rows else {}
+        names = [*METRICS[1:4], *further(config)]
+        found = ", ".join(f"{name} {row[name]:.4g}" for name in names if math.isfinite(row.get(name, math.nan)))
+        state = f"{plural(self.round, 'round')} of {config.rounds}{found and ': ' + found}"
+        return f"<Run of {config.method.name} on {self.dataset.name}, {state}{self.remark and '; ' + self.remark}>"
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         """InputError: a copy would share the federation, and a pickle would not have it."""
@@ -402,14 +420,23 @@ class Run:
         self.folder, self.saved = out or self.folder, None
 
         def words() -> str:
-            return interrupted(self.round, self.saved, out)
+            begin = f"interrupted after round {self.round}; "
+            if out is None:
+                return f"{begin}nothing is kept without --out DIR"
+            if self.saved is None:
+                return f"{begin}nothing was saved in {out} yet; the same command goes on"
+            later = "" if self.saved == self.round else f" after round {self.saved}"
+            return f"{begin}saved in {out}{later}; the same command goes on"
 
+        by_records = self.federation.by_records
+        # Whether records say all of the run, so that its log can stand for a checkpoint that is gone.
+        replays = by_records is not None and not by_records.follows and not self.config.method.drifts
         with nullcontext() if out is None else held(out), telling(words), closing(hooks):
             # First be where the folder is, by its checkpoint or by its log.
             if out is not None and (out / CHECKPOINT_FILE).exists():
                 resume_run(self, out, any_code=any_code)
                 self.saved = self.round
-            elif out is not None and rests_on_log(self, out):
+            elif out is not None and replays and (out / LOG_FILE).exists():
                 repeat(self, out, on_round)
             elif out is not None:
                 begin(self, out)
@@ -665,7 +692,9 @@ def train(
     options, wanted = without_auto(options | {"redraw": redraw})
     config = TrainConfig(DeComFL() if method is None else method)
     config = config.but(model=OWN, data=OWN, loss=name_of_loss(loss), rounds=rounds, seed=seed, **options)
-    config = config.but(metrics=names_of_metrics(metrics))
+    rule = "be {name: function of (outputs, targets)}"
+    require(metrics is None or isinstance(metrics, Mapping), "metrics", rule, metrics)
+    config = config.but(metrics=",".join(f"{name}={name_of(metric)}" for name, metric in (metrics or {}).items()))
     config = config if config.method.alone else config.but(clients=M, sampled=M if sampled is None else sampled)
     start = tuned(tried(Prepared.of(config, dataset, model, loss, device=device)), wanted)
     run = Run.of(*start, federation, metrics or {})

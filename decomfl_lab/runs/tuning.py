@@ -96,10 +96,6 @@ class Seen:
     kappa: tuple[float, float]  # a bracket of κ for H of any sign
     gradient: float  # the norm of the mean over clients of ∇f_i(x; ξ), from the scalars, Σ g² / P
 
-    def step(self, P: int, beta: float) -> float:
-        """See ``largest_step``."""
-        return largest_step(self.trace, self.frobenius, P=P, beta=beta)
-
 
 @dataclass(frozen=True)
 class Tuning:
@@ -146,23 +142,38 @@ def rehearse(begin: Begin, P: int | None, rule: UpdateRule) -> Tuning:
     rounds = passes = 0
 
     def stages(h: float, P: int, number: int) -> Iterator[Seen | None]:
+        """What the rounds of each stage show; None at last if they diverge."""
         nonlocal rounds, passes
         federation = begin(h * factor, P)
+        assert federation.curvature is not None
         for _ in range(number):
             rounds += STAGE
             passes += STAGE * federation.server.m * federation.server.K * (2 * P + 1)
-            yield _stage(federation)
+            federation.curvature.clear()
+            squares = []
+            try:
+                for _ in range(STAGE):
+                    federation.advance()
+                    (record,) = federation.server.history.since(federation.round - 1)
+                    squares.append(float((record.scalars.astype(float) ** 2).mean()))
+            except DivergedError:
+                yield None
+                return
+            row = federation.curvature.columns()
+            kappa = row["kappa_low"], row["kappa_high"]
+            gradient = math.sqrt(math.fsum(squares) / len(squares))
+            yield Seen(row["hessian_trace"], row["hessian_frobenius"], kappa, gradient)
 
     still = next(stages(1e-30, P or FIRST, 1))  # moves x by less than its last bit
-    curved = still is not None and math.isfinite(still.step(1, beta))
+    curved = still is not None and math.isfinite(largest_step(still.trace, still.frobenius, P=1, beta=beta))
     require(curved, "lr", "be a number where the loss shows no curvature at x_0", AUTO)
     assert still is not None
     P = P or cheapest_directions(still.trace, still.frobenius)
-    h = still.step(P, beta)
+    h = largest_step(still.trace, still.frobenius, P=P, beta=beta)
     for _ in range(ATTEMPTS):
         admitted, worst = math.inf, still
         for seen in stages(h, P, STAGES):
-            found = 0.0 if seen is None else seen.step(P, beta)
+            found = 0.0 if seen is None else largest_step(seen.trace, seen.frobenius, P=P, beta=beta)
             if seen is not None and found < admitted:
                 admitted, worst = found, seen
             if found < h:
@@ -171,23 +182,6 @@ def rehearse(begin: Begin, P: int | None, rule: UpdateRule) -> Tuning:
         else:
             return Tuning(float(f"{h * factor:.2g}"), P, h, worst, rounds, passes)
     raise InputError(f"lr must be a number where no step is stable, got auto, which came down to {h * factor:.2g}")
-
-
-def _stage(federation: DeComFLFederation) -> Seen | None:
-    """What some rounds show; None if they diverge."""
-    assert federation.curvature is not None
-    federation.curvature.clear()
-    squares = []
-    for _ in range(STAGE):
-        try:
-            federation.advance()
-        except DivergedError:
-            return None
-        (record,) = federation.server.history.since(federation.round - 1)
-        squares.append(float((record.scalars.astype(float) ** 2).mean()))
-    row = federation.curvature.columns()
-    kappa = row["kappa_low"], row["kappa_high"]
-    return Seen(row["hessian_trace"], row["hessian_frobenius"], kappa, math.sqrt(math.fsum(squares) / len(squares)))
 
 
 def without_auto(values: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:

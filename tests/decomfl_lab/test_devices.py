@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from decomfl_lab import InputError, LowPrecision, Sgd, TrainConfig, noise
-from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.devices import DEVICES, describe, find_device, free_memory, room, use_tf32_
 from decomfl_lab.engines import vmap as batched
 from decomfl_lab.engines.base import Line, Serial
@@ -24,12 +24,10 @@ from decomfl_lab.laws.devices import RUNS, checks, require_bits
 from decomfl_lab.layout import Layout
 from decomfl_lab.models.registry import build_model
 from decomfl_lab.noise import Distribution, Format
-from decomfl_lab.objectives.normalisation import use_batch_statistics_
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
 from decomfl_lab.provenance import read_provenance
 from decomfl_lab.replicas.rebuild import form_points_, project
 from decomfl_lab.replicas.replica import Replica
-from decomfl_lab.runs.folder import CHECKPOINT_FILE
 from decomfl_lab.runs.run import Run
 from tests.cases import refused
 
@@ -47,9 +45,8 @@ def test_a_device_is_named() -> None:
 
 
 def test_one_of_several_gpus_is_named_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    two = SimpleNamespace(is_available=lambda: True, device_count=lambda: 2, current_device=lambda: 0)
+    monkeypatch.setattr(torch, "cuda", two)
     assert [find_device(name).index for name in ("cuda:0", "cuda:1", "cuda", "auto")] == [0, 1, 0, 0]
     rule = "device must be one of the 2 GPUs that torch sees, from cuda:0 to cuda:1, got 'cuda:2'"
     with pytest.raises(InputError, match=rule):
@@ -87,23 +84,14 @@ def test_a_gpu_without_triton_is_refused_in_words() -> None:
             call()
 
 
-def test_a_run_goes_on_on_another_device_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Run(SMALL).train(out=tmp_path / "whole")
-    Run(replace(SMALL, rounds=1)).train(out=tmp_path / "parts")
-    monkeypatch.setattr("decomfl_lab.runs.run.describe", lambda device: f"another {device}")
-    both = Run(SMALL, device="auto").train(out=tmp_path / "parts")
-    assert both.test_loss.iloc[-1] == whole.test_loss.iloc[-1]
-    first, then = read_provenance(tmp_path / "parts")["devices"]
-    assert (first.startswith("cpu ("), then) == (True, "another cpu")
-    assert "devices" not in read_provenance(tmp_path / "whole")
-    assert (tmp_path / "parts" / CHECKPOINT_FILE).exists()
-
-
-def test_data_move_whole() -> None:
-    dataset = load_dataset("digits")
-    moved = dataset.to(torch.device("meta"))
-    assert (moved.device.type, moved.test_labels.device.type, dataset.device) == ("meta", "meta", CPU)
-    assert moved.digest == dataset.digest
+def test_a_run_goes_on_on_another_device_and_says_so(tmp_path: Path) -> None:
+    Run(replace(SMALL, rounds=1)).train(out=tmp_path)
+    assert "devices" not in read_provenance(tmp_path)
+    elsewhere = Run(SMALL, device="auto")
+    elsewhere.hands["devices"] = ["another"]
+    elsewhere.train(out=tmp_path)
+    first, then = read_provenance(tmp_path)["devices"]
+    assert (first.startswith("cpu ("), then) == (True, "another")
 
 
 # TF32 -------------------------------------------------------------------------------------------------------------
@@ -164,10 +152,9 @@ def test_what_a_recorded_graph_keeps_for_itself_is_not_free(monkeypatch: pytest.
         return {"device": device, "total_size": total, "allocated_size": used, "segment_pool_id": pool}
 
     segments = [segment(100, 60, (0, 0)), segment(50, 20, (0, 3)), segment(7, 0, (0, 4)), segment(900, 1, (0, 3), 0)]
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1000, 2000))
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 157)
-    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 80)
-    monkeypatch.setattr(torch.cuda, "memory_snapshot", lambda: segments)
+    told = {"mem_get_info": (1000, 2000), "memory_reserved": 157, "memory_allocated": 80, "memory_snapshot": segments}
+    own = SimpleNamespace(**{name: lambda *_, value=value: value for name, value in told.items()})
+    monkeypatch.setattr(torch, "cuda", own)
     assert free_memory(torch.device("cuda", 1)) == room(torch.device("cuda", 1)) == 1000 + 157 - 80 - 37
     for each in segments:  # as torch once said it
         del each["segment_pool_id"]
@@ -184,18 +171,9 @@ def test_every_check_of_bits_holds_here() -> None:
     assert all(check.cases >= 2 for check in found)
 
 
-def test_a_direction_that_is_off_by_one_bit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = device_checks.axpy_
-
-    def wrong(y: torch.Tensor, *arguments: Any, **words: Any) -> None:
-        right(y, *arguments, **words)
-        y.view(torch.int32)[-1] ^= 1
-
-    monkeypatch.setattr(device_checks, "axpy_", wrong)
-    with pytest.raises(
-        InputError, match="device must give the bits of the CPU, but directions: gaussian differs on cpu"
-    ):
-        require_bits(CPU)
+def axpy_otherwise(right: Any, y: torch.Tensor, *of: Any, **named: Any) -> None:
+    right(y, *of, **named)
+    y.view(torch.int32)[-1] ^= 1
 
 
 def project_otherwise(right: Any, *of: Any, **named: Any) -> Any:
@@ -212,15 +190,20 @@ def replica_otherwise(right: Any, *of: Any, **named: Any) -> Any:
 @pytest.mark.parametrize(
     ("part", "otherwise", "named"),
     [
+        ("axpy_", axpy_otherwise, {f"directions: {law}" for law in Distribution}),
         ("project", project_otherwise, {f"projections ⟨v, z⟩: {law}" for law in Distribution}),
         ("Replica", replica_otherwise, {f"replay of a run: {name}" for name in RUNS}),
     ],
 )
-def test_a_projection_or_a_replay_that_is_off_by_one_bit_is_named(
+def test_a_direction_a_projection_or_a_replay_that_is_off_by_one_bit_is_named(
     part: str, otherwise: Any, named: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(device_checks, part, partial(otherwise, getattr(device_checks, part)))
     assert {check.what for check in checks(CPU, sizes=(129,), rounds=1) if not check.holds} == named
+    if part == "axpy_":
+        told = "device must give the bits of the CPU, but directions: gaussian differs on cpu"
+        with pytest.raises(InputError, match=told):
+            require_bits(CPU)
 
 
 # The batched engine -----------------------------------------------------------------------------------------------
@@ -233,93 +216,46 @@ def _objective(module: nn.Module, *, client: int = 0, n: int = 24, shape: tuple[
     return ModuleObjective(module, layout, cross_entropy, inputs.to(layout.dtype), targets, batches)
 
 
-@pytest.mark.parametrize("model", ["cnn-mnist", "mlp", "resnet8-half", "resnet8-half-bn"])
-def test_batched_losses_and_gradients_are_those_of_one_at_a_time(model: str) -> None:
-    shape = (3, 32, 32) if "resnet" in model else (1, 28, 28)
-    # In float32 rounding turns a tie of a max pool on some machines, which changes its gradient by a thousandth.
-    module = build_model(model, seed=0, in_shape=shape, classes=10).double()
-    use_batch_statistics_(module)
-    tasks = [
-        (_objective(module, client=i, n=n, shape=shape), step) for i, n, step in ((0, 24, 1), (1, 24, 0), (2, 7, 2))
-    ]
-    line = Line(Replica(Layout.of(module).flatten(module), Sgd()), 5, Distribution.GAUSSIAN)
-    points = central.points(3, 1e-2)
-    losses = Batched().losses(line, points, tasks)
-    assert losses == pytest.approx(Serial().losses(line, points, tasks), rel=1e-12)
-    values, gradients = Batched().gradients([line.x, line.x * 1.01, line.x], tasks)
-    wanted, slopes = Serial().gradients([line.x, line.x * 1.01, line.x], tasks)
-    assert values == pytest.approx(wanted, rel=1e-12)
-    assert float((gradients - slopes).norm() / slopes.norm()) < 1e-12
+class Recorded(batched.Passes):
+    """Passes whose graphs are made up; ``recorded`` has the sizes as they come to be recorded."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.recorded: list[int] = []
 
-def _record(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sizes that are recorded, as they are; the graphs are made up. Two are kept."""
-    recorded: list[int] = []
+    def twice(self, x: torch.Tensor) -> Any:
+        """2x, by a graph of this size if there is one."""
+        return self._by_graph(len(x), lambda x: 2 * x, [x])
 
-    class Graph:
-        def __init__(self, places: list[torch.Tensor], out: torch.Tensor) -> None:
-            self.places, self.out = places, out
-
-        def replay(self) -> None:
-            self.out.copy_(2 * self.places[0])
-
-    def record(work: Any, tensors: Any) -> Any:
-        recorded.append(len(tensors[0]))
-        places, out = [torch.zeros_like(tensor) for tensor in tensors], torch.zeros_like(tensors[0])
-        return Graph(places, out), places, out
-
-    monkeypatch.setattr(batched.Passes, "_recorded", staticmethod(record))
-    monkeypatch.setattr(batched, "KEPT", 2)
-    return recorded
+    def _recorded(self, work: Any, tensors: Any) -> Any:  # type: ignore[override]
+        self.recorded.append(len(tensors[0]))
+        place, out = torch.zeros_like(tensors[0]), torch.zeros_like(tensors[0])
+        return SimpleNamespace(replay=lambda: out.copy_(work(place))), [place], out
 
 
 def test_a_pass_is_recorded_when_it_comes_again_in_the_place_of_what_was_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorded, passes = _record(monkeypatch), batched.Passes()
+    monkeypatch.setattr(batched, "KEPT", 2)
+    passes = Recorded()
     for size in (5, 3, 5, 5, 3, 2, 5, 2, 3, 2):
         x = torch.rand(size)
-        first = passes._by_graph(size, lambda x: 2 * x, [x])
+        first = passes.twice(x)
         kept = first.clone()
-        passes._by_graph(5, lambda x: 2 * x, [torch.rand(5)])  # a later pass does not write to an earlier result
+        passes.twice(torch.rand(5))  # a later pass does not write to an earlier result
         assert torch.equal(first, 2 * x)
         assert torch.equal(first, kept)
-    assert recorded == [5, 3, 2]
-    assert sorted(passes._graphs) == [2, 5]
-
-
-def test_of_more_shapes_in_turn_than_there_are_places_the_first_stay(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorded, passes = _record(monkeypatch), batched.Passes()
-    for size in 5 * [2, 3, 4]:
-        passes._by_graph(size, lambda x: 2 * x, [torch.rand(size)])
-    assert recorded == [2, 3]
-    for size in [6, 7, 6, 7]:
-        passes._by_graph(size, lambda x: 2 * x, [torch.rand(size)])
-    assert recorded == [2, 3, 6, 7]
+    # Size 2 took the place of 3: without its own, 5 would have been recorded again.
+    assert passes.recorded == [5, 3, 2]
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_fused_attention_gets_the_mask_of_one_point_up_to_torch_2_13(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU that is an error; whether a later torch gives it one for each point is tried in the same way."""
+def test_attention_is_fused_on_a_gpu_alone_and_where_points_can_share_a_mask() -> None:
+    """Up to torch 2.13 fused attention gets the mask of one point; a later one is tried in the same way."""
     old = tuple(map(int, torch.__version__.split(".")[:2])) <= (2, 13)
     assert not (old and batched.gives_each_a_mask())
     assert batched.shares_masks() is batched.gives_each_a_mask()
-    fused = torch.ops.aten._scaled_dot_product_efficient_attention
-
-    def mended(_work: Any) -> Any:
-        mask = torch.empty(6, 1, 4, 4, device="meta")
-        return lambda q: fused(*3 * [q.flatten(0, 1)], mask, False)
-
-    monkeypatch.setattr(batched, "vmap", mended)
-    assert batched.gives_each_a_mask()
-
-
-def test_attention_is_fused_on_a_gpu_alone_and_where_points_can_share_a_mask(monkeypatch: pytest.MonkeyPatch) -> None:
-    chosen = []
-    for able in (True, False):
-        monkeypatch.setattr(batched, "shares_masks", lambda able=able: able)
-        for device in (GPU, CPU):
-            with batched.attention(device):
-                chosen.append(torch.backends.cuda.mem_efficient_sdp_enabled())
-    assert chosen == [True, False, False, False]
+    for device, fused in ((GPU, batched.shares_masks()), (CPU, False)):
+        with batched.attention(device):
+            assert torch.backends.cuda.mem_efficient_sdp_enabled() is fused
 
 
 def test_a_point_in_16_bits_is_formed_in_32() -> None:

@@ -41,7 +41,7 @@ def _python(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_commands_import_the_labs_own_packages(folder: Path) -> None:
-    for line in ("check --help", "kappa --help", "plot --help", "noise --help"):
+    for line in ("check --help", "plot --help"):
         done = _python(folder, "-m", "decomfl_lab", *line.split())
         assert (done.returncode, done.stderr) == (0, ""), line
 

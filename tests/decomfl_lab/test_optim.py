@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from decomfl_lab.optim import MeZO
 from decomfl_lab.processes import environment
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.tables import text_beside
-from tests.cases import refuses, rows_of
+from tests.cases import refuses, rows_of, sampled
 from tests.decomfl_lab.language.tiny import tiny, transformers
 from tests.decomfl_lab.runs.rewritten import chained, parted
 from tests.situations.judge import Mine, made, same
@@ -82,21 +83,21 @@ of_each_kind = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 
 
 @of_each_kind
-def test_a_step_is_that_of_torch_with_the_estimate_as_gradient(kind: Kind) -> None:
+def test_a_step_is_that_of_torch_with_the_estimate_as_gradient(kind: Kind, tmp_path: Path) -> None:
     """In real arithmetic: λx is added to the gradient, goes into m with it, and x moves by ηm, with η of its group."""
     model, P = net(torch.float64), 3
     other = copy.deepcopy(model)
-    _, optimizer = trained(None, 0, model, perturbations=P, seed=9, **kind)
+    _, optimizer = trained(tmp_path / "run.dcl", 3, model, perturbations=P, seed=9, **kind)
     plain = {name: value for name, value in kind.items() if name != "groups"}
     sgd = torch.optim.SGD(grouped(other) if "groups" in kind else other.parameters(), 0.05, **plain)
     own, ws = ([w for group in each.param_groups for w in group["params"]] for each in (optimizer, sgd))
-    for r in range(3):
-        optimizer.measure(loss_of(model))
+    with RunLog.open(tmp_path / "run.dcl", write=False) as log:
+        records = log.records(0)
+    for r, record in enumerate(records):
         seed = derive_seed(derive_seed(derive_seed(9, 2), r), 0)
-        estimate = sum(float(g) * direction(seed, p, 242) for p, g in enumerate(optimizer._measured)) / P
+        estimate = sum(float(g) * direction(seed, p, 242) for p, g in enumerate(record.scalars[0])) / P
         for w, part in zip(ws, torch.from_numpy(estimate).split([w.numel() for w in ws]), strict=True):
             w.grad = part.view(w.shape).double()
-        optimizer.step()
         sgd.step()
     torch.testing.assert_close(own, ws, rtol=1e-5, atol=1e-6)
     m = [optimizer.state[w].get("momentum") for w in own]
@@ -245,9 +246,13 @@ def test_what_changes_one_group_alone_is_refused(act: Callable[[MeZO], Any]) -> 
 # The log
 
 
-@of_each_kind
-@pytest.mark.parametrize("distribution", ["gaussian", "sphere", "rademacher"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "distribution", "kind"),
+    sampled(product(DTYPES, ("gaussian", "sphere", "rademacher"), KINDS.values()), 9),
+)
 def test_the_log_replays_to_the_bit(dtype: torch.dtype, distribution: str, kind: Kind, tmp_path: Path) -> None:
     options = {"perturbations": 2, "distribution": distribution, "weight_decay": 0.01, "digest_every": 2, **kind}
     model, optimizer = trained(tmp_path / "run.dcl", model=net(dtype), lr=0.02, mu=0.01, **options)
@@ -465,10 +470,10 @@ def test_a_copy_is_trusted_as_the_original_is() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:the loss:decomfl_lab.LabWarning")  # of differences in bfloat16
-@of_each_kind
-@pytest.mark.parametrize("n", [0, 3], ids=["new", "after steps"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("copied", [copy.deepcopy, pickled, loaded])
+@pytest.mark.parametrize(
+    ("copied", "dtype", "n", "kind"),
+    sampled(product((copy.deepcopy, pickled, loaded), DTYPES[::2], (0, 3), KINDS.values()), 9),
+)
 def test_a_copy_with_its_model_goes_on_to_the_bit(
     copied: Callable[[Any], Any], dtype: torch.dtype, n: int, kind: Kind
 ) -> None:

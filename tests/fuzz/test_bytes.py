@@ -1,10 +1,7 @@
 """Any bytes whatever are a message or an InputError; ``make fuzz`` puts ten million more to the same judge."""
 
 import struct
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,7 +42,7 @@ _EDITS = st.tuples(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.sampled_from(STREAMS), st.lists(_EDITS, min_size=1, max_size=3))
 def test_any_bytes_are_a_message_or_an_input_error_and_take_little_memory(stream: bytes, edits: list[Any]) -> None:
     for edit in edits:
@@ -57,7 +54,7 @@ def test_no_piece_at_any_place_of_any_sample_is_too_much() -> None:
     for stream in STREAMS[:-1]:
         for which, message in enumerate(split(stream)):
             for place in range(HEADER_BYTES, len(message) + 1):
-                for piece in _PIECES:
+                for piece in _PIECES[place % 2 :: 2]:
                     judged = judge_with_memory if piece is _LARGEST else judge
                     judged(_edited(stream, which, place, piece, "write over", "header"))
 
@@ -117,22 +114,3 @@ def test_a_planted_fault_of_a_decoder_is_found(name: str, monkeypatch: pytest.Mo
     with pytest.raises((AssertionError, LookupError, MemoryError, ValueError, struct.error)) as found:
         test_no_piece_at_any_place_of_any_sample_is_too_much()
     assert found.type is not wire.InputError
-
-
-PLANT_AND_FUZZ = """
-import sys
-from tests.fuzz import __main__ as harness
-harness.judge.wire._Reader.end = lambda reader: None
-sys.argv[1:] = ["--runs", "200000", "--out", sys.argv[1]]
-harness.main()
-"""
-
-
-@pytest.mark.thorough
-def test_the_harness_ends_with_1_at_a_planted_fault_and_saves_the_input(tmp_path: Path) -> None:
-    pytest.importorskip("atheris", reason="make fuzz installs it")
-    ran = subprocess.run([sys.executable, "-c", PLANT_AND_FUZZ, tmp_path], capture_output=True, text=True, check=False)
-    (found,) = tmp_path.glob("finding-*")
-    assert ran.returncode == 1, ran.stderr
-    assert "what was decoded is encoded otherwise" in ran.stderr + ran.stdout
-    judge(found.read_bytes())  # no fault here: as the decoders are, the input is refused

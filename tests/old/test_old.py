@@ -13,7 +13,7 @@ import decomfl_lab as lab
 import hessian
 from decomfl_lab.checkpoint_file import read_checkpoint
 from decomfl_lab.optim import MeZO
-from decomfl_lab.protocol.log import RunLog, _beginning
+from decomfl_lab.protocol.log import RunLog, beginning
 from decomfl_lab.runs.configuration import config_from_mapping, read_config
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS_FILE
 
@@ -69,7 +69,7 @@ def test_an_old_configuration_has_the_identity_the_fingerprint_and_the_header_th
         with RunLog.open(path, write=False) as log:
             said = json.dumps(config.to_dict() | {"rank": 1}, sort_keys=True)  # 1 and 1.0 are not the same text
             assert json.dumps(log.header["config"], sort_keys=True) == said
-            begin = _beginning(log.version, log.header, log.start)
+            begin = beginning(log.version, log.header, log.start)
         assert path.read_bytes().startswith(begin)
 
 

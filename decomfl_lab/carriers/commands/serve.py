@@ -99,7 +99,7 @@ def _serve(method: str, options: ServeOptions, flags: dict[str, Any]) -> None:
             run.config.clients,
             largest=1024 + SCALAR_BYTES * here.server.K * here.server.P.largest,
             identity=own,
-            keys=_keys(out / "keys", identity, run.config.clients) if own is None else None,
+            keys=keys_in(out / "keys", identity, run.config.clients) if own is None else None,
         )
         stack.callback(server.close)
         waits = {"quorum": options.quorum, "deadline": options.deadline, "patience": options.patience}
@@ -136,7 +136,7 @@ def with_extra() -> None:
         without_extra("a federation of processes (certificates, serve, join)", "stream", error)
 
 
-def _keys(folder: Path, identity: bytes, M: int) -> Callable[[int], bytes]:
+def keys_in(folder: Path, identity: bytes, M: int) -> Callable[[int], bytes]:
     """{client: key}, from a key of the server's own; all are in the folder, made if they are not those of this run."""
     from decomfl_lab.carriers.stream.certificates import client_name
     from decomfl_lab.carriers.stream.connection import KEY_BYTES, client_key

@@ -67,12 +67,6 @@ def client_name(i: int) -> str:
     return f"client-{i}"
 
 
-def client_number(name: str) -> int | None:
-    """Inverse of ``client_name``; None for a name that is no client's."""
-    found = re.fullmatch(r"client-(0|[1-9]\d{0,8})", name, re.ASCII)
-    return int(found[1]) if found else None
-
-
 def read_identity(folder: Path, name: str) -> Identity:
     """The identity of the server ("server") or of a client (``client_name``), as ``make_certificates`` wrote it.
 

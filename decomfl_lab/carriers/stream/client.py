@@ -113,7 +113,7 @@ class StreamClient:
         seen, wait = time.monotonic(), FIRST_WAIT
         while True:
             try:
-                with self._connected(largest) as (offer, connection):
+                with self.connected(largest) as (offer, connection):
                     try:
                         return work(offer, connection)
                     finally:
@@ -139,7 +139,7 @@ class StreamClient:
                 wait = min(2 * wait, LONGEST_WAIT)
 
     @contextmanager
-    def _connected(self, largest: int) -> "Iterator[tuple[dict[str, Any], Connection]]":
+    def connected(self, largest: int) -> "Iterator[tuple[dict[str, Any], Connection]]":
         """A new connection and what the server offers on it."""
         more = (
             ("grpc.max_receive_message_length", largest + largest // 1000 + 1024),
@@ -185,11 +185,11 @@ class Connection:
     """A connection of a client: frames that come, until the run is over, and frames that go."""
 
     def __init__(self, call: Iterator[bytes], outbox: queue.SimpleQueue[bytes | None], link: Link) -> None:
-        self._call, self._outbox, self.link = call, outbox, link
+        self._call, self.outbox, self.link = call, outbox, link  # what is put into the outbox travels as it is
 
     def send(self, frame: bytes) -> None:
         """Send a frame."""
-        self._outbox.put(self.link.close(frame))
+        self.outbox.put(self.link.close(frame))
 
     def __iter__(self) -> Iterator[bytes]:
         return map(self.link.open, self._call)

@@ -21,6 +21,7 @@ import collections
 import json
 import logging
 import queue
+import re
 import secrets
 import threading
 import time
@@ -31,7 +32,7 @@ from typing import Any
 
 import grpc
 
-from decomfl_lab.carriers.stream.certificates import Identity, client_name, client_number
+from decomfl_lab.carriers.stream.certificates import Identity, client_name
 from decomfl_lab.carriers.stream.connection import (
     HALF_NONCE,
     OPTIONS,
@@ -196,6 +197,10 @@ class StreamServer:
         try:
             async with asyncio.timeout(HELLO_SECONDS) as limit:
                 connection, hello = await self._opened(context, limit)
+            if hello is grpc.aio.EOF:
+                logger.debug("a connection from %s has gone before its hello", context.peer())
+                return
+            hello = connection.link.open(hello)
             if earlier := self._open.get(connection.i):
                 earlier.finish(_Cut(grpc.StatusCode.ABORTED, f"client {connection.i} connected anew"))
                 self._arrived.put((earlier, None))  # the new one may yet be refused, and then nobody is there
@@ -208,8 +213,6 @@ class StreamServer:
             await self._cut(context, connection, _Cut(grpc.StatusCode.PERMISSION_DENIED, str(error)))
         except _Cut as cut:
             await self._cut(context, connection, cut)
-        except _GoneError:
-            logger.debug("a connection from %s has gone before its hello", context.peer())
         finally:
             if connection is not None and self._open.get(connection.i) is connection:
                 del self._open[connection.i]
@@ -222,12 +225,13 @@ class StreamServer:
             logger.warning("%s is cut: %s", who, cut)
         await context.abort(cut.code, str(cut)[:300])
 
-    async def _opened(self, context: Any, limit: asyncio.Timeout) -> tuple[_Connection, bytes]:
-        """The connection of a client that has read the offer and said hello, and its hello."""
+    async def _opened(self, context: Any, limit: asyncio.Timeout) -> tuple[_Connection, Any]:
+        """The connection of a client that has read the offer, and what its hello arrived as."""
         said = dict(context.invocation_metadata() or ())
-        i, nonce = client_number(str(said.get("client", ""))), said.get("nonce-bin", b"")
-        if i is None or i >= self._M:
+        named = re.fullmatch(r"client-(0|[1-9]\d{0,8})", str(said.get("client", "")), re.ASCII)
+        if named is None or int(named[1]) >= self._M:
             raise InputError(f"client must be client-0..client-{self._M - 1}, got {shown(said.get('client'))}")
+        i, nonce = int(named[1]), said.get("nonce-bin", b"")
         require(isinstance(nonce, bytes) and len(nonce) == HALF_NONCE, "nonce", f"have {HALF_NONCE} bytes", nonce)
         own = secrets.token_bytes(HALF_NONCE)
         seal = None if self._keys is None else Seal(self._keys(i), own + nonce, server=True)
@@ -246,9 +250,7 @@ class StreamServer:
         finally:
             if limit in unheard:
                 unheard.remove(limit)
-        if hello is grpc.aio.EOF:
-            raise _GoneError
-        return connection, connection.link.open(hello)
+        return connection, hello
 
 
 class _Cut(Exception):  # noqa: N818
@@ -257,10 +259,6 @@ class _Cut(Exception):  # noqa: N818
     def __init__(self, code: grpc.StatusCode, words: str) -> None:
         super().__init__(words)
         self.code = code
-
-
-class _GoneError(Exception):
-    """A client has gone before it said hello."""
 
 
 class _Connection:

@@ -1,21 +1,16 @@
 """NVFlare's and Flower's carriers over stand-ins of their engines: who is away costs nothing, and bytes are counted."""
 
-import importlib
-import sys
 from collections import Counter
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 
 import pytest
 
-from decomfl_lab.protocol.session import Coordinator
+from tests.decomfl_lab.carriers import stand_ins
+from tests.decomfl_lab.carriers.stand_ins import CollabCallError, standing_in
 from tests.decomfl_lab.federations.direct import CASE, counted, host, remote
 
 FLOWER = str(Path(__file__).parents[3] / "examples" / "flower")
-
-
-class CollabCallError(Exception):
-    """What NVFlare raises where a site does not answer."""
 
 
 class Site:
@@ -37,12 +32,6 @@ class Site:
         return answer
 
 
-def module(name, **content):
-    made = ModuleType(name)
-    made.__dict__.update(content)
-    return made
-
-
 @pytest.fixture
 def sites():
     seen = Counter()
@@ -50,15 +39,10 @@ def sites():
 
 
 @pytest.fixture
-def nvflare(monkeypatch, sites):
+def nvflare(sites):
     """Sites of a job, of which number 3 was not connected when it began."""
-    collab = SimpleNamespace(clients=sites[:3], publish=lambda function: function, main=lambda function: function)
-    fakes = {"CollabCallError": CollabCallError, "CollabRecipe": object, "collab": collab}
-    monkeypatch.setitem(sys.modules, "nvflare", module("nvflare"))
-    monkeypatch.setitem(sys.modules, "nvflare.collab", module("nvflare.collab", **fakes))
-    monkeypatch.delitem(sys.modules, "decomfl_lab.carriers.nvflare", raising=False)
-    yield importlib.import_module("decomfl_lab.carriers.nvflare").Sites([site.name for site in sites])
-    sys.modules.pop("decomfl_lab.carriers.nvflare", None)
+    with standing_in("decomfl_lab.carriers.nvflare", stand_ins.nvflare(sites[:3])) as module:
+        yield module.Sites([site.name for site in sites])
 
 
 class Grid:
@@ -78,30 +62,29 @@ class Grid:
 
 
 @pytest.fixture
-def flower(monkeypatch, sites):
+def grid(sites):
+    return Grid(sites)
+
+
+@pytest.fixture
+def flower(grid, sites, monkeypatch):
     """Nodes of Flower's, of which that of client 3 goes once all have been met."""
-    parts = {
-        "app": {
-            "Context": object,
-            "Message": lambda content, dst_node_id, message_type: SimpleNamespace(node=dst_node_id, content=content),
-        },
-        "serverapp": {"Grid": object, "ServerApp": lambda: SimpleNamespace(main=lambda: lambda function: function)},
-    }
-    monkeypatch.setitem(sys.modules, "flwr", module("flwr"))
-    for name, content in parts.items():
-        monkeypatch.setitem(sys.modules, f"flwr.{name}", module(f"flwr.{name}", **content))
-    shared = {"content_of": lambda frame: frame, "frame_of": lambda content: content, "run_of": None}
-    monkeypatch.setitem(sys.modules, "decomfl_flower.shared", module("decomfl_flower.shared", **shared))
     monkeypatch.syspath_prepend(FLOWER)
-    for name in ("decomfl_flower", "decomfl_flower.server_app"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    grid = Grid(sites)
-    carrier = importlib.import_module("decomfl_flower.server_app").Nodes(grid, 4)
-    grid.away = {3}
-    sites[0].seen.clear()  # which client a node is is asked before the session begins
-    yield carrier
-    for name in ("decomfl_flower", "decomfl_flower.server_app"):
-        sys.modules.pop(name, None)
+
+    def message(content, dst_node_id, message_type):
+        return SimpleNamespace(node=dst_node_id, content=content)
+
+    parts = {
+        "flwr": {},
+        "flwr.app": {"Context": object, "Message": message},
+        "flwr.serverapp": {"Grid": object, "ServerApp": lambda: SimpleNamespace(main=lambda: lambda own: own)},
+        "decomfl_flower.shared": {"content_of": bytes, "frame_of": bytes, "run_of": None},
+    }
+    with standing_in("decomfl_flower.server_app", parts) as module:
+        carrier = module.Nodes(grid, 4)
+        grid.away = {3}
+        sites[0].seen.clear()  # which client a node is is asked before the session begins
+        yield carrier
 
 
 ENGINES = pytest.mark.parametrize("engine", ["nvflare", "flower"])
@@ -119,11 +102,9 @@ def test_who_is_away_costs_nothing_and_the_ledgers_have_the_bytes_that_went(engi
     assert {tuple(entry.sampled) for entry in elsewhere.log.entries()} == {(0, 1, 2)}
 
 
-@ENGINES
-def test_a_frame_that_is_made_for_who_is_away_is_noticed(engine, request, sites, monkeypatch):
-    opens = Coordinator.open
-    monkeypatch.setattr(Coordinator, "open", lambda self, chosen: (made := opens(self, chosen), dict(made))[0])
-    elsewhere = remote(m=4, quorum=2, carrier=request.getfixturevalue(engine), deadline=5.0)
+def test_a_frame_that_is_made_for_who_is_away_is_noticed(flower, sites):
+    elsewhere = remote(m=4, quorum=2, carrier=flower, deadline=5.0)
+    dict(elsewhere.coordinator.open((0, 1, 2, 3)))
     elsewhere.advance()
     assert counted(elsewhere) != sites[0].seen
 
@@ -141,11 +122,11 @@ def test_a_site_that_fails_is_asked_again_and_counted_each_time_in_quoted_words(
     assert len({elsewhere.observer.digest(), *elsewhere.rebuilt().values()}) == 1
 
 
-def test_a_node_that_comes_back_is_told_what_it_missed(flower):
+def test_a_node_that_comes_back_is_told_what_it_missed(flower, grid):
     elsewhere = remote(m=4, quorum=2, carrier=flower, deadline=5.0)
     for away in ({3}, {3}, {0, 3}, set()):
-        flower._grid.away = away
+        grid.away = away
         elsewhere.advance()
     assert sorted(elsewhere.coordinator.replies) == [0, 1, 2, 3]
-    assert counted(elsewhere) == flower._grid.sites[0].seen
+    assert counted(elsewhere) == grid.sites[0].seen
     assert len({elsewhere.observer.digest(), *elsewhere.rebuilt().values()}) == 1

@@ -34,7 +34,7 @@ def simulated(config: TrainConfig) -> str:
 @pytest.mark.parametrize(
     ("engine", "library", "config"),
     [
-        pytest.param(killed.over_stream, "grpc", SHORT, id="stream"),
+        pytest.param(killed.over_stream, "grpc", SHORT, id="stream", marks=pytest.mark.thorough),
         pytest.param(killed.over_stream, "grpc", LONG, id="stream, long", marks=pytest.mark.thorough),
         pytest.param(killed.by_ray, "ray", LONG, id="ray", marks=OF_ENGINES),
         pytest.param(killed.by_nvflare, "nvflare", LONG, id="nvflare", marks=OF_ENGINES),

@@ -19,6 +19,7 @@ from decomfl_lab.protocol.wire import read
 from decomfl_lab.runs.configuration import config_from_mapping, read_config
 from decomfl_lab.tables import text_beside
 from tests.decomfl_lab.carriers.killed import rounds_of
+from tests.decomfl_lab.carriers.stand_ins import standing_in
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = "examples/nvflare/job.py"
@@ -34,12 +35,12 @@ engine = [
 ]
 
 
-def test_without_nvflare_the_error_says_which_extra_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "nvflare", None)
-    monkeypatch.setitem(sys.modules, "nvflare.collab", None)
-    monkeypatch.delitem(sys.modules, "decomfl_lab.carriers.nvflare", raising=False)
-    with pytest.raises(InputError, match=r"NVFlare needs the extra nvflare: pip install "):
-        importlib.import_module("decomfl_lab.carriers.nvflare")
+def test_without_nvflare_the_error_says_which_extra_to_install():
+    with (
+        pytest.raises(InputError, match=r"NVFlare needs the extra nvflare: pip install "),
+        standing_in("decomfl_lab.carriers.nvflare", {"nvflare": None, "nvflare.collab": None}),
+    ):
+        pass
 
 
 class TestJob:
@@ -67,10 +68,10 @@ class TestJob:
         monkeypatch.syspath_prepend(tmp_path)
         config = TrainConfig(data="here:load", model="here:model", clients=4, sampled=2, batch_size=2)
         monkeypatch.setenv(nvflare.TRUST, "1")
-        run, federation, identity = nvflare._run(config.to_toml())
+        run, federation, identity = nvflare.run_of(config.to_toml())
         assert len(run.dataset.train_labels) == 3
         assert [client.objective.batches.n for client in federation.clients] == [3] * 4
-        assert read(Hello, nvflare._host(config.to_toml(), 3).hello(3)).run == identity
+        assert read(Hello, nvflare.host_at(config.to_toml(), 3).hello(3)).run == identity
 
     @pytest.mark.parametrize(
         ("change", "rule"),

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from functools import partial
 
 import pytest
@@ -16,14 +15,10 @@ import torch
 import decomfl_lab as lab
 from decomfl_lab.carriers.ray import connect
 from decomfl_lab.cli.main import main
-from decomfl_lab.errors import DivergedError, InputError
-from decomfl_lab.methods.registry import LAGGING
+from decomfl_lab.errors import InputError
 from decomfl_lab.protocol.ledger import Ledger
-from decomfl_lab.protocol.server import Terms
-from decomfl_lab.protocol.session import Host
 from decomfl_lab.records.seeds import Seeding
-from tests.cases import refuses
-from tests.decomfl_lab.federations.direct import CASE, LAB, RUN, but, counted, host, remote, simulated
+from tests.decomfl_lab.federations.direct import CASE, but, host, remote, simulated
 from tests.decomfl_lab.federations.test_remote import CLIENTS, model
 
 ray = pytest.importorskip("ray", reason="Ray is not installed here: make engines tests it")
@@ -64,31 +59,6 @@ def test_any_number_of_actors_gives_the_simulators_records_bytes_and_models(work
     assert len(elsewhere.rebuilt()) == 4
 
 
-class Tallying(Host):
-    """A host that counts the bytes of its frames: {(client, whether upwards): bytes}."""
-
-    def handle(self, frames):
-        answers = super().handle(frames)
-        self.tally = getattr(self, "tally", Counter())
-        for i, frame in frames.items():
-            self.tally[i, False] += len(frame)
-            self.tally[i, True] += len(answers[i])
-        return answers
-
-
-def _tallying(ids):
-    return Tallying({i: LAB.client(CASE, i) for i in ids}, RUN, Terms.of(LAB.server(CASE)))
-
-
-def test_the_ledgers_have_the_bytes_that_go_to_actors_and_come_from_them():
-    elsewhere = remote(carrier=lab.Ray(2).carrier(_tallying, 4))
-    for _ in range(5):
-        elsewhere.advance()
-    elsewhere.rebuilt()
-    tallies = ray.get([each.__ray_call__.remote(lambda self: self.host.tally) for each in elsewhere.carrier.actors])
-    assert counted(elsewhere) == tallies[0] + tallies[1]
-
-
 def test_actors_that_measure_something_else_are_noticed():
     assert not same(remote(carrier=carrier(1, but(mu=0.5))), simulated())
 
@@ -126,62 +96,10 @@ def test_lab_train_gives_the_same_table_and_model_and_goes_on(options):
     assert (bool(elsewhere.verify()), elsewhere.verify().clients) == (True, 3)
 
 
-@pytest.mark.parametrize("now", [None, lab.Ray(1)])
-def test_a_run_saved_by_actors_goes_on_with_or_without_them(now, tmp_path):
-    options = {"rule": lab.Momentum(0.5), "seeds": "per-run"}
-    whole = trained(rounds=12, **options)
-    trained(rounds=6, federation=lab.Ray(2), out=tmp_path, **options)
-    again = lab.load(tmp_path, model(), clients=CLIENTS, test=CLIENTS[0], federation=now).more(6)
-    assert again.metrics.drop(columns="seconds").equals(whole.metrics.drop(columns="seconds"))
-    assert torch.equal(again.model.weight, whole.model.weight)
-    assert again.verify()
-    assert lab.replay(tmp_path / "run.dcl", model()).agrees
-
-
-def test_a_run_saved_without_its_first_records_or_with_another_model_is_not_taken_over(tmp_path):
-    trained(rounds=1, out=tmp_path / "young")
-    with pytest.raises(
-        InputError, match="model must be the one at x_0, from which clients elsewhere begin, .* got 'another'"
-    ):
-        lab.load(tmp_path / "young", torch.nn.Linear(3, 2), clients=CLIENTS, test=CLIENTS[0], federation=lab.Ray(1))
-    trained(rounds=9, out=tmp_path / "old")
-    with pytest.raises(
-        InputError, match=r"saved run must have its records from round 0 on, .* 'records from round \d on'"
-    ):
-        lab.load(tmp_path / "old", model(), clients=CLIENTS, test=CLIENTS[0], federation=lab.Ray(1))
-
-
 def test_without_ray_the_error_says_which_extra_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=r"Ray needs the extra ray: pip install "):
         trained(federation=lab.Ray())
-
-
-def test_divergence_in_an_actor_is_told_as_in_one_process():
-    for where in (None, lab.Ray(2)):
-        with pytest.raises(
-            DivergedError, match=r"must be finite: training diverged in round \d at lr = 1e\+30; try lr"
-        ):
-            trained(federation=where, lr=1e30)
-
-
-ELSEWHERE = f"^method must be one of {', '.join(LAGGING)} where clients are in other processes"
-
-
-@refuses(
-    (lab.FedAvg(), ELSEWHERE),
-    (lab.Baffle(), ELSEWHERE),
-    (
-        lab.DeComFL(rule=lab.Sgd(), revert="sync"),
-        r"^revert must be 'snapshot' with federation Ray\(workers=4, address=None\), got",
-    ),
-    (lab.DeComFL(tracking="clients"), "^tracking must be 'server' with federation Ray"),
-    (lab.DeComFL(history=5), "^history must be 0 with federation Ray"),
-    (lab.DeComFL(perturbations=3, log_kappa=True), "^log_kappa must be False with federation Ray"),
-    (lab.DeComFL(private_seeds=True), "^private_seeds must be False with federation Ray"),
-)
-def test_what_cannot_be_in_other_processes_is_refused_by_name(method):
-    lab.train(torch.nn.Linear(3, 2), clients=CLIENTS, method=method, federation=lab.Ray())
 
 
 LINE = "train --data digits --model logistic --rounds 3 --clients 3 --sampled 2 --json"

@@ -72,7 +72,7 @@ NUMBERS = "--rounds --clients --sampled --batch-size --local-steps --perturbatio
 
 @given(option=st.sampled_from(NUMBERS.split()), text=TEXTS)
 @example("--lr", "1e-320")
-@settings(max_examples=40)
+@settings(max_examples=15)
 def test_no_number_makes_a_run_fail_otherwise_than_in_a_line(option: str, text: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         loaded = InputError("here the data are loaded")

@@ -4,7 +4,6 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,8 +22,9 @@ from decomfl_lab.runs.run import load_run
 from decomfl_lab.tables import text_beside
 from hessian.trained_models import from_run, scale_of
 from tests.cases import rows_of
-from tests.decomfl_lab.carriers.test_engines_of_others import module
-from tests.decomfl_lab.cli.test_screens import EVERY
+from tests.decomfl_lab.carriers import stand_ins
+from tests.decomfl_lab.carriers.stand_ins import standing_in
+from tests.decomfl_lab.cli.test_commands import EVERY
 
 MARKS = text_beside(__name__, "marks.txt")
 PARTS = {"method": "Mine", "model": "model", "data": "data", "loss": "loss"}
@@ -112,16 +112,6 @@ def test_python_runs_it_only_if_it_is_told_to(door: str, theirs: Theirs) -> None
     else:
         IN_PYTHON[door](theirs.run, trust_code=True)
     assert theirs.mark.exists()
-
-
-@pytest.mark.parametrize("key", PARTS)
-@pytest.mark.parametrize("command", ["train", "serve"])
-def test_one_name_alone_is_refused_too(
-    command: str, key: str, theirs: Theirs, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("grpc", reason="the extra stream is not installed")
-    code = main([command, "--config", str(theirs.config(key)), "--out", "out"])
-    theirs.is_refused(code, capsys.readouterr().err, key)
 
 
 def test_names_on_the_command_line_are_ones_own_and_win_over_the_files(theirs: Theirs) -> None:
@@ -233,22 +223,15 @@ def test_a_servers_offer_runs_nothing(
 def test_a_job_of_nvflare_runs_nothing_but_where_the_site_says_so(
     theirs: Theirs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # What the module needs of NVFlare to be imported, as the check comes before any of it is used.
-    collab = SimpleNamespace(publish=lambda f: f, main=lambda f: f)
-    fake = SimpleNamespace(CollabCallError=OSError, CollabRecipe=None, collab=collab)
-    for name in ("nvflare", "nvflare.collab"):
-        monkeypatch.setitem(sys.modules, name, module(name, **vars(fake)))
-    monkeypatch.delitem(sys.modules, "decomfl_lab.carriers.nvflare", raising=False)
-    nvflare = import_module("decomfl_lab.carriers.nvflare")  # anew, whatever another test has imported
     job = (theirs.run / "config.toml").read_text()
-    with pytest.raises(InputError) as refused:
-        nvflare._run(job)
-    theirs.is_refused(2, f"{refused.value}\n")
-    assert str(refused.value).startswith("the job, without DECOMFL_TRUST_CODE=1, must name no code")
-    monkeypatch.setenv(nvflare.TRUST, "1")
-    nvflare._run(job)
+    with standing_in("decomfl_lab.carriers.nvflare", stand_ins.nvflare()) as nvflare:
+        with pytest.raises(InputError) as refused:
+            nvflare.run_of(job)
+        theirs.is_refused(2, f"{refused.value}\n")
+        assert str(refused.value).startswith("the job, without DECOMFL_TRUST_CODE=1, must name no code")
+        monkeypatch.setenv(nvflare.TRUST, "1")
+        nvflare.run_of(job)
     assert theirs.mark.exists()
-    sys.modules.pop("decomfl_lab.carriers.nvflare", None)
 
 
 def test_only_whole_names_of_torchs_losses_are_free() -> None:

@@ -6,6 +6,7 @@ Whatever is lost, doubled or late, and whoever dies when, is played by the histo
 
 import dataclasses
 import math
+from itertools import product
 from typing import cast
 
 import numpy as np
@@ -14,9 +15,9 @@ import torch
 
 import decomfl_lab as lab
 from decomfl_lab import DivergedError, InputError, Sgd
-from decomfl_lab.cli import train as command
 from decomfl_lab.federations.carrier import Elsewhere
 from decomfl_lab.federations.remote import RemoteFederation
+from decomfl_lab.methods.registry import LAGGING
 from decomfl_lab.protocol.aggregation import Aggregation, Krum, Mean, TrimmedMean
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.protocol.messages import Plan, Refusal, Reply, Welcome
@@ -24,7 +25,7 @@ from decomfl_lab.protocol.server import Tracking
 from decomfl_lab.protocol.wire import encode, read, split_frame
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.replica import Replica
-from tests.cases import sampled
+from tests.cases import refuses, sampled
 from tests.decomfl_lab.federations.direct import CASE, LAB, RUN, Direct, but, counted, host, remote, simulated
 
 
@@ -32,8 +33,7 @@ def rounds(federation, count):
     return [federation.advance() for _ in range(count)]
 
 
-@pytest.mark.parametrize("tracking", sampled(Tracking, 4))
-@pytest.mark.parametrize("seeding", Seeding)
+@pytest.mark.parametrize(("tracking", "seeding"), sampled(product(Tracking, Seeding), 4))
 def test_hosts_elsewhere_give_the_simulators_losses_and_five_equal_models(tracking, seeding):
     case = but(tracking=tracking, seeding=seeding)
     elsewhere, here = remote(case), simulated(case)
@@ -120,6 +120,9 @@ class Hosts:
     def carrier(self, make, M):
         return Direct({i: make([i]) for i in range(M)})
 
+    def __str__(self):
+        return "the hosts of a test"
+
 
 def model():
     torch.manual_seed(0)
@@ -151,15 +154,23 @@ def test_what_has_no_carrier_is_refused():
         trained(federation="ray")
 
 
-def test_the_command_line_knows_it_by_its_entry_point(monkeypatch):
-    class Entry:
-        name = "hosts"
-        load = staticmethod(lambda: Hosts)
+ELSEWHERE = f"^method must be one of {', '.join(LAGGING)} where clients are in other processes"
 
-    monkeypatch.setattr(command, "entry_points", lambda group: [Entry])
-    assert isinstance(command._elsewhere("hosts", None), Hosts)
-    with pytest.raises(InputError, match="federation must be one of in-process, hosts, got 'ray'"):
-        command._elsewhere("ray", None)
+
+@refuses(
+    (lab.FedAvg(), ELSEWHERE),
+    (lab.Baffle(), ELSEWHERE),
+    (
+        lab.DeComFL(rule=lab.Sgd(), revert="sync"),
+        r"^revert must be 'snapshot' with federation the hosts of a test, got",
+    ),
+    (lab.DeComFL(tracking="clients"), "^tracking must be 'server' with federation the hosts of a test"),
+    (lab.DeComFL(history=5), "^history must be 0 with federation the hosts of a test"),
+    (lab.DeComFL(perturbations=3, log_kappa=True), "^log_kappa must be False with federation the hosts of a test"),
+    (lab.DeComFL(private_seeds=True), "^private_seeds must be False with federation the hosts of a test"),
+)
+def test_what_cannot_be_in_other_processes_is_refused_by_name(method):
+    lab.train(model(), clients=CLIENTS, method=method, federation=Hosts())
 
 
 # Clients that are away, and a quorum ----------------------------------------------------------------------------------

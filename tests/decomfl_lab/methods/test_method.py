@@ -9,12 +9,11 @@ import torch
 
 import decomfl_lab as lab
 from decomfl_lab import InputError, Method, TrainConfig
-from decomfl_lab.cli.main import main
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.methods._template import FedSgd
 from decomfl_lab.methods.registry import METHODS, find_method, name_of
 from decomfl_lab.noise import Format
-from decomfl_lab.runs.configuration import config_from_mapping, run_options
+from decomfl_lab.runs.configuration import config_from_mapping
 from decomfl_lab.runs.preparation import Prepared
 from tests.cases import refuses, rows_of
 
@@ -104,20 +103,6 @@ def test_another_method_keeps_what_both_have() -> None:
     with pytest.raises(AttributeError, match="perturbations is no option of a run, nor of its method fedavg"):
         _ = other.perturbations
     assert (run.but("mezo").clients, run.but("mezo").sampled) == (1, 1)
-
-
-@EACH
-def test_help_shows_the_options_of_the_method_alone_in_groups(
-    kind: type[Method], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["train", name_of(kind()), "--help-all"]) == 0
-    shown = capsys.readouterr().out
-    flags = {flag.replace("-", "_") for flag in re.findall(r"^  --([a-z0-9-]+)", shown, re.M)}
-    cohort = {"clients", "sampled", "joined"} if kind.alone else set()
-    own = {"device", "threads", "config", "out", "json", "trust_code", "federation", "workers", "log_to"}
-    assert flags - own == {*run_options(), *kind.options()} - cohort
-    for group in ("Options:", "Optimizer:", "Model and data:", "Engine:", "Output:"):
-        assert f"\n{group}\n" in shown
 
 
 def test_the_template_is_a_method_and_sends_what_it_says() -> None:

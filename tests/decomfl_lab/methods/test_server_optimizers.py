@@ -57,16 +57,6 @@ def test_each_server_optimizer_is_the_recursion_of_the_paper() -> None:
         assert federation.x.tolist() == pytest.approx(x, rel=1e-12), name
 
 
-def test_the_plain_mean_is_what_it_was_to_the_bit_and_another_rate_is_not() -> None:
-    found = []
-    for options in ({}, {"server_optimizer": "sgd", "server_lr": 1.0}, {"server_lr": 0.5}):
-        run = Run(TrainConfig("fedavg", **SMALL, **options))
-        run.train()
-        found.append(run.federation.x)
-    assert torch.equal(found[0], found[1])
-    assert not torch.allclose(found[0], found[2])
-
-
 @refuses(
     (lambda own: own.pop("server.v"), "checkpoint must have server.v, which the server keeps"),
     (lambda own: own["server.v"].neg_(), "server.v of the checkpoint must be finite numbers"),

@@ -70,11 +70,7 @@ def test_a_clipped_mean_shortens_what_is_longer_than_c() -> None:
         ((2.0,), 2.0),
         ((1.0, 3.0), (1 + 2) / 2),  # c = 2, between them
         ((-4.0, 2.0), (-3 + 2) / 2),  # c = 3: norms have no sign
-        ((1.0, 2.0, 6.0), (1 + 2 + 2) / 3),
-        ((1.0, 2.0, 4.0, 100.0), (1 + 2 + 3 + 3) / 4),
-        ((0.0, 0.0, 5.0, 7.0), (2.5 + 2.5) / 4),
         ((0.0, 0.0, 0.0, 7.0), 0.0),
-        ((1.0, 2.0, 3.0, 8.0, 9.0), (1 + 2 + 3 + 3 + 3) / 5),
         ((1.0, 2.0, 3.0, 8.0, 9.0, 9.0), (1 + 2 + 3 + 3 * 5.5) / 6),
     ],
 )
@@ -96,21 +92,9 @@ def _votes(*signs: int) -> list[np.ndarray[Any, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("rule", "n", "borne"), [(Mean(), 9, 0), (ClippedMean(), 9, 4), (Median(), 9, 4), (Median(), 8, 3)]
-)
-def test_the_breakdown_point_is_where_one_more_liar_moves_it_anywhere(rule: Aggregation, n: int, borne: int) -> None:
-    honest = [0.5, 1.0, 1.5] * 3
-    assert abs(_of(rule, *honest[: n - borne], *[FAR] * borne)) <= 1.5
-    assert _of(rule, *honest[: n - borne - 1], *[FAR] * (borne + 1)) > 1e28
-
-
-@pytest.mark.parametrize(
     ("rule", "n", "f", "t"),
     [
-        (TrimmedMean(2), 9, 2, 2),
         (TrimmedMean(3), 9, 1, 3),
-        (TrimmedMean(1), 10, 0, 1),
-        (Median(), 9, 3, 4),
         (Median(), 10, 1, 4),
     ],
 )
@@ -134,12 +118,6 @@ def test_omega_is_the_formula_of_the_document_and_infinite_where_there_is_no_pro
     ):
         assert omega(rule, n, f) == math.inf
     assert omega(ClippedMean(), 5, 0) == math.inf
-
-
-@pytest.mark.parametrize("f", [0, 1, 4])
-def test_liars_move_a_clipped_mean_by_two_fths_of_c(f: int) -> None:
-    honest = [-7.0] * (10 - f)  # -3 when they are clipped
-    assert _of(ClippedMean(3.0), *honest, *[FAR] * f) == pytest.approx(-3.0 + 2 * 3.0 * f / 10)
 
 
 @refuses(

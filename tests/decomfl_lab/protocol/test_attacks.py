@@ -1,20 +1,15 @@
 """What liars send: each kind by its formula, the same in every repetition, recorded, replayed, refused elsewhere."""
 
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-import decomfl_lab as lab
 from decomfl_lab import InputError, Krum, Run, TrainConfig
 from decomfl_lab.protocol.attacks import ATTACKS, Attack
 from decomfl_lab.protocol.messages import Reply
-from decomfl_lab.runs.folder import CONFIG_FILE
 from decomfl_lab.runs.preparation import movable
-from decomfl_lab.runs.run import load_run
 from tests.cases import refuses, rows_of, sampled
 
 SMALL: dict[str, Any] = {
@@ -109,25 +104,6 @@ def test_a_lie_too_large_for_float32_is_the_largest_number_and_a_vote_is_a_vote(
     assert set(np.unique(lies("gaussian", dtype=np.int8)[0])) == {-1, 1}
 
 
-@pytest.mark.parametrize("kind", sampled(ATTACKS, 2))
-def test_a_run_with_liars_is_recorded_resumed_and_replayed_to_the_bit(kind: str, tmp_path: Path) -> None:
-    config = TrainConfig("decomfl", **SMALL, attack=kind, attackers=2, attack_scale=1.25)
-    whole, honest = Run(config), Run(config.but(attack="none", attackers=0, attack_scale=0.0))
-    whole.train()
-    honest.train()
-    assert not torch.equal(whole.federation.x, honest.federation.x)
-    assert whole.verify()
-    Run(config.but(rounds=2)).train(out=tmp_path)
-    parts = Run(config)
-    parts.train(out=tmp_path)
-    assert torch.equal(whole.federation.x, parts.federation.x)
-    assert f'attack = "{kind}"' in (tmp_path / CONFIG_FILE).read_text()
-    assert load_run(tmp_path).config.attackers == 2
-    found = lab.replay(tmp_path, measure=[0, 3])
-    assert found.agrees
-    assert [each.difference for each in found.measured] == [0, 0]
-
-
 def test_liars_are_part_of_what_a_run_is_and_honest_runs_are_as_before() -> None:
     honest = TrainConfig("decomfl")
     assert not [name for name in honest.to_dict() if name.startswith("attack")]
@@ -135,7 +111,7 @@ def test_liars_are_part_of_what_a_run_is_and_honest_runs_are_as_before() -> None
     assert lying.identity("x0") not in {honest.identity("x0"), lying.but(attackers=2).identity("x0")}
 
 
-@pytest.mark.parametrize("method", sampled(["feedsign", "baffle", "fedkseed", "hiso", "fzoo", "decomfl-projection"], 2))
+@pytest.mark.parametrize("method", sampled(["feedsign", "baffle", "fedkseed", "hiso", "fzoo", "decomfl-projection"], 1))
 def test_methods_of_scalars_have_liars_and_their_traffic_is_what_it_was(method: str) -> None:
     run = Run(TrainConfig().but(method, **SMALL, attack="sign", attackers=1))
     run.train()

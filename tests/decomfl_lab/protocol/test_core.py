@@ -23,7 +23,7 @@ from decomfl_lab.protocol.server import PullPolicy, Server, Terms, Tracking, sam
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.replicas.replica import Replica
-from decomfl_lab.replicas.rules import LowPrecision, Momentum, Sgd, Step, UpdateRule
+from decomfl_lab.replicas.rules import LowPrecision, Momentum, Sgd, UpdateRule
 from tests.cases import refuses
 
 floats = st.floats(-1e3, 1e3)
@@ -49,31 +49,6 @@ def test_a_sign_is_that_of_the_difference_and_of_none_that_is_no_number(slopes: 
         found = ESTIMATORS[name].combine(values, np.empty(0), 0.5).g
         assert found.dtype == np.int8
         assert found.tolist() == [1 if slope >= 0 else -1 for slope in slopes] + [0] * 4
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("convention", ["torch", "paper"])
-@pytest.mark.parametrize(("beta", "decay"), [(0.0, 0.0), (0.0, 0.1), (0.9, 0.0), (0.5, 0.01)])
-def test_rules_follow_torchs_sgd_in_real_arithmetic(
-    dtype: torch.dtype, convention: str, beta: float, decay: float
-) -> None:
-    """torch.optim.SGD on the gradient (1/P) Σ g z; the paper's form is torch's with gradient and decay × (1-β)."""
-    d, P, eta = 300, 4, 0.05
-    start = torch.linspace(-1, 1, d, dtype=dtype)
-    rule = Momentum(beta, convention, decay) if beta else Sgd(decay)  # type: ignore[arg-type]
-    replica = Replica(start, rule)
-    weight = 1 - beta if beta and convention == "paper" else 1.0
-    x = nn.Parameter(start.double().clone())
-    optimizer = torch.optim.SGD([x], lr=eta, momentum=beta, weight_decay=weight * decay)
-    for seed in range(5):
-        g = np.linspace(-2, 1 + seed, P).astype(np.float32)
-        replica.step_(Step(seed, g, eta, Distribution.GAUSSIAN))
-        z = np.stack([direction(seed, p, d) for p in range(P)]).astype(np.float64)
-        x.grad = torch.from_numpy(weight * g.astype(np.float64) @ z / P)
-        optimizer.step()
-    moved = (x.detach() - start.double()).abs().max()
-    assert moved > 0.01
-    assert (replica.x.double() - x.detach()).abs().max() < 2e-6 * (1 + moved)
 
 
 @refuses(

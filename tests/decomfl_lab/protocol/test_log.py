@@ -108,25 +108,6 @@ def test_whoever_only_reads_leaves_a_torn_file_as_it_is(content: tuple[Path, byt
     assert torn.read_bytes() == content[1][:-1]
 
 
-def test_any_changed_bit_is_refused_and_named(content: tuple[Path, bytes, list[int]]) -> None:
-    path, whole, starts = content
-    for bit in range(0, 8 * len(whole), 5):
-        changed = bytearray(whole)
-        changed[bit // 8] ^= 1 << bit % 8
-        r = sum(start <= bit // 8 for start in starts) - 1
-        named = f"{path.with_name('changed')}, whose entry of round {r} was changed or moved" if r >= 0 else "log"
-        with pytest.raises(InputError, match=named):
-            pytest.fail(f"bit {bit}: {_read(content, bytes(changed))}")
-
-
-def test_a_checker_without_the_chain_would_be_noticed(
-    content: tuple[Path, bytes, list[int]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(RunLog, "_follows", lambda *_: True)
-    with pytest.raises((AssertionError, pytest.fail.Exception)):
-        test_any_changed_bit_is_refused_and_named(content)
-
-
 def test_entries_of_another_run_do_not_follow_this_header(
     tmp_path: Path, content: tuple[Path, bytes, list[int]]
 ) -> None:
@@ -256,7 +237,6 @@ def test_an_archived_history_has_every_record_that_a_plain_one_has(window: int, 
                 log.append(_entry(r))
         assert (archived.start, archived.end, len(archived)) == (0, plain.end, len(plain))
         assert all(archived.since(r) == plain.since(r) for r in range(plain.end + 1))
-        assert len(archived._records) <= window + len(late) + 1
         with pytest.raises(InputError, match="round of the appended record"):
             archived.append(_entry(archived.end + 1).record)
 

@@ -10,7 +10,6 @@ from torch import Tensor
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.estimators import differences
 from decomfl_lab.noise import Distribution, Program
-from decomfl_lab.objectives.objective import ModuleObjective
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import GridSgd, Momentum, Sgd, Step, UpdateRule
 from decomfl_lab.runs.configuration import TrainConfig
@@ -35,20 +34,6 @@ def test_the_host_waits_once_a_round(monkeypatch: pytest.MonkeyPatch, method: st
     monkeypatch.setattr(Replica, "step_", None)  # steps are taken together, which makes each direction once
     federation.advance()
     assert waited == [8]
-
-
-def test_the_host_waits_once_a_round_for_lean_clients_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their losses stay where they are, as those of a GPU do; the replies have the same bits."""
-    config = TrainConfig(**SETTINGS, batch_size=8, lean=True)
-    here, there = (Prepared.of(config, load_dataset("digits")).federation() for _ in range(2))
-    here.advance()
-    right, waited = differences.fetched, []
-    monkeypatch.setattr("decomfl_lab.protocol.client.fetched", lambda own: (waited.append(len(own)), right(own))[1])
-    along = ModuleObjective.along
-    monkeypatch.setattr(ModuleObjective, "along", lambda *args: torch.tensor(along(*args), dtype=torch.float64))
-    there.advance()
-    assert waited == [2]
-    assert torch.equal(here.x, there.x)
 
 
 @pytest.mark.parametrize("rule", [Sgd(0.01), Momentum(0.9), GridSgd(-20)])

@@ -1,6 +1,7 @@
 """Both sides of a session: what they take of what comes off the wire, what they refuse, and how it is told."""
 
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import get_args, get_origin, get_type_hints
 
@@ -16,6 +17,7 @@ from decomfl_lab.protocol.wire import decode, encode, read, split_frame
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.pool_sums import PooledSgd
+from tests.cases import sampled
 from tests.decomfl_lab.federations.direct import CASE, LAB, RUN, Direct, but, counted, host, remote, simulated
 
 CASES = {"plain": CASE, "pooled": but(rule=PooledSgd(5, -24), seeding=Seeding.POOL)}
@@ -41,9 +43,7 @@ def kept(own: Host, folder: Path) -> tuple[object, object]:
     return {name: vector.tolist() for name, vector in tensors.items()}, values
 
 
-@pytest.mark.parametrize("rounds", ASTRAY)
-@pytest.mark.parametrize("held", [0, 2])
-@pytest.mark.parametrize("kind", CASES)
+@pytest.mark.parametrize(("kind", "held", "rounds"), sampled(product(CASES, (0, 2), ASTRAY), 14))
 def test_records_that_do_not_follow_one_another_are_refused_and_change_nothing(
     kind: str, held: int, rounds: tuple[int, ...], tmp_path: Path
 ) -> None:

@@ -1,20 +1,18 @@
 """Sums of a pool: exact however they are cut, refused where 32 bits are too few, and x a function of them alone."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from decomfl_lab import InputError, LowPrecision, Sgd
-from decomfl_lab.noise import Distribution, direction
+from decomfl_lab import InputError, LowPrecision
+from decomfl_lab.noise import Distribution
 from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import PooledSeeds, Seeding, draw_seeds, step_seed, stream_of
-from decomfl_lab.replicas import pool_sums
 from decomfl_lab.replicas.pool_sums import PooledReplica, PooledSgd
-from decomfl_lab.replicas.registry import make_replica
 
 S, D = 6, 40
 RULE = PooledSgd(S, -24)
@@ -47,18 +45,6 @@ def test_places_are_the_seeds_of_directions_modulo_the_pool() -> None:
 def test_what_else_is_drawn_in_a_step_is_drawn_anew_where_directions_come_again() -> None:
     seeds = [step_seed(step) for r in range(50) for step in draw_seeds(Seeding.POOL, 7, r, 2, 1, 1)]
     assert len(set(seeds)) == 100
-
-
-def test_x_is_the_start_and_the_sums_times_the_directions() -> None:
-    own = replica(torch.linspace(-1, 1, D).double())
-    own.catch_up(RECORDS)
-    seed, _ = stream_of(RECORDS[0].seeds[0], 0)
-    z = np.stack([direction(seed, j, D, distribution=Z) for j in range(S)])
-    coefficients = np.zeros(S)
-    for at in RECORDS:
-        for places, scalars in zip(at.seeds.places, at.scalars, strict=True):  # type: ignore[attr-defined]
-            np.add.at(coefficients, list(places), -at.eta / 3 * scalars.astype(float))
-    np.testing.assert_allclose(own.x, np.linspace(-1, 1, D) + coefficients @ z, atol=1e-5, rtol=0)
 
 
 def test_a_step_is_rounded_to_the_grid_and_halves_to_even() -> None:
@@ -106,54 +92,3 @@ def followed() -> PooledReplica:
 def test_bad_pools_are_refused_by_name(message: str) -> None:
     with pytest.raises(InputError, match=message):
         BAD[message]()
-
-
-@pytest.fixture
-def built(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """The directions that each build of x has made."""
-    found: list[int] = []
-    build = PooledReplica._build
-
-    def counted(self: PooledReplica) -> None:
-        found.append(int(np.count_nonzero(self.sums.values)))
-        build(self)
-
-    monkeypatch.setattr(pool_sums.PooledReplica, "_build", counted)
-    return found
-
-
-def test_a_thousand_records_are_added_and_x_is_built_once(built: list[int]) -> None:
-    own = replica()
-    own.catch_up(record(r, g=0.1) for r in range(1000))
-    assert built == []
-    assert own.x is own.x
-    assert built == [S]
-
-
-def test_a_snapshot_stays_as_it_is_whatever_the_replica_does_next() -> None:
-    own = replica()
-    own.catch_up(RECORDS[:5])
-    kept = own.snapshot()
-    before = [kept.x.clone(), *(vector.clone() for vector in kept.state.values())]
-    own.catch_up(RECORDS[:10])
-    own.x.add_(own.x)
-    for was, now in zip(before, [kept.x, *kept.state.values()], strict=True):
-        assert torch.equal(was, now)
-
-
-def test_replicas_share_what_is_equal_and_nothing_else() -> None:
-    one, other = followed(), followed()
-    assert one.share(other)
-    assert one.x is other.x
-    moved = followed()
-    moved.own()
-    moved.x.add_(1.0)
-    assert not one.share(moved)
-
-
-def test_a_local_step_is_one_of_plain_sgd() -> None:
-    own, plain = followed(), make_replica(followed().x, Sgd())
-    (step,) = (pool_sums.Step(RECORDS[3].seeds[0], RECORDS[3].scalars[0], 0.5, Z),)
-    own.step_(step)
-    plain.step_(step)
-    assert torch.equal(own.x, plain.x)

@@ -1,26 +1,21 @@
 """Programs on torch tensors: strides, dtypes, threads, blocks, limits; 16-bit and grid rules in training."""
 
-import dataclasses
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from decomfl_lab import GridSgd, InputError, LowPrecision, Momentum, Sgd, noise
+from decomfl_lab import GridSgd, InputError, LowPrecision, Sgd, noise
 from decomfl_lab.engines.base import Line
-from decomfl_lab.laws import strategies as draw_from
-from decomfl_lab.laws.contract import Case, Participation, play
 from decomfl_lab.noise import Distribution, Format, Program
-from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.replicas import rebuild
 from decomfl_lab.replicas.rebuild import form_points_, project, rebuild_
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import Step
-from tests.cases import refuses
+from tests.cases import refuses, sampled
 from tests.decomfl_lab.federations.direct import LAB, but
 
 
@@ -55,7 +50,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("kind", ["plain", "transposed", "every second", "channels last", "offset"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("shape", [(5, 4, 3, 7), (300,), (2, 150), (1, 1), (3, 41, 2)])
+@pytest.mark.parametrize("shape", [(5, 4, 3, 7), (300,), (1, 1)])
 def test_strided_tensors_have_the_bits_of_the_row_major_vector(
     kind: str, dtype: torch.dtype, shape: tuple[int, ...]
 ) -> None:
@@ -83,31 +78,6 @@ def test_16_bit_tensors_that_go_through_in_blocks_are_those_in_one_piece(kind: s
     noise.run(program, whole, d=300, backend="numpy")
     rebuild_(program, [{"x": piece}])
     assert torch.equal(piece.reshape(-1), torch.from_numpy(whole["x"]).to(dtype))
-
-
-def test_what_lies_between_the_elements_of_a_view_is_not_touched() -> None:
-    whole = torch.full((50, 2), 7.0)
-    rebuild_(_program(), [{"x": whole[:, 0]}])
-    assert (whole[:, 1] == 7.0).all()
-    assert (whole[:, 0] != 7.0).all()
-
-
-@pytest.mark.usefixtures("small_blocks")
-@given(draw_from.shapes, draw_from.distributions, st.sampled_from([torch.float32, torch.float64]), st.integers(1, 3))
-def test_the_order_of_pieces_in_time_does_not_matter(shapes, distribution, dtype, workers) -> None:  # type: ignore[no-untyped-def]
-    sizes = [int(np.prod(shape)) for shape in shapes]
-    d = sum(sizes)
-    program = _program(distribution=distribution)
-    whole = torch.zeros(d, dtype=dtype)
-    rebuild_(program, [{"x": whole}], workers=workers)
-    firsts = np.cumsum([0, *sizes])
-    backwards = torch.zeros(d, dtype=dtype)
-    for first, size in list(zip(firsts, sizes, strict=False))[::-1]:
-        noise.run(program, {"x": backwards[first : first + size].numpy()}, d=d, first=int(first))
-    assert torch.equal(whole, backwards)
-    pieces = [torch.zeros(shape, dtype=dtype) for shape in shapes]
-    rebuild_(program, [{"x": piece} for piece in pieces], workers=workers)
-    assert torch.equal(torch.cat([piece.reshape(-1) for piece in pieces]), whole)
 
 
 def test_a_rebuild_needs_the_model_and_blocks_only() -> None:
@@ -186,9 +156,9 @@ def test_stochastic_rounding_is_unbiased_and_goes_to_a_neighbour(kind: Format) -
 @pytest.mark.parametrize(("rounding", "share"), [("nearest", 0.0), ("stochastic", 1.0), ("compensated", 1.0)])
 def test_16_bit_replicas_take_small_steps_that_plain_rounding_forgets(rounding: Any, share: float) -> None:
     """Steps of 1e-4 on weights of 0.5, which are a twentieth of half a unit in bfloat16's last place."""
-    x = torch.full((20_000,), 0.5)
+    x = torch.full((10_000,), 0.5)
     low, full = Replica(x.bfloat16(), LowPrecision(Sgd(), rounding=rounding)), Replica(x, Sgd())
-    for seed in range(800):
+    for seed in range(200):
         for replica in (low, full):
             replica.step_(Step(seed, np.ones(1, dtype=np.float32), 1e-4, Distribution.RADEMACHER))
     moved, right = low.x.float() - x, full.x - x
@@ -196,39 +166,6 @@ def test_16_bit_replicas_take_small_steps_that_plain_rounding_forgets(rounding: 
 
 
 # The grid ----------------------------------------------------------------------------------------------------
-
-
-@given(draw_from.cases(max_rounds=1), st.integers(-18, -12), st.integers(1, 6))
-@settings(max_examples=150, deadline=None)
-def test_steps_on_the_grid_are_undone_by_arithmetic(case: Case, exponent: int, count: int) -> None:
-    rule = GridSgd(exponent)
-    dtype = torch.float64 if case.dtype == torch.float64 else torch.float32
-    case = dataclasses.replace(case, rule=rule, dtype=dtype)
-    replica = Replica(case.initial(), rule, sizes=case.sizes)
-    before = replica.digest()
-    rng = np.random.default_rng(case.seed)
-    steps = [
-        Step(noise.derive_seed(case.seed, k), rng.normal(size=3).astype(np.float32), 0.1, case.distribution)
-        for k in range(count)
-    ]
-    seen = [before]
-    for step in steps:
-        replica.step_(step)
-        seen.append(replica.digest())
-    assert seen[-1] != before or all(replica.x == case.initial())
-    for step, digest in zip(steps[::-1], seen[-2::-1], strict=True):
-        replica.step_back_(step)
-        assert replica.digest() == digest
-
-
-def test_off_the_grid_addition_is_not_undone() -> None:
-    """The law above can fail: the same steps on floating-point numbers do not come back."""
-    x = torch.from_numpy(np.random.default_rng(0).standard_normal(200)).float()
-    g = np.ones(3, dtype=np.float32)
-    replica = Replica(x, Sgd())
-    replica.step_(Step(1, g, 0.1, Distribution.GAUSSIAN))
-    replica.step_(Step(1, -g, 0.1, Distribution.GAUSSIAN))
-    assert not torch.equal(replica.x, x)
 
 
 def test_a_client_on_the_grid_keeps_no_snapshot() -> None:
@@ -251,28 +188,17 @@ def test_leaving_the_grids_range_is_refused_and_changes_nothing() -> None:
     assert replica.digest() == before
 
 
-def test_the_fused_lag_has_the_bits_of_the_paper_order_with_momentum_at_every_thread_count() -> None:
-    rule = Momentum(0.9, weight_decay=0.01)
-    rounds = tuple(Participation((0,)) for _ in range(4))
-    case = but(rule=rule, eta=Schedule(0.01), distribution=Distribution.SPHERE, shapes=((100_000,),), rounds=rounds)
-    records = play(LAB, case).records
-    digests = set()
-    for backend in ("numpy", "numba"):
-        for workers in (1, 2, 3):
-            replica = Replica(case.initial(), rule, backend=backend, workers=workers)
-            replica.catch_up(records)
-            digests.add(replica.digest())
-    assert len(digests) == 1
-
-
 # Points and projections ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("backend", sorted({"numpy", noise.cpu_backend()}))
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("law", Distribution)
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
+
+
+@pytest.mark.parametrize(
+    ("backend", "dtype", "law"), sampled(product(sorted({"numpy", noise.cpu_backend()}), DTYPES, Distribution), 8)
+)
 def test_points_formed_together_have_the_bits_of_a_line_s(
-    law: Distribution, dtype: torch.dtype, backend: str, monkeypatch: pytest.MonkeyPatch
+    backend: str, dtype: torch.dtype, law: Distribution, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(noise, "_LEAST_WORK", 0)
     x = torch.randn(1001, generator=torch.Generator().manual_seed(1)).to(dtype)

@@ -10,7 +10,7 @@ from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import InputError
 from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.noise import Distribution
-from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica, step_together_
+from decomfl_lab.replicas.replica import Replica, Snapshot, SyncReplica
 from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, Step
 from decomfl_lab.runs.configuration import TrainConfig
 from decomfl_lab.runs.preparation import Prepared
@@ -32,18 +32,6 @@ def test_a_snapshot_of_another_kind_is_not_restored(snapshot: Snapshot, message:
     with pytest.raises(InputError, match=message):
         replica.restore(snapshot)
     assert (replica.round, replica.x.tolist()) == (0, [1, 1, 1])
-
-
-def test_steps_together_have_the_bits_of_steps_alone() -> None:
-    steps = [STEP, Step(7, np.array([1.0, 3.0], np.float32), 0.2, Distribution.GAUSSIAN)]
-    together, alone = ([Replica(torch.full((40,), float(n)), Momentum(0.9)) for n in range(2)] for _ in range(2))
-    spare = together[0].clone()
-    assert step_together_(together, steps)
-    for replica, step in zip(alone, steps, strict=True):
-        replica.step_(step)
-    assert [replica.digest() for replica in together] == [replica.digest() for replica in alone]
-    assert spare.x.tolist() == [0.0] * 40
-    assert not step_together_([alone[0], Replica(torch.zeros(40).double(), Momentum(0.9))], steps)
 
 
 @refuses(
@@ -99,26 +87,6 @@ def test_snapshots_and_clones_cost_nothing_until_somebody_steps() -> None:
     assert replica.x is own
     replica.restore(snapshot)
     assert replica.x is other.x
-
-
-@pytest.mark.parametrize(
-    ("which", "equal"), [("x", False), ("sign of zero", False), ("state", False), ("round", False), ("nothing", True)]
-)
-def test_only_equal_bits_are_shared(which: str, equal: bool) -> None:
-    one, other = _replica(), _replica()
-    one.step_(STEP)
-    other.step_(STEP)
-    if which == "x":
-        other.x[other.x == other.x[3]] *= 1 + 2**-23
-    if which == "sign of zero":
-        one.x[3], other.x[3] = 0.0, -0.0
-    if which == "state":
-        other.state["momentum"][0] = float(np.nextafter(np.float32(other.state["momentum"][0]), np.float32(9)))
-    other.round += which == "round"
-    assert one.share(other) == equal
-    assert (one.x is other.x) == equal
-    one.step_(STEP)
-    assert one.x is not other.x
 
 
 def _vectors(federation: DeComFLFederation) -> int:

@@ -47,11 +47,11 @@ def parted(content: bytes) -> tuple[bytes, list[bytes]]:
 def chained(header: bytes, bodies: Iterable[bytes], start: bytes = b"", version: int = logs.VERSION) -> bytes:
     """The log of a header's text, x_0 where it is packed behind it, and the bodies of rounds 0, 1, ..."""
     first = logs._FILE.pack(logs.MAGIC, version, len(header)) + header + start
-    pieces = [first, logs._chained(b"", first)]
+    pieces = [first, logs.chained(b"", first)]
     for r, body in enumerate(bodies):
         place = struct.pack("<II", r, len(body))
         entry = place + struct.pack("<I", zlib.crc32(place)) + body
-        pieces += [entry, logs._chained(pieces[-1], entry)]
+        pieces += [entry, logs.chained(pieces[-1], entry)]
     return b"".join(pieces)
 
 

@@ -12,30 +12,10 @@ import torch
 from torch import nn
 
 import decomfl_lab as lab
-from decomfl_lab.cli.main import main
-from tests.cases import sampled
+from tests.decomfl_lab.runs import variants
 
-x = torch.randn(90, 6, generator=torch.Generator().manual_seed(1))
-y = (x[:, 0] > 0).long()
-PAIRS = [(x[n : n + 20], y[n : n + 20]) for n in range(0, 60, 20)]
-OPTIONS: dict[str, Any] = {"sampled": 2, "rounds": 6, "lr": 0.05, "batch_size": 8, "eval_every": 3, "seed": 4}
-
-
-@pytest.fixture
-def model() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2))
-
-
-def test_every_client_rebuilds_and_a_wrong_one_is_seen(model: nn.Module) -> None:
-    run = lab.train(model, clients=PAIRS, **OPTIONS)
-    assert run.verify()
-    assert str(run.verify()).startswith("rebuilt: 3 of 3 clients")
-    wrong = run.federation.clients[0].replica  # type: ignore[attr-defined]
-    wrong.own()
-    wrong.x[0] += 1.0
-    assert (bool(run.verify()), run.verify().equal) == (False, 2)
-    assert str(lab.train(model, clients=PAIRS, method="fedavg", **OPTIONS).verify()).endswith("between its rounds")
+PAIRS, OPTIONS = variants.PAIRS[:3], variants.OPTIONS | {"rounds": 6}
+model = pytest.fixture(variants.net)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,13 +29,6 @@ class Chatty(lab.DeComFL):
         return replace(right, up_bytes=right.up_bytes - self.forgotten)
 
 
-@pytest.mark.parametrize("method", sampled(["decomfl", "mezo", lab.FedCom(local_steps=2), Chatty(perturbations=2)], 1))
-def test_the_traffic_of_ones_own_method_is_that_of_the_ledger(method: Any, model: nn.Module) -> None:
-    run = lab.train(model, clients=PAIRS, method=method, rounds=2)
-    assert run.check_traffic()
-    assert run.round == 2
-
-
 def test_what_models_would_have_cost_is_what_fedavg_sends() -> None:
     wide = nn.Linear(4, 3000)
     pairs = [(torch.randn(8, 4), torch.arange(8) % 3) for _ in range(4)]
@@ -67,9 +40,12 @@ def test_what_models_would_have_cost_is_what_fedavg_sends() -> None:
     assert "instead" not in str(lab.train(wide, clients=pairs[:1], method="mezo", rounds=1).traffic)
 
 
-def test_a_wrong_formula_of_the_traffic_is_told(model: nn.Module) -> None:
-    found = lab.train(model, clients=PAIRS, method=Chatty(forgotten=0.1), rounds=1).check_traffic()
+def test_the_traffic_of_ones_own_method_is_that_of_the_ledger_and_a_wrong_formula_is_told(model: nn.Module) -> None:
+    run = lab.train(model, clients=PAIRS, method=Chatty(forgotten=0.1), rounds=1)
+    found = run.check_traffic()
+    assert run.round == 1  # nothing has happened to it
     assert not found
+    assert found.sent.up_bytes - found.said.up_bytes == pytest.approx(0.1)
     assert str(found).startswith("traffic: NOT as the formula says, 138.57 bytes up")
 
 
@@ -89,25 +65,6 @@ def test_a_run_of_other_data_or_without_its_model_is_refused(model: nn.Module, t
             lab.load(tmp_path, **missing)  # type: ignore[arg-type]
     with pytest.raises(lab.InputError, match="only rounds may differ"):
         lab.train(model, clients=PAIRS, out=tmp_path, **OPTIONS | {"lr": 0.1})
-
-
-def test_the_command_line_takes_ones_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "my_things.py").write_text(
-        "import torch\n"
-        "def net(): torch.manual_seed(0); return torch.nn.Linear(3, 2)\n"
-        "def clients(): return [(torch.ones(4, 3), torch.zeros(4).long())] * 3, held\n"
-        "held = torch.ones(2, 3), torch.zeros(2).long()\n"
-        "def loss(outputs, targets): return torch.nn.functional.cross_entropy(outputs, targets)\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    own = ["--model", "my_things:net", "--data", "my_things:clients", "--loss", "my_things:loss"]
-    assert main(["train", *own, "--rounds", "3", "--lr", "0.1", "--out", "run"]) == 0
-    assert "own data: 12 examples of 3 clients, 2 held out" in capsys.readouterr().out
-    assert lab.load("run", trust_code=True).round == 3
-    assert main(["train", *own, "--clients", "5", "--sampled", "2"]) == 2
-    assert "clients M must be 3, as in data, got 5" in capsys.readouterr().err
 
 
 def _absolute(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -136,16 +93,6 @@ def test_a_run_is_not_copied_by_python(copied: Callable[[Any], Any], model: nn.M
     with pytest.raises(lab.InputError, match=r"run must be kept by run\.save\(folder\) and read by lab\.load"):
         copied(run)
     assert torch.equal(copy.deepcopy(run.model)[0].weight, run.model[0].weight)
-
-
-def test_another_run_is_not_overwritten_and_a_run_goes_on_where_it_was_saved(model: nn.Module, tmp_path: Path) -> None:
-    run = lab.train(model, clients=PAIRS, out=tmp_path, **OPTIONS)
-    with pytest.raises(lab.InputError, match=r"out must be empty or hold the same run .*, which differs in lr$"):
-        lab.train(model, clients=PAIRS, **OPTIONS | {"lr": 0.2}).save(tmp_path)
-    run.more(2)
-    again = lab.load(tmp_path, model, clients=PAIRS)
-    again.more(1)
-    assert (again.round, lab.load(tmp_path, model, clients=PAIRS).round) == (9, 9)
 
 
 def errors(outputs: torch.Tensor, targets: torch.Tensor) -> float:
@@ -181,16 +128,3 @@ def test_a_measure_without_a_name_is_given_again(model: nn.Module, tmp_path: Pat
         lab.train(model, metrics=own, out=tmp_path, **options, **OPTIONS | {"rounds": run.round + 1}).round
         == run.round + 1
     )
-
-
-def test_the_command_line_measures_too(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("measures.py").write_text("def errors(outputs, targets): return (outputs.argmax(1) != targets).sum()\n")
-    words = ["--data", "digits", "--model", "logistic", "--rounds", "2", "--clients", "2"]
-    assert main(["train", *words, "--metrics", "errors=measures.py:errors"]) == 0
-    assert "test_errors" in capsys.readouterr().out
-    for wrong, told in (("errors", "must be module:function"), ("loss=measures.py:errors", "none of the run's own")):
-        assert main(["train", *words, "--metrics", wrong]) == 2
-        assert told in capsys.readouterr().err

@@ -14,10 +14,10 @@ import torch
 import decomfl_lab as lab
 from decomfl_lab.checkpoint_file import read_checkpoint, write_checkpoint
 from decomfl_lab.cli.main import main
-from decomfl_lab.protocol.log import LogEntry
+from decomfl_lab.protocol.log import LogEntry, RunLog
 from decomfl_lab.provenance import PROVENANCE_FILE
 from decomfl_lab.runs.configuration import TrainConfig
-from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS_FILE, looked_at
+from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS_FILE, looked_at, table_is_sound
 from decomfl_lab.runs.run import Run, load_run
 from tests.cases import refused, rows_of
 from tests.decomfl_lab.runs.rewritten import rewritten
@@ -114,6 +114,23 @@ def change_checkpoint(out: Path, change: Change) -> None:
     tensors, values = dict(tensors), json.loads(json.dumps(values))
     change(tensors, values)
     write_checkpoint(out / CHECKPOINT_FILE, tensors, values)
+
+
+@pytest.mark.parametrize("name", [CHECKPOINT_FILE, LOG_FILE, METRICS_FILE])
+def test_a_flipped_bit_of_a_file_is_noticed_wherever_it_is(name: str, out: Path) -> None:
+    path = out / name
+    content = path.read_bytes()
+    (out / CHECKPOINT_FILE).unlink()
+    assert table_is_sound(out)
+    for bit in range(0, 8 * len(content), 8 * len(content) // 700 | 1):  # an odd step meets all bits of a byte
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        if name == METRICS_FILE:
+            assert not table_is_sound(out), bit
+            continue
+        with pytest.raises(lab.InputError, match=r"^(checkpoint|log|version of the log) .*(must|be) "):
+            pytest.fail(f"bit {bit}: {read_checkpoint(path) if name == CHECKPOINT_FILE else RunLog.open(path)}")
 
 
 @pytest.mark.parametrize("name", NONSENSE)

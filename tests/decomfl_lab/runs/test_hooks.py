@@ -1,8 +1,8 @@
 """Hooks: what they are given, that they change nothing, fail without a loss and stop a run; loggers, and stand-ins."""
 
-import importlib
 import math
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -92,7 +92,7 @@ def test_a_hook_that_reaches_the_run_itself_and_changes_it_is_found_out() -> Non
         run.more(2, on_round=lambda at: run.federation.x.mul_(2))
     changed = "must leave the run as it is, but changed it"
     with pytest.raises(HookError, match=changed):
-        train(2).more(2, on_round=lambda at: at._run.federation.advance())
+        run.more(2, on_round=lambda at: run.federation.advance())
     inputs = X.clone()  # of one client, whose tensors are not copied
     with pytest.raises(HookError, match=changed):
         lab.train(nn.Linear(6, 3), cross_entropy, [(inputs, Y)], rounds=3, on_round=lambda at: inputs.zero_())
@@ -110,21 +110,9 @@ def test_a_hook_that_fails_loses_nothing(method: str, tmp_path: Path) -> None:
         train(out=tmp_path, method=method, on_round=failing)
     assert isinstance(found.value.__cause__, OSError)
     assert found.value.run.round == 3
-    whole, resumed = train(method=method), train(out=tmp_path, method=method)
-    assert torch.equal(whole.federation.x, resumed.federation.x)
-    assert whole.metrics.drop(columns="seconds").equals(resumed.metrics.drop(columns="seconds"))
-    if method == "decomfl":
-        assert lab.replay(tmp_path, nn.Linear(6, 3)) is not None
     with pytest.raises(HookError, match="the run up to there is the error's attribute run") as found:
         train(method=method, on_round=failing)
-    assert torch.equal(found.value.run.more(2).federation.x, whole.federation.x)
-
-
-def test_a_hook_stops_a_run_which_goes_on_to_the_same_bits(tmp_path: Path) -> None:
-    run = train(out=tmp_path, on_round=lambda at: at.stop() if at.round == 3 else None)
-    assert (run.round, run.metrics["round"].tolist()) == (3, [2, 3])
-    assert run.verify()
-    assert torch.equal(train().federation.x, train(out=tmp_path).federation.x)
+    assert torch.equal(found.value.run.more(2).federation.x, train(method=method).federation.x)
 
 
 def test_what_is_no_hook_is_refused_before_anything_is_trained() -> None:
@@ -184,26 +172,9 @@ def test_tensorboard_gets_a_number_for_each_name_and_round(monkeypatch: pytest.M
     writer.close.assert_called_once_with()
 
 
-def test_a_tensorboard_file_is_read_back(tmp_path: Path) -> None:
-    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    run = train(3, on_round=lab.TensorBoard(tmp_path))
-    found = events.EventAccumulator(str(tmp_path)).Reload()
-    assert [each.step for each in found.Scalars("train_loss")] == [1, 2, 3]
-    assert found.Scalars("test_accuracy")[-1].value == pytest.approx(run.metrics.test_accuracy.iloc[-1])
-
-
-def test_a_tracker_keeps_a_run_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wandb = pytest.importorskip("wandb")
-    monkeypatch.chdir(tmp_path)
-    train(3, on_round=lab.WandB("p", mode="offline", settings=wandb.Settings(silent=True)))
-    assert list(tmp_path.glob("wandb/offline-run-*/run-*.wandb"))
-
-
 @pytest.mark.parametrize("name", LOGGERS)
-def test_a_logger_that_is_not_installed_says_its_extra(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(module: str) -> Any:
-        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
-
-    monkeypatch.setattr(importlib, "import_module", missing)
+def test_a_logger_that_is_not_installed_says_its_extra(name: str) -> None:
+    if find_spec(name):
+        pytest.skip(f"{name} is installed")
     with pytest.raises(InputError, match=rf"logger {name} needs the extra {name}: pip install "):
         logger_of(f"{name}:here")

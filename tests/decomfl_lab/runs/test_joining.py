@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from torch import nn
 
 import decomfl_lab as lab
@@ -12,18 +11,9 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.protocol.log import RunLog
 from tests.cases import rows_of, sampled
+from tests.decomfl_lab.runs.variants import HELD, OPTIONS, PAIRS, net
 
-x = torch.randn(120, 6, generator=torch.Generator().manual_seed(1))
-y = (x[:, 0] > 0).long()
-PAIRS = list(zip(x[:100].split(20), y[:100].split(20), strict=True))
-HELD = x[100:], y[100:]
-OPTIONS: dict[str, Any] = {"sampled": 2, "lr": 0.05, "batch_size": 8, "eval_every": 3, "seed": 4}
-
-
-@pytest.fixture
-def model() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2))
+model = pytest.fixture(net)
 
 
 def _train(model: nn.Module, M: int = 3, **options: Any) -> lab.Run:
@@ -46,7 +36,7 @@ def _state(run: lab.Run) -> tuple[Any, ...]:
             *({"method": name} for name, kind in METHODS.items() if not kind.alone),
             *rows_of(__file__)["options"],
         ],
-        6,
+        4,
     ),
     ids=str,
 )

@@ -135,7 +135,9 @@ def test_lies_are_kept_within_what_float32_holds_and_votes_are_votes() -> None:
     assert train(2, method="feedsign", **large).verify()
 
 
-@pytest.mark.parametrize(("rule", "wrong"), [(middle, 0), (Middle(), 0), *((rule, 1) for rule, _ in RULES.values())])
+@pytest.mark.parametrize(
+    ("rule", "wrong"), [(middle, 0), (Middle(), 0), *((rule, 1) for rule, _ in [*RULES.values()][:3])]
+)
 def test_the_laws_are_asked_of_a_rule_of_ones_own(rule: Any, wrong: int) -> None:
     of = laws.of_method(lab.DeComFL(aggregation=rule, attack=lie, attackers=1))
     outcomes = laws.verify(of, cases=25, laws=["aggregates-have-no-order", "agreement-is-kept"])

@@ -18,13 +18,12 @@ import decomfl_lab as lab
 from decomfl_lab.cli.main import main
 from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.protocol.log import LogEntry, RunLog
-from decomfl_lab.runs import replay as module
 from decomfl_lab.runs.configuration import TrainConfig
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE
 from decomfl_lab.runs.run import Run, load_run
-from tests.cases import refuses, rows_of, sampled
+from tests.cases import refuses, rows_of
 from tests.decomfl_lab.runs.rewritten import rewritten
-from tests.decomfl_lab.runs.variants import SMALL, VARIANTS
+from tests.decomfl_lab.runs.variants import SMALL
 
 TINY = SMALL.but(clients=5, rounds=7, eval_every=3, local_steps=2, perturbations=3, lr=0.01)
 x = torch.randn(60, 6, generator=torch.Generator().manual_seed(1))
@@ -77,24 +76,6 @@ def test_a_log_that_lacks_rounds_or_is_of_another_run_is_refused(changes: dict[s
     )
     with pytest.raises(lab.InputError, match=told):
         Run(replace(TINY, rounds=8)).train(out=tmp_path / "a")
-
-
-@pytest.mark.parametrize("changes", sampled(VARIANTS, 11))
-def test_the_log_alone_gives_the_model_and_its_scalars_are_measured_again(
-    changes: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trained = Run(TINY.but(**changes))
-    trained.train(out=tmp_path)
-    assert isinstance(trained.federation, DeComFLFederation)
-    again = lab.replay(tmp_path, measure=range(7))
-    assert (again.agrees, again.digest) == (True, trained.federation.observer.digest())
-    assert [each.difference for each in again.measured] == [0.0] * 7
-    assert lab.replay(tmp_path, measure=[5]).agrees
-    monkeypatch.setattr(module.Materials, "dataset", lambda _: pytest.fail("no data are needed"))
-    alone = lab.replay(tmp_path / LOG_FILE)
-    assert (alone.agrees, alone.digest, len(alone.compared)) == (True, again.digest, 1 + len(trained.metrics))
-    for one, other in zip(alone.model.parameters(), trained.model.parameters(), strict=True):
-        assert torch.equal(one, other)
 
 
 @pytest.mark.parametrize("factor", [1.05, -1.0, 100.0, 1e30])
@@ -273,14 +254,9 @@ def test_a_log_that_is_not_that_of_the_folders_rows_is_refused_and_left_alone(
     before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
     with pytest.raises(lab.InputError, match=told):
         Run(TINY).train(out=tmp_path / "run")
-    assert before == {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
-
-
-def test_a_shorter_run_than_the_log_has_is_refused(out: Path, tmp_path: Path) -> None:
-    shutil.copytree(out, tmp_path / "run")
-    (tmp_path / "run" / CHECKPOINT_FILE).unlink()
-    with pytest.raises(lab.InputError, match="rounds must be at least the 7 of the run"):
+    with pytest.raises(lab.InputError, match="rounds must be at least the 7 of the run|differs in the examples"):
         Run(TINY.but(rounds=6)).train(out=tmp_path / "run")
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir()}
 
 
 def test_the_folder_of_a_run_without_a_log_says_who_keeps_one(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from decomfl_lab import DivergedError, InputError, Run, TrainConfig
 from decomfl_lab.checkpoint_file import read_checkpoint, write_checkpoint
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.federations.simulation import DeComFLFederation
-from decomfl_lab.runs import messages, run
+from decomfl_lab.progress import Progress
+from decomfl_lab.runs import messages
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, METRICS
 from decomfl_lab.runs.preparation import Prepared
 from tests.decomfl_lab.runs.variants import SMALL
@@ -29,14 +30,13 @@ def _without_time(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.drop(columns="seconds").reset_index(drop=True)
 
 
-@pytest.mark.parametrize("config", [TINY, FEDAVG])
-def test_every_evaluation_has_the_norm_of_the_model(config: TrainConfig) -> None:
+def test_every_evaluation_has_the_norm_of_the_model() -> None:
     norms: dict[int, float] = {}
 
-    def note(at: run.Progress) -> None:
+    def note(at: Progress) -> None:
         norms[at.round] = sum(float(value) ** 2 for value in own.federation.x.tolist()) ** 0.5
 
-    own = run.Run(config)
+    own = Run(TINY)
     own.train(on_round=note)
     assert own.metrics.norm.tolist() == pytest.approx([norms[r] for r in own.metrics["round"]], rel=1e-12)
     assert len({*own.metrics.norm}) == len(own.metrics) > 2
@@ -73,26 +73,20 @@ def test_a_folder_with_another_run_is_refused_and_left_alone(tmp_path: Path) -> 
     assert before == {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
 
-def test_training_learns_on_real_digits() -> None:
-    config = replace(TINY, rounds=60, momentum=0.9, lr=0.003, perturbations=10, eval_every=60)
-    assert Run(config).train().test_accuracy.iloc[-1] > 0.6  # chance is 0.1
-
-
-def test_a_loss_that_rose_is_warned_of_at_the_rate_of_the_last_round(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("decomfl_lab.runs.messages.RISEN", 0.0)  # any loss did
-    Run(replace(TINY, lr=0.01, lr_schedule={1: 0.002, 2: 0.003, 3: 0.004}, rounds=3)).train()
+def test_a_loss_that_rose_is_warned_of_at_the_rate_of_the_last_round(caplog: pytest.LogCaptureFixture) -> None:
+    rates = {1: 2.0, 2: 3.0, 3: 4.0}
+    Run(replace(TINY, lr=5.0, lr_schedule=rates, rounds=3, local_steps=1, mu=0.01)).train()
     (told,) = [said for said in caplog.messages if "the training loss ended at" in said]
-    assert told.endswith("at lr = 0.003; try lr = 0.0003")
+    assert told.endswith("at lr = 3; try lr = 0.3")
 
 
-@pytest.mark.parametrize("changes", [{}, {"rebuild": "copy"}, {"method": "decomfl-projection"}, {"history": 2}])
+@pytest.mark.parametrize("changes", [{}, {"rebuild": "copy"}, {"history": 2}])
 def test_every_client_rebuilds_the_global_model(changes: dict[str, Any]) -> None:
     more = {"server_model": True} if "history" in changes else {}
     config = replace(TINY, rounds=5, local_steps=2, **changes, **more)
     run = Run(config)
     run.train()
+    assert run.verify()
     federation = run.federation.by_records
     digests = federation.rebuilt()
     reach = [i for i, c in enumerate(federation.clients) if c.replica.round >= federation.server.history.start]
@@ -103,6 +97,7 @@ def test_every_client_rebuilds_the_global_model(changes: dict[str, Any]) -> None
     lagging.x[-1] += 1e-3  # one number of one client, or of the model that stands for all
     wrong = [i for i, digest in federation.rebuilt().items() if digest != federation.observer.digest()]
     assert wrong == (reach if federation.base else reach[:1])
+    assert (bool(run.verify()), run.verify().equal) == (False, len(reach) - len(wrong))
 
 
 def test_a_run_that_diverges_says_so_and_keeps_its_rows(tmp_path: Path) -> None:
@@ -123,10 +118,8 @@ def test_a_run_that_diverges_says_so_and_keeps_its_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"local_steps": 2, "momentum": 0.9, "weight_decay": 1e-3},
         {"private_seeds": True, "seeds": "per-run", "tracking": "clients", "momentum": 0.0},
-        {"precision": "bfloat16", "rule": "adamm", "perturbation_schedule": {2: 5}},
-        {"server_model": True, "history": 2, "local_steps": 3, "distribution": "sphere"},
+        {"server_model": True, "history": 2, "local_steps": 3, "distribution": "sphere", "precision": "bfloat16"},
     ],
 )
 def test_copied_replicas_are_the_replayed_ones(changes: dict[str, Any], tmp_path: Path) -> None:
