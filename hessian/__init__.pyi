@@ -19,6 +19,7 @@ from .kappa.trace import trace as trace
 from .operators.curvature import FisherOperator as FisherOperator
 from .operators.curvature import GaussNewtonOperator as GaussNewtonOperator
 from .operators.curvature import HessianOperator as HessianOperator
+from .operators.data_parallel import DataParallelOperator as DataParallelOperator
 from .operators.gauss_newton_trace import gauss_newton_trace as gauss_newton_trace
 from .operators.gauss_newton_trace import trace_operator as trace_operator
 from .operators.inverse import Solution as Solution

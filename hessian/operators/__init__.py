@@ -1,1 +1,1 @@
-"""Operators v ↦ Hv: the Hessian, Gauss-Newton, Fisher, smoothed and whitened ones."""
+"""Operators v ↦ Hv: the Hessian, Gauss-Newton, Fisher, smoothed and whitened ones, and over several processes."""

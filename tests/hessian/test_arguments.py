@@ -86,6 +86,7 @@ OF_THREE = [
         lambda: mixed(lambda z, y: mse_loss(z, y.reshape(-1)), nn.Flatten(0)),
         r"outputs must have the 6 examples in their first dimension, got \(12,\)",
     ),
+    (lambda: hessian.DataParallelOperator(WIDE, weight=1), "torch.distributed must be initialised"),
     (lambda: hessian.as_operator(WIDE, d=200), "d and dtype must stay unset with"),
     (lambda: hessian.as_operator(WIDE.matrix.numpy(), dtype=torch.float64), "d and dtype must stay unset with"),
     (lambda: smoothed(x=torch.ones(3, 3)), "x must be a vector of float32 or float64"),
