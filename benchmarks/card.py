@@ -24,9 +24,9 @@ from benchmarks.mould import provenance
 from benchmarks.ways.clock import apart
 from decomfl_lab.devices import describe, find_device
 from decomfl_lab.errors import InputError, require, require_finite_positive
-from decomfl_lab.files import require_writable, write_atomically
 from decomfl_lab.laws.devices import checks
-from decomfl_lab.tables import table_beside
+from decomfl_lab.storage.files import require_writable, write_atomically
+from decomfl_lab.storage.tables import table_beside
 
 _LOG = Path(__file__).parents[1] / "docs" / "_static" / "rebuild" / "mnist.dcl"
 _HERE = "benchmarks.card"  # also where it is run by itself

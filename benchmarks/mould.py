@@ -38,8 +38,8 @@ from rich.table import Table
 from decomfl_lab.cli.command import beside, flags_of, integer
 from decomfl_lab.cli.screen import ARGUMENTS, Screened
 from decomfl_lab.errors import InputError, require_choice
-from decomfl_lab.json_values import print_json
 from decomfl_lab.options import option
+from decomfl_lab.storage.json_values import print_json
 
 _WIDTH = 160  # characters of a line where stdout is no terminal
 
@@ -256,7 +256,7 @@ def circumstances(meanings: Mapping[str, str]) -> dict[str, Any]:
 
 def provenance() -> dict[str, Any]:
     """The date, the machine, and versions."""
-    from decomfl_lab.provenance import code_version
+    from decomfl_lab.storage.provenance import code_version
 
     # The processor's name, as far as the system tells.
     info = Path("/proc/cpuinfo")

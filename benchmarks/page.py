@@ -9,9 +9,9 @@ from typing import Any, Final
 from benchmarks.mould import Tabulated
 from decomfl_lab.cli.command import command
 from decomfl_lab.errors import InputError, require
-from decomfl_lab.files import write_atomically
 from decomfl_lab.options import REQUIRED, option
-from decomfl_lab.tables import text_beside
+from decomfl_lab.storage.files import write_atomically
+from decomfl_lab.storage.tables import text_beside
 from paper_repro.workflow import manifest
 
 QUIET: Final = 0.05

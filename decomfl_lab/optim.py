@@ -40,7 +40,6 @@ from decomfl_lab.errors import (
 )
 from decomfl_lab.estimators.differences import central
 from decomfl_lab.estimators.resolution import Resolution, span
-from decomfl_lab.files import as_path, held_file
 from decomfl_lab.methods.decomfl import DeComFL, groups_of
 from decomfl_lab.noise import STREAM_VERSION, Distribution, Format, cpu_backend, derive_seed
 from decomfl_lab.objectives.function import back, enabled
@@ -50,17 +49,18 @@ from decomfl_lab.objectives.trials.lines import LINES, continuous
 from decomfl_lab.objectives.trials.needs import Needs
 from decomfl_lab.objectives.trials.trial import ROUNDING, STILL, refuse, unlike
 from decomfl_lab.objectives.vectors import inner
-from decomfl_lab.outside import MOST_GROUPS, TensorGroup
 from decomfl_lab.plugins import OWN
 from decomfl_lab.protocol.log import LogEntry, RunLog
 from decomfl_lab.protocol.server import DIRECTIONS
-from decomfl_lab.provenance import code_version
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import Seeding, draw_seeds
 from decomfl_lab.replicas.rebuild import axpy_, rebuild_
 from decomfl_lab.replicas.rules import LowPrecision, Momentum, Sgd, Step, UpdateRule, programs_of
 from decomfl_lab.runs.configuration import OWN_LOSS, TrainConfig
-from decomfl_lab.tables import table_beside
+from decomfl_lab.storage.files import as_path, held_file
+from decomfl_lab.storage.outside import MOST_GROUPS, TensorGroup
+from decomfl_lab.storage.provenance import code_version
+from decomfl_lab.storage.tables import table_beside
 
 __all__ = ["MeZO", "MeZOTraining"]
 

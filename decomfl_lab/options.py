@@ -25,7 +25,7 @@ from msgspec import Meta, Struct, defstruct
 
 from decomfl_lab.errors import InputError, is_number, require, require_choice, require_int, shown
 from decomfl_lab.plugins import OWN, is_named
-from decomfl_lab.tables import table_beside
+from decomfl_lab.storage.tables import table_beside
 
 REQUIRED: Final[Any] = dataclasses.MISSING
 """The default of an option that must be given."""

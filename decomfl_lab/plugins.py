@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from decomfl_lab.distribution import PACKAGES, hiding
 from decomfl_lab.errors import THEIRS, InputError, require, shown
-from decomfl_lab.tables import table_beside
+from decomfl_lab.storage.tables import table_beside
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -15,7 +15,7 @@ from typing import Final
 from matplotlib.figure import Figure
 
 from decomfl_lab.errors import require
-from decomfl_lab.files import write_atomically
+from decomfl_lab.storage.files import write_atomically
 from figures.comparison import comparison
 from figures.curves import Count
 from paper_repro.parts import fig2
@@ -23,13 +23,13 @@ from paper_repro.pipeline import make_report
 from paper_repro.report_folder import label, rendered
 from paper_repro.request import requested
 from paper_repro.workflow import recordings
-from paper_repro.workflow.claims import rows
 from paper_repro.workflow.estimators import Curves
 from paper_repro.workflow.options import PaperOptions
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.recordings import Rows
-from paper_repro.workflow.reference import fig2_reference
 from paper_repro.workflow.scales import SCALES
+from paper_repro.workflow.verdicts.claims import rows
+from paper_repro.workflow.verdicts.reference import fig2_reference
 
 PICTURES: Final = {
     **{name: name for name in ("fig2", "fig3", "edge", "census", "kernels")},

@@ -19,16 +19,16 @@ import numpy as np
 from msgspec import inspect
 
 from decomfl_lab.errors import InputError
-from decomfl_lab.files import write_atomically
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.noise import STREAM_VERSION, Distribution
 from decomfl_lab.noise.spec import LOW_RANK_CODE, NO_LOW_RANK
 from decomfl_lab.noise.starts import CUT, DRAWS
 from decomfl_lab.options import Option
-from decomfl_lab.outside import Drawn, Header, StreamStart
 from decomfl_lab.protocol.messages import ROUND_HEAD
 from decomfl_lab.protocol.wire import MAX_SCALARS
 from decomfl_lab.runs.configuration import run_options
+from decomfl_lab.storage.files import write_atomically
+from decomfl_lab.storage.outside import Drawn, Header, StreamStart
 
 ROOT = Path(__file__).parent.parent
 C, JAVASCRIPT = ROOT / "examples" / "c" / "rules.h", ROOT / "docs" / "_static" / "rebuild" / "decomfl.js"

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from decomfl_lab.cli.command import command
 from decomfl_lab.errors import plural, printable, require
-from decomfl_lab.files import require_picture, save_picture
 from decomfl_lab.options import REQUIRED, option
 from decomfl_lab.runs.folder import CONFIG_FILE, FoundRun, found_runs
+from decomfl_lab.storage.files import require_picture, save_picture
 
 if TYPE_CHECKING:
     import pandas as pd

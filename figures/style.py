@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from decomfl_lab.errors import require
-from decomfl_lab.tables import table_beside
+from decomfl_lab.storage.tables import table_beside
 from hessian.kappa.picture import STYLE
 
 if TYPE_CHECKING:

@@ -22,8 +22,6 @@ from .operators.curvature import HessianOperator as HessianOperator
 from .operators.data_parallel import DataParallelOperator as DataParallelOperator
 from .operators.gauss_newton_trace import gauss_newton_trace as gauss_newton_trace
 from .operators.gauss_newton_trace import trace_operator as trace_operator
-from .operators.inverse import Solution as Solution
-from .operators.inverse import solve as solve
 from .operators.matrices import FunctionOperator as FunctionOperator
 from .operators.matrices import as_operator as as_operator
 from .operators.mean_loss import MeanLoss as MeanLoss
@@ -32,9 +30,11 @@ from .operators.operator import DenseOperator as DenseOperator
 from .operators.operator import Operator as Operator
 from .operators.options import CurvatureOptions as CurvatureOptions
 from .operators.selection import curvature as curvature
-from .operators.smoothing import SmoothedOperator as SmoothedOperator
-from .operators.whitening import WhitenedObjective as WhitenedObjective
-from .operators.whitening import WhitenedOperator as WhitenedOperator
+from .operators.transforms.inverse import Solution as Solution
+from .operators.transforms.inverse import solve as solve
+from .operators.transforms.smoothing import SmoothedOperator as SmoothedOperator
+from .operators.transforms.whitening import WhitenedObjective as WhitenedObjective
+from .operators.transforms.whitening import WhitenedOperator as WhitenedOperator
 from .readings import Reading as Reading
 from .spectrum.density import SpectralDensity as SpectralDensity
 from .spectrum.density import spectral_density as spectral_density

@@ -9,7 +9,7 @@ import numpy as np
 from scipy import stats
 
 from decomfl_lab.errors import require
-from decomfl_lab.json_values import plain
+from decomfl_lab.storage.json_values import plain
 
 
 def require_confidence(confidence: float) -> float:

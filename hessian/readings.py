@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from decomfl_lab.errors import Told
-from decomfl_lab.json_values import plain
+from decomfl_lab.storage.json_values import plain
 from hessian.estimate import Jsonable, to_its_width
 from hessian.parts import PARTS
 

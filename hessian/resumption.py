@@ -9,10 +9,10 @@ from msgspec import Struct
 from msgspec.structs import asdict
 from torch import Tensor
 
-from decomfl_lab.checkpoint_file import read_checkpoint, write_checkpoint
 from decomfl_lab.errors import require
-from decomfl_lab.files import as_path
-from decomfl_lab.outside import read_as
+from decomfl_lab.storage.checkpoint_file import read_checkpoint, write_checkpoint
+from decomfl_lab.storage.files import as_path
+from decomfl_lab.storage.outside import read_as
 
 S = TypeVar("S", bound=Struct)
 
@@ -25,7 +25,7 @@ class Checkpoint(Generic[S]):
     def __init__(self, path: Path | None, run: Callable[[], dict[str, Any]], kind: type[S]) -> None:
         """Keep the state of the run that ``run()``, JSON-able, tells from all others, in ``path``.
 
-        Its values are of a ``kind`` of ``decomfl_lab.outside``.
+        Its values are of a ``kind`` of ``decomfl_lab.storage.outside``.
         """
         self._kind = kind
         self._path = None if path is None else as_path("checkpoint", path)

@@ -3,20 +3,8 @@
 from typing import Final
 
 from paper_repro.language_models import llm, sizes, smollm2
-from paper_repro.parts import (
-    audit,
-    census,
-    edge,
-    fig2,
-    fig3,
-    hessian,
-    kernels,
-    memory,
-    projection,
-    table1,
-    theory,
-    topk,
-)
+from paper_repro.parts import audit, census, fig2, fig3, hessian, kernels, memory, projection, table1, theory, topk
+from paper_repro.parts.stability import edge
 from paper_repro.workflow.part import Part
 
 PARTS: dict[str, Part] = {

@@ -14,11 +14,11 @@ from decomfl_lab.errors import plural
 from paper_repro.contents import PARTS
 from paper_repro.report_folder import DrawnPart, judged, written
 from paper_repro.request import Request
-from paper_repro.workflow.claims import PARTS as FACTS
-from paper_repro.workflow.claims import VERDICTS, ClaimOutcome
 from paper_repro.workflow.recordings import Rows, facts_of
 from paper_repro.workflow.recordings import load as recorded_rows
 from paper_repro.workflow.runs import Job, Result, Work
+from paper_repro.workflow.verdicts.claims import PARTS as FACTS
+from paper_repro.workflow.verdicts.claims import VERDICTS, ClaimOutcome
 
 FOLDER: Final = "live"  # the folder, in that of the report, of tables of live runs
 

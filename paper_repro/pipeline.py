@@ -6,19 +6,19 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from decomfl_lab.files import held, write_atomically
 from decomfl_lab.interrupts import telling
 from decomfl_lab.processes import Processes
+from decomfl_lab.storage.files import held, write_atomically
 from paper_repro.live_runs import Overlay, run_live
 from paper_repro.report_folder import KINDS, DrawnPart, all_drawn
 from paper_repro.request import Request
 from paper_repro.sources import computed_parts, recorded_parts
 from paper_repro.workflow import recordings
-from paper_repro.workflow.answer import answer
-from paper_repro.workflow.claims import ClaimOutcome, claim, outcomes_json, recorded_outcomes
 from paper_repro.workflow.recordings import Rows, facts_of
 from paper_repro.workflow.report import RECORDED, Section, closing, page_section, render_report
 from paper_repro.workflow.runs import run_all
+from paper_repro.workflow.verdicts.answer import answer
+from paper_repro.workflow.verdicts.claims import ClaimOutcome, claim, outcomes_json, recorded_outcomes
 
 
 def make_report(request: Request, *, silent: bool = False) -> list[ClaimOutcome]:

@@ -9,19 +9,19 @@ from typing import Any, Final
 import matplotlib
 from matplotlib.figure import Figure
 
-from decomfl_lab.files import write_atomically
 from decomfl_lab.processes import Processes
 from decomfl_lab.progress import RunBars
+from decomfl_lab.storage.files import write_atomically
 from figures.style import rc
 from paper_repro.contents import DEAREST, PARTS
 from paper_repro.sources import drawable
 from paper_repro.workflow import recordings
-from paper_repro.workflow.claims import SCALE_NAMES, UNTESTED, ClaimOutcome, decided
-from paper_repro.workflow.health import decided_by_health, ill_words
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.recordings import Rows, facts_of
 from paper_repro.workflow.report import page_section
 from paper_repro.workflow.scales import SCALES
+from paper_repro.workflow.verdicts.claims import SCALE_NAMES, UNTESTED, ClaimOutcome, decided
+from paper_repro.workflow.verdicts.health import decided_by_health, ill_words
 
 KINDS: Final = ("png", "pdf")  # of the files of a figure
 FEW: Final = 3  # parts that are drawn by this process alone: to start others takes as long

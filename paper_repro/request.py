@@ -8,18 +8,18 @@ from typing import cast
 
 from decomfl_lab.devices import find_device
 from decomfl_lab.errors import require, require_choice
-from decomfl_lab.files import require_writable
 from decomfl_lab.laws.devices import require_bits
 from decomfl_lab.options import require_options
+from decomfl_lab.storage.files import require_writable
 from figures.curves import Count
 from paper_repro.contents import PARTS
 from paper_repro.workflow import recordings
-from paper_repro.workflow.claims import ON_GPU, named
 from paper_repro.workflow.options import READINGS, PaperOptions
 from paper_repro.workflow.part import Options
-from paper_repro.workflow.reference import curves
 from paper_repro.workflow.report import require_own_page
 from paper_repro.workflow.scales import SCALES, changed
+from paper_repro.workflow.verdicts.claims import ON_GPU, named
+from paper_repro.workflow.verdicts.reference import curves
 
 
 @dataclass(frozen=True, kw_only=True)

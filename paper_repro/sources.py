@@ -7,15 +7,15 @@ from typing import Any
 
 import pandas as pd
 
-from decomfl_lab.files import held
+from decomfl_lab.storage.files import held
 from paper_repro.contents import PARTIAL, PARTS
 from paper_repro.request import Request
 from paper_repro.workflow import recordings
-from paper_repro.workflow.claims import ON_GPU
-from paper_repro.workflow.measures import CHECKED
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.recordings import Rows
 from paper_repro.workflow.runs import SO_FAR, Job, Result, Work, is_whole
+from paper_repro.workflow.verdicts.claims import ON_GPU
+from paper_repro.workflow.verdicts.measures import CHECKED
 
 Compute = Callable[[Sequence[Work | Job]], list[Result | None]]
 """``run_all`` of some works, with all else given."""

@@ -36,15 +36,15 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import decomfl_lab as lab
-from decomfl_lab import checkpoint_file, files
-from decomfl_lab.checkpoint_file import read_checkpoint, write_checkpoint
 from decomfl_lab.cli.main import main
 from decomfl_lab.datasets.images import load_dataset
-from decomfl_lab.files import LOCK_FILE, file_digest, held, held_file, read_sealed, write_atomically
 from decomfl_lab.optim import MeZO
 from decomfl_lab.protocol.log import RunLog
-from decomfl_lab.provenance import provenance
 from decomfl_lab.runs import run as runs
+from decomfl_lab.storage import checkpoint_file, files
+from decomfl_lab.storage.checkpoint_file import read_checkpoint, write_checkpoint
+from decomfl_lab.storage.files import LOCK_FILE, file_digest, held, held_file, read_sealed, write_atomically
+from decomfl_lab.storage.provenance import provenance
 from hessian import effective_rank, lanczos, resumption
 from paper_repro import pipeline
 from paper_repro.parts import projection

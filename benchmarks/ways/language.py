@@ -27,7 +27,7 @@ from decomfl_lab.protocol.server import Server
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import Sgd
-from decomfl_lab.tables import table_beside
+from decomfl_lab.storage.tables import table_beside
 
 LENGTHS = (4, 6, 7, 8, 9, 11, 14, 17, 21, 28, 31)
 """Deciles 0, 10, ... 100 % of the number of tokens of SST-2's training prompts, GPT-2's vocabulary, at most 31."""

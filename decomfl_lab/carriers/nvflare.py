@@ -28,11 +28,11 @@ from decomfl_lab.errors import quoted, require, require_finite_positive, require
 from decomfl_lab.federations.carrier import Take
 from decomfl_lab.federations.remote import RemoteFederation, host_of
 from decomfl_lab.federations.simulation import DeComFLFederation
-from decomfl_lab.files import write_atomically
 from decomfl_lab.protocol.session import Frames, Host
 from decomfl_lab.runs.configuration import TrainConfig, config_from_mapping
 from decomfl_lab.runs.preparation import Materials, movable
 from decomfl_lab.runs.run import Run
+from decomfl_lab.storage.files import write_atomically
 
 try:
     from nvflare.collab import CollabCallError, CollabRecipe, collab

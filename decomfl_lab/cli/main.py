@@ -20,7 +20,7 @@ from decomfl_lab import __version__
 from decomfl_lab.cli.screen import ARGUMENTS, COMMANDS, LazyGroup
 from decomfl_lab.errors import InputError, LabWarning, brief, require, shown
 from decomfl_lab.interrupts import Interrupted, interrupt
-from decomfl_lab.tables import table_beside
+from decomfl_lab.storage.tables import table_beside
 
 COMPLETE = "_DECOMFL_COMPLETE"
 """The variable by which a shell asks what a word can be completed to."""

@@ -6,10 +6,10 @@ from functools import partial
 
 from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require, require_int, require_possible
-from decomfl_lab.json_values import print_json
 from decomfl_lab.noise import BACKENDS, STREAM_VERSION, Distribution, cpu_backend, direction, require_distribution
 from decomfl_lab.noise.vectors import stream_vectors
 from decomfl_lab.options import option
+from decomfl_lab.storage.json_values import print_json
 
 _CHUNK = 1 << 16
 

@@ -9,8 +9,8 @@ import click
 from decomfl_lab.cli.command import command
 from decomfl_lab.errors import InputError
 from decomfl_lab.interrupts import telling
-from decomfl_lab.json_values import print_json
 from decomfl_lab.options import REQUIRED, TRUST_CODE, option
+from decomfl_lab.storage.json_values import print_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,11 +47,11 @@ def replay(options: ReplayOptions) -> None:
     x_0 is made from the configuration in the log, every record is compared with it and applied, and the model is
     compared with every digest that the log has of it. Exit code 0 if all agree, 1 if not.
     """
-    from decomfl_lab.files import require_writable
     from decomfl_lab.language.export import save_weights
     from decomfl_lab.progress import RunBars
     from decomfl_lab.runs.replay import read_weights
     from decomfl_lab.runs.replay import replay as run
+    from decomfl_lab.storage.files import require_writable
 
     try:
         chosen = [int(piece) for piece in options.measure.split(",") if piece]

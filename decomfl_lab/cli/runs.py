@@ -9,9 +9,9 @@ from typing import Any
 
 from decomfl_lab.cli.command import command
 from decomfl_lab.errors import brief, printable
-from decomfl_lab.json_values import print_json
 from decomfl_lab.options import option
 from decomfl_lab.runs.folder import COLUMNS, FoundRun, found_runs
+from decomfl_lab.storage.json_values import print_json
 
 SHOWN = ("folder", "method", "data", "model", "d", "K", "P", "η", "rounds", "accuracy", "loss", "kB/client", "state")
 

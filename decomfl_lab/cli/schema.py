@@ -10,8 +10,8 @@ from decomfl_lab.cli.screen import Contribution
 from decomfl_lab.errors import require_choice
 from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.options import Option, declared, option, struct_of
-from decomfl_lab.outside import FILES
 from decomfl_lab.runs.configuration import run_options
+from decomfl_lab.storage.outside import FILES
 
 
 @dataclass(frozen=True, kw_only=True)

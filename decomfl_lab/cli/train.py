@@ -19,7 +19,6 @@ from decomfl_lab.cli.command import beside, flags, flags_of
 from decomfl_lab.cli.screen import Screened
 from decomfl_lab.errors import DivergedError, InputError, require, require_choice
 from decomfl_lab.federations.carrier import FEDERATIONS
-from decomfl_lab.json_values import print_json
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.registry import METHODS, find_method
 from decomfl_lab.options import MOST_THREADS, TRUST_CODE, WORDS, option
@@ -27,6 +26,7 @@ from decomfl_lab.plugins import code_in, is_own, require_trusted
 from decomfl_lab.runs.configuration import FLAGS, config_from_mapping, read_config, run_options
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, further
 from decomfl_lab.runs.tuning import AUTO, CHOSEN, tuned, without_auto
+from decomfl_lab.storage.json_values import print_json
 
 if TYPE_CHECKING:
     from decomfl_lab.federations.carrier import Elsewhere
@@ -341,7 +341,7 @@ def title(run: Run) -> str:
 
 def report(run: Run, rebuilt: Rebuilt, out: Path | None, *, as_json: bool, **more: str) -> None:
     """Print what came of a run; JSON has ``more`` beside it."""
-    from decomfl_lab.provenance import provenance
+    from decomfl_lab.storage.provenance import provenance
 
     facts, rows = provenance(run.dataset), run.metrics
     if as_json:

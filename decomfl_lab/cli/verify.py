@@ -14,11 +14,11 @@ import click
 
 from decomfl_lab.cli.command import command
 from decomfl_lab.errors import InputError, require
-from decomfl_lab.files import require_writable, write_atomically
 from decomfl_lab.interrupts import telling
-from decomfl_lab.json_values import print_json
 from decomfl_lab.options import option
 from decomfl_lab.plugins import named
+from decomfl_lab.storage.files import require_writable, write_atomically
+from decomfl_lab.storage.json_values import print_json
 
 if TYPE_CHECKING:
     from decomfl_lab.laws.contract import Implementation

@@ -43,7 +43,7 @@ from torch import Tensor
 
 from decomfl_lab.errors import InputError, Told, require
 from decomfl_lab.objectives.trees import mapped, row_count, tensors
-from decomfl_lab.tables import table_beside
+from decomfl_lab.storage.tables import table_beside
 
 _PerChannel = float | Sequence[float]
 """A number for all channels of an image, or one for each."""

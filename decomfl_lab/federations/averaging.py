@@ -14,20 +14,20 @@ from numpy.typing import NDArray
 
 from decomfl_lab.errors import DivergedError, require
 from decomfl_lab.estimators.second_differences import CurvatureLog
-from decomfl_lab.outside import SavedFederation
 from decomfl_lab.protocol.aggregation import Weighting, Weights
 from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.messages import Dense, Examples, Quantized, Sparse
 from decomfl_lab.protocol.server import sample_clients
 from decomfl_lab.protocol.wire import read, vector_of
 from decomfl_lab.records.schedules import Schedule
+from decomfl_lab.storage.outside import SavedFederation
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from decomfl_lab.estimators.resolution import Resolution
     from decomfl_lab.federations.setting import TrainingSetting
-    from decomfl_lab.outside import Saved
+    from decomfl_lab.storage.outside import Saved
 
 SERVER_OPTIMIZERS = ("sgd", "adagrad", "adam", "yogi")
 

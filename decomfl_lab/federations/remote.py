@@ -13,7 +13,6 @@ from decomfl_lab.estimators.differences import ScalarEstimate
 from decomfl_lab.estimators.resolution import Resolution
 from decomfl_lab.federations.carrier import Carrier
 from decomfl_lab.federations.simulation import DeComFLFederation
-from decomfl_lab.outside import Saved, SavedFederation
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.delivery import Delivery
 from decomfl_lab.protocol.ledger import Ledger
@@ -23,6 +22,7 @@ from decomfl_lab.protocol.session import Coordinator, Frames, Host
 from decomfl_lab.protocol.wire import read
 from decomfl_lab.records.record import History
 from decomfl_lab.replicas.replica import Replica, Snapshot
+from decomfl_lab.storage.outside import Saved, SavedFederation
 
 logger = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from decomfl_lab.estimators.second_differences import CurvatureLog
     from decomfl_lab.federations.simulation import DeComFLFederation
     from decomfl_lab.objectives.objective import Objective
-    from decomfl_lab.outside import Saved
     from decomfl_lab.protocol.ledger import Ledger
+    from decomfl_lab.storage.outside import Saved
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from decomfl_lab.estimators.differences import central_curved
 from decomfl_lab.estimators.resolution import Resolution
 from decomfl_lab.estimators.second_differences import CurvatureLog
 from decomfl_lab.noise import Distribution
-from decomfl_lab.outside import Saved, SavedFederation
 from decomfl_lab.protocol.attacks import Attack
 from decomfl_lab.protocol.client import Client, handle_all
 from decomfl_lab.protocol.delivery import Delivery, receive
@@ -26,6 +25,7 @@ from decomfl_lab.protocol.wire import encode, read
 from decomfl_lab.records.record import History, RoundRecord, unsound
 from decomfl_lab.replicas.replica import Replica, Snapshot
 from decomfl_lab.replicas.rules import Step
+from decomfl_lab.storage.outside import Saved, SavedFederation
 
 logger = logging.getLogger(__name__)
 

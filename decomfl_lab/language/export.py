@@ -8,9 +8,9 @@ from safetensors.torch import save
 from torch import nn
 
 from decomfl_lab.errors import InputError, require
-from decomfl_lab.files import write_atomically
 from decomfl_lab.language.adapters import merge_
 from decomfl_lab.language.causal_model import Verbalized, load_causal
+from decomfl_lab.storage.files import write_atomically
 
 SUFFIX = ".safetensors"
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from decomfl_lab.language.extra import llm_library
-from decomfl_lab.tables import table_beside
+from decomfl_lab.storage.tables import table_beside
 
 if TYPE_CHECKING:
     from torch import nn

@@ -24,13 +24,11 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from decomfl_lab.checkpoint_file import CHECKPOINT_SECONDS, read_checkpoint, write_checkpoint
 from decomfl_lab.errors import (
     DivergedError,
     require,
     require_possible,
 )
-from decomfl_lab.files import held, write_atomically
 from decomfl_lab.interrupts import Interrupted, postponed, telling
 from decomfl_lab.language.corpus import Verdicts, load_corpus, train_vocabulary
 from decomfl_lab.language.extra import llm_library
@@ -38,7 +36,9 @@ from decomfl_lab.language.opt import SIZES, SPECIAL, build_opt
 from decomfl_lab.models.registry import num_parameters
 from decomfl_lab.options import REQUIRED, option, require_options
 from decomfl_lab.progress import Progress
-from decomfl_lab.provenance import PROVENANCE_FILE, code_version
+from decomfl_lab.storage.checkpoint_file import CHECKPOINT_SECONDS, read_checkpoint, write_checkpoint
+from decomfl_lab.storage.files import held, write_atomically
+from decomfl_lab.storage.provenance import PROVENANCE_FILE, code_version
 
 CHECKPOINT_FILE = "pretraining.safetensors"
 CONFIG_FILE = "config.json"

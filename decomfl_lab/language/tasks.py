@@ -24,7 +24,7 @@ from typing import Any
 import msgspec
 
 from decomfl_lab.errors import InputError, require, require_choice
-from decomfl_lab.tables import table_beside
+from decomfl_lab.storage.tables import table_beside
 
 _CLEANED: dict[str, Callable[[str], str]] = {"sentence": str.strip, "span2_text": str.lower}
 """What the templates do to a column."""

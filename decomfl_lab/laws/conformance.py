@@ -16,7 +16,6 @@ import numpy as np
 import torch
 
 from decomfl_lab.errors import InputError, require
-from decomfl_lab.files import write_atomically
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.hiso import Whitened
 from decomfl_lab.methods.shared_options import REPLICA_RULE
@@ -26,7 +25,6 @@ from decomfl_lab.noise import STREAM_VERSION, Distribution, Format, derive_seed
 from decomfl_lab.noise.reference import directions
 from decomfl_lab.noise.starts import Start
 from decomfl_lab.noise.vectors import START_ANSWERS, hex_words, stream_vectors
-from decomfl_lab.outside import StreamStart, read_as
 from decomfl_lab.protocol.log import LogEntry, RunLog
 from decomfl_lab.records.record import RoundRecord, ScalarArray
 from decomfl_lab.records.seeds import Seeding, draw_seeds, keyed, stream_of
@@ -35,7 +33,9 @@ from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, Step, UpdateRule
 from decomfl_lab.replicas.start import made_again
 from decomfl_lab.runs.configuration import config_from_mapping
-from decomfl_lab.tables import table_beside, text_beside
+from decomfl_lab.storage.files import write_atomically
+from decomfl_lab.storage.outside import StreamStart, read_as
+from decomfl_lab.storage.tables import table_beside, text_beside
 
 _SEED = 0xFEEDFACECAFEBEEF
 """The seed of all runs: a number that a double cannot hold."""

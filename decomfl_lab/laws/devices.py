@@ -24,7 +24,7 @@ from decomfl_lab.replicas.rebuild import axpy_, form_points_, project
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.runs.configuration import TrainConfig
 from decomfl_lab.runs.preparation import Prepared
-from decomfl_lab.tables import table_beside
+from decomfl_lab.storage.tables import table_beside
 
 SIZES = (1, 127, 128, 129, 4097, 1_000_003)
 """Elements of a vector: below, at and above a tile of 128, and many of them, odd."""

@@ -14,11 +14,11 @@ from decomfl_lab.methods.expected_traffic import Cohort, ExpectedTraffic, model_
 from decomfl_lab.methods.scalars import LoggingDifferences, Scalars, Updating
 from decomfl_lab.noise import derive_seed
 from decomfl_lab.options import option
-from decomfl_lab.outside import TensorGroup
 from decomfl_lab.protocol.server import PullPolicy, Tracking
 from decomfl_lab.protocol.wire import record_bytes, require_sendable
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.rules import Group
+from decomfl_lab.storage.outside import TensorGroup
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -42,7 +42,7 @@ from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.replicas.registry import make_replica
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import GridSgd, Momentum, Sgd, UpdateRule
-from decomfl_lab.tables import table_beside
+from decomfl_lab.storage.tables import table_beside
 
 _LAYERS = 8
 """Layers of the model, all of one size: φ = d/8."""

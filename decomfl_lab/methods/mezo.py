@@ -10,10 +10,10 @@ from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.expected_traffic import Cohort, ExpectedTraffic
 from decomfl_lab.methods.fedzo import Walking
 from decomfl_lab.methods.scalars import Differences
-from decomfl_lab.outside import SavedFederation
+from decomfl_lab.storage.outside import SavedFederation
 
 if TYPE_CHECKING:
-    from decomfl_lab.outside import Saved
+    from decomfl_lab.storage.outside import Saved
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """Models by name."""
 
-from decomfl_lab.tables import table_beside
+from decomfl_lab.storage.tables import table_beside
 
 WRITTEN = table_beside(f"{__name__}.", "models.toml")
 """What kind of network each is, with its arguments."""

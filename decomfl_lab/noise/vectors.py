@@ -7,7 +7,7 @@ import numpy as np
 from decomfl_lab.noise.program import FORMATS
 from decomfl_lab.noise.reference import directions, narrow, rounding_words, tile_square_sums, tile_words
 from decomfl_lab.noise.spec import STREAM_VERSION, TILE, Distribution
-from decomfl_lab.tables import table_beside
+from decomfl_lab.storage.tables import table_beside
 
 POSITIONS = (0, 1, 32, 64, 96, 127, 128)
 """Elements whose bits are given: every word of a tile, its last element and the next tile's first."""

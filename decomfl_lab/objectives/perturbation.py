@@ -22,7 +22,7 @@ from decomfl_lab.noise import Distribution
 from decomfl_lab.objectives.trees import tensors
 from decomfl_lab.objectives.trials.needs import Calls
 from decomfl_lab.replicas.rebuild import axpy_, blocks_of
-from decomfl_lab.tables import table_beside
+from decomfl_lab.storage.tables import table_beside
 
 CHUNK = 1 << 16
 """Elements of the buffer through which a tensor that the kernel cannot take as it is gets its noise."""

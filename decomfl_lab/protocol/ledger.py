@@ -8,7 +8,7 @@ from decomfl_lab.protocol.messages import Message, carried
 from decomfl_lab.protocol.wire import encode
 
 if TYPE_CHECKING:
-    from decomfl_lab.outside import Counts
+    from decomfl_lab.storage.outside import Counts
 
 
 @dataclass(slots=True)
@@ -71,7 +71,7 @@ class Ledger:
 
     def save(self) -> "Counts":
         """The counts as a checkpoint keeps them."""
-        from decomfl_lab.outside import Counts  # here, as a machine that only reads logs need not have msgspec
+        from decomfl_lab.storage.outside import Counts  # here, as a machine that only reads logs need not have msgspec
 
         return Counts(list(map(astuple, self.up)), list(map(astuple, self.down)))
 

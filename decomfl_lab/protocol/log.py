@@ -29,9 +29,9 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 from decomfl_lab.errors import InputError, plural, require, require_int
-from decomfl_lab.files import held_file, require_plain, write_atomically
 from decomfl_lab.protocol.wire import encode, read
 from decomfl_lab.records.record import History, RoundRecord
+from decomfl_lab.storage.files import held_file, require_plain, write_atomically
 
 MAGIC = b"\x89DCLOG\r\n"
 """A file that went through a change of line endings has another one."""

@@ -23,9 +23,7 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Se
 from dataclasses import replace
 from pathlib import Path
 
-from decomfl_lab.checkpoint_file import read_checkpoint, write_checkpoint
 from decomfl_lab.errors import DivergedError, InputError, quoted, require, require_int
-from decomfl_lab.outside import SavedHost, read_as
 from decomfl_lab.protocol.client import Client, handle_all
 from decomfl_lab.protocol.delivery import Delivery, take_model
 from decomfl_lab.protocol.ledger import Ledger
@@ -48,6 +46,8 @@ from decomfl_lab.records.pool import PoolSums
 from decomfl_lab.records.record import RoundRecord, unsound
 from decomfl_lab.records.seeds import pooled
 from decomfl_lab.replicas.replica import Replica, Snapshot
+from decomfl_lab.storage.checkpoint_file import read_checkpoint, write_checkpoint
+from decomfl_lab.storage.outside import SavedHost, read_as
 
 logger = logging.getLogger(__name__)
 

@@ -21,8 +21,8 @@ from decomfl_lab.errors import require, require_possible
 from decomfl_lab.layout import Layout
 from decomfl_lab.models.initialisers import starts_of
 from decomfl_lab.noise.draws import STREAM
-from decomfl_lab.outside import StartInFile, StreamStart, read_as
 from decomfl_lab.replicas.replica import Replica, same_bits
+from decomfl_lab.storage.outside import StartInFile, StreamStart, read_as
 
 
 def said(

@@ -20,7 +20,6 @@ from decomfl_lab.errors import (
     require_int,
     require_possible,
 )
-from decomfl_lab.files import require_plain
 from decomfl_lab.language.tasks import TASKS
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.expected_traffic import Cohort
@@ -34,7 +33,8 @@ from decomfl_lab.options import Option, option, own_options, require_option, req
 from decomfl_lab.plugins import OWN, Trust, code_in, is_own, require_trusted, targets_of
 from decomfl_lab.protocol.aggregation import Weighting
 from decomfl_lab.records.schedules import Schedule, growing
-from decomfl_lab.tables import table_beside
+from decomfl_lab.storage.files import require_plain
+from decomfl_lab.storage.tables import table_beside
 
 CROSS_ENTROPY = "cross-entropy"
 OWN_LOSS = "model"

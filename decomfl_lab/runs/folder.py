@@ -21,18 +21,18 @@ from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from decomfl_lab.checkpoint_file import read_checkpoint, read_values, write_checkpoint
 from decomfl_lab.errors import InputError, brief, require
-from decomfl_lab.files import LOCK_FILE, is_held, require_plain, write_atomically
 from decomfl_lab.noise import STREAM_VERSION
-from decomfl_lab.outside import Header, Provenance, Saved, SavedRun, read_as, require_rows
 from decomfl_lab.plugins import OWN, is_own
 from decomfl_lab.progress import Progress
 from decomfl_lab.protocol.log import RunLog
-from decomfl_lab.provenance import PROVENANCE_FILE, code_version, provenance, read_provenance
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.runs.configuration import PARTS, TrainConfig, config_like, read_config
-from decomfl_lab.tables import table_beside
+from decomfl_lab.storage.checkpoint_file import read_checkpoint, read_values, write_checkpoint
+from decomfl_lab.storage.files import LOCK_FILE, is_held, require_plain, write_atomically
+from decomfl_lab.storage.outside import Header, Provenance, Saved, SavedRun, read_as, require_rows
+from decomfl_lab.storage.provenance import PROVENANCE_FILE, code_version, provenance, read_provenance
+from decomfl_lab.storage.tables import table_beside
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -16,14 +16,12 @@ from decomfl_lab.datasets.user_data import own_dataset
 from decomfl_lab.devices import find_device
 from decomfl_lab.errors import InputError, plural, require, require_finite_positive, require_int
 from decomfl_lab.federations.simulation import DeComFLFederation
-from decomfl_lab.files import require_plain
 from decomfl_lab.methods.decomfl import DeComFL, groups_of
 from decomfl_lab.models.registry import MODELS, size_of
 from decomfl_lab.noise import STREAM_VERSION, Distribution
 from decomfl_lab.objectives.batch_loss import LossFunction
 from decomfl_lab.objectives.modules import copied
 from decomfl_lab.objectives.normalisation import refuse_evaluation_, uses_batch_statistics
-from decomfl_lab.outside import Header, NamedTensor, read_as
 from decomfl_lab.plugins import OWN, is_own
 from decomfl_lab.protocol.log import LogEntry, RunLog
 from decomfl_lab.protocol.messages import Held
@@ -45,6 +43,8 @@ from decomfl_lab.runs.configuration import (
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE, require_own
 from decomfl_lab.runs.preparation import Materials, Prepared, tried
 from decomfl_lab.runs.run import Run
+from decomfl_lab.storage.files import require_plain
+from decomfl_lab.storage.outside import Header, NamedTensor, read_as
 
 TOLERANCE = 0.02
 """The largest difference of a scalar that is put down to rounding, beside the root mean square of the scalars.

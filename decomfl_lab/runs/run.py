@@ -15,7 +15,6 @@ import torch
 from torch import inference_mode, nn
 from torch.nn.functional import cross_entropy
 
-from decomfl_lab.checkpoint_file import CHECKPOINT_SECONDS
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.datasets.splits import fixed_choice
 from decomfl_lab.datasets.user_data import first_clients, own_dataset
@@ -24,7 +23,6 @@ from decomfl_lab.errors import DivergedError, HookError, InputError, plural, req
 from decomfl_lab.estimators.resolution import Resolution
 from decomfl_lab.federations.carrier import Elsewhere
 from decomfl_lab.federations.setting import Federation
-from decomfl_lab.files import as_path, held, save_picture
 from decomfl_lab.interrupts import Interrupted, postponed, telling
 from decomfl_lab.language.finetuning import by_length
 from decomfl_lab.layout import MODULE
@@ -41,7 +39,6 @@ from decomfl_lab.objectives.vectors import length
 from decomfl_lab.plugins import OWN, OwnFunction, Trust, is_own, name_of
 from decomfl_lab.progress import Progress, run_bar
 from decomfl_lab.protocol.log import RunLog
-from decomfl_lab.provenance import code_version
 from decomfl_lab.replicas.replica import Snapshot
 from decomfl_lab.runs.configuration import CROSS_ENTROPY, PARTS, TrainConfig, config_from_mapping, config_like
 from decomfl_lab.runs.folder import (
@@ -79,6 +76,9 @@ from decomfl_lab.runs.preparation import (
     tried,
 )
 from decomfl_lab.runs.tuning import Tuning, tuned, without_auto
+from decomfl_lab.storage.checkpoint_file import CHECKPOINT_SECONDS
+from decomfl_lab.storage.files import as_path, held, save_picture
+from decomfl_lab.storage.provenance import code_version
 
 OnRound = Callable[[Progress], None]
 OnStart = Callable[[dict[str, float]], None]

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING, Any
 import hessian
 from decomfl_lab.cli.command import command
 from decomfl_lab.errors import InputError, require, require_choice
-from decomfl_lab.files import held_file, require_picture, save_picture
 from decomfl_lab.interrupts import telling
-from decomfl_lab.json_values import print_json
 from decomfl_lab.language.tasks import TASKS
 from decomfl_lab.options import MOST_THREADS, TRUST_CODE, option
 from decomfl_lab.plugins import is_own
-from decomfl_lab.tables import table_beside
+from decomfl_lab.storage.files import held_file, require_picture, save_picture
+from decomfl_lab.storage.json_values import print_json
+from decomfl_lab.storage.tables import table_beside
 from hessian.kappa.settings import Settings, span
 from hessian.operators.options import HOW, MODEL, OTHERS, CurvatureOptions
 from hessian.parts import PARTS
@@ -203,8 +203,8 @@ def kappa(options: KappaOptions) -> None:
     loss on --examples; λ_max is larger on fewer examples, so take as many as time allows.
     """
     from decomfl_lab.devices import use_tf32_, use_threads_
-    from decomfl_lab.outside import SavedEstimate
     from decomfl_lab.progress import RunBars
+    from decomfl_lab.storage.outside import SavedEstimate
     from hessian.kappa.beside import by_pyhessian
     from hessian.kappa.picture import picture
     from hessian.resumption import Checkpoint
@@ -273,7 +273,7 @@ class _Measured:
         from decomfl_lab.devices import describe, find_device
         from decomfl_lab.layout import Layout
         from decomfl_lab.models.registry import num_parameters
-        from decomfl_lab.provenance import provenance
+        from decomfl_lab.storage.provenance import provenance
         from hessian.trained_models import scale_of
 
         self.options = options
@@ -383,7 +383,7 @@ def _tell_other(measured: _Measured, name: str) -> None:
 
 def _effective_rank(measured: _Measured, bars: RunBars) -> hessian.EffectiveRank:
     """κ, with a bar of the products."""
-    from hessian.kappa.forecast import memory_of_an_estimate
+    from hessian.kappa.interval.forecast import memory_of_an_estimate
 
     options, curvature, s = measured.options, measured.curvature, measured.s
     settings, trace = options.settings, options.matrix.trace
@@ -421,7 +421,7 @@ class _Progress:
         if self.first is None:
             self.first = at.products, time.monotonic()  # it is tried, and takes longer
         elif not self.forecast and (self.d >= FORECAST or at.products >= FORETOLD):
-            from hessian.kappa.forecast import time_of_an_estimate
+            from hessian.kappa.interval.forecast import time_of_an_estimate
 
             self.forecast, (first, since) = True, self.first
             pace = (time.monotonic() - since) / (at.products - first)

@@ -26,7 +26,7 @@ import numpy as np
 from torch import Tensor
 
 from decomfl_lab.errors import require, require_finite_positive, require_int
-from decomfl_lab.json_values import plain
+from decomfl_lab.storage.json_values import plain
 from hessian.estimate import Estimate, require_confidence
 from hessian.kappa.effective_rank import effective_rank
 from hessian.kappa.result import EffectiveRank

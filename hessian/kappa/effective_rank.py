@@ -11,15 +11,15 @@ from decomfl_lab.datasets.batches import Data
 from decomfl_lab.errors import InputError, known_options, require, require_finite_positive
 from decomfl_lab.objectives.batch_loss import LossFunction
 from decomfl_lab.objectives.function import enabled
-from decomfl_lab.outside import SavedEstimate
-from hessian.kappa.by_walks import PartRun
-from hessian.kappa.estimation import _Run
+from decomfl_lab.storage.outside import SavedEstimate
+from hessian.kappa.interval.by_walks import PartRun
+from hessian.kappa.interval.estimation import _Run
 from hessian.kappa.result import EffectiveRank, EffectiveRankProgress
 from hessian.kappa.settings import Settings
 from hessian.operators.matrices import as_operator
 from hessian.operators.options import CurvatureKeywords
 from hessian.operators.selection import Source, curvature
-from hessian.operators.whitening import WhitenedOperator
+from hessian.operators.transforms.whitening import WhitenedOperator
 from hessian.resumption import Checkpoint
 
 

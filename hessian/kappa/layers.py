@@ -8,9 +8,9 @@ from typing import Unpack
 
 from decomfl_lab.datasets.batches import Data
 from decomfl_lab.errors import InputError, known_options, plural, require_int
-from decomfl_lab.files import save_picture
 from decomfl_lab.noise import derive_seed
 from decomfl_lab.objectives.batch_loss import LossFunction
+from decomfl_lab.storage.files import save_picture
 from hessian.estimate import Estimate
 from hessian.kappa.effective_rank import effective_rank
 from hessian.kappa.result import EffectiveRank

@@ -14,7 +14,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from numpy.typing import NDArray
 
 from decomfl_lab.errors import require
-from decomfl_lab.tables import table_beside
+from decomfl_lab.storage.tables import table_beside
 
 if TYPE_CHECKING:
     from hessian import ByLayer, EffectiveRank, SpectralDensity

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from decomfl_lab.errors import plural
-from decomfl_lab.files import save_picture
+from decomfl_lab.storage.files import save_picture
 from hessian.estimate import Estimate
 from hessian.parts import PARTS
 from hessian.readings import Reading, Reported, reading_of

@@ -10,7 +10,7 @@ from decomfl_lab.datasets.batches import Data
 from decomfl_lab.errors import known_options, plural
 from decomfl_lab.objectives.batch_loss import LossFunction
 from decomfl_lab.objectives.function import enabled
-from hessian.kappa.estimation import Array, _Run
+from hessian.kappa.interval.estimation import Array, _Run
 from hessian.kappa.settings import Settings
 from hessian.operators.options import CurvatureKeywords
 from hessian.operators.selection import Source, curvature

@@ -19,7 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.objectives.function import Piece
-from decomfl_lab.tables import table_beside
+from decomfl_lab.storage.tables import table_beside
 from hessian.operators.curvature import GaussNewtonOperator, HessianOperator
 from hessian.operators.mean_loss import MeanLoss
 

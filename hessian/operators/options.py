@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from decomfl_lab.errors import require
 from decomfl_lab.options import option, require_options
-from decomfl_lab.tables import table_beside
+from decomfl_lab.storage.tables import table_beside
 
 if TYPE_CHECKING:
     import torch

@@ -13,14 +13,14 @@ from decomfl_lab.errors import InputError, known_options, require
 from decomfl_lab.layout import MODULE
 from decomfl_lab.objectives.batch_loss import LossFunction
 from decomfl_lab.objectives.function import enabled
-from hessian.operators.coarse import CoarseOperator
 from hessian.operators.curvature import FisherOperator, GaussNewtonOperator, HessianOperator
 from hessian.operators.matrices import as_operator, dtype_of
 from hessian.operators.mean_loss import MeanLoss, Weights
 from hessian.operators.operator import Operator
 from hessian.operators.options import CurvatureKeywords, CurvatureOptions
-from hessian.operators.smoothing import SmoothedOperator
-from hessian.operators.whitening import WHITENED, WhitenedObjective, WhitenedOperator
+from hessian.operators.transforms.coarse import CoarseOperator
+from hessian.operators.transforms.smoothing import SmoothedOperator
+from hessian.operators.transforms.whitening import WHITENED, WhitenedObjective, WhitenedOperator
 
 Source = Any  # what has a matrix: a torch module, a ``MeanLoss``, an ``Operator``, or what ``as_operator`` takes
 

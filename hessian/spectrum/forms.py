@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from decomfl_lab.noise import Distribution, derive_seed
-from decomfl_lab.outside import SavedForms
+from decomfl_lab.storage.outside import SavedForms
 from hessian.operators.probes import probe_at
 from hessian.spectrum.lanczos import coefficients, dot
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from decomfl_lab.devices import available_memory, free_memory
 from decomfl_lab.errors import Told, require, require_finite_positive, require_int
-from decomfl_lab.outside import SavedKrylov, SavedPoles
+from decomfl_lab.storage.outside import SavedKrylov, SavedPoles
 from hessian.operators.matrices import as_operator
 from hessian.operators.operator import Counted, Operator
 from hessian.operators.probes import probe

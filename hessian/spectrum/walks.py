@@ -26,7 +26,7 @@ from scipy.linalg.lapack import dstev
 from scipy.optimize import fminbound
 from torch import Tensor
 
-from decomfl_lab.outside import SavedForms
+from decomfl_lab.storage.outside import SavedForms
 from hessian.operators.operator import Operator
 from hessian.parts import PARTS
 from hessian.spectrum.forms import CAUTION, SphereForms

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from decomfl_lab.cli.command import command
 from decomfl_lab.errors import plural, require
-from decomfl_lab.files import write_atomically
 from decomfl_lab.options import option
-from decomfl_lab.tables import table_beside
-from paper_repro.workflow.claims import CLAIMS, UNHEALTHY, rows
+from decomfl_lab.storage.files import write_atomically
+from decomfl_lab.storage.tables import table_beside
+from paper_repro.workflow.verdicts.claims import CLAIMS, UNHEALTHY, rows
 
 if TYPE_CHECKING:
     from theory.findings.finding import Entry
@@ -53,7 +53,7 @@ def findings(options: FindingsOptions) -> None:
 
 def page() -> str:
     """The page as Markdown."""
-    from paper_repro.workflow.answer import answer  # with it come sympy and scipy
+    from paper_repro.workflow.verdicts.answer import answer  # with it come sympy and scipy
     from theory.findings.registry import CAUSES, ENTRIES, affected
 
     notes: dict[str, str] = {}

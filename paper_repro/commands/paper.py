@@ -5,9 +5,9 @@ from dataclasses import asdict
 
 from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require
-from decomfl_lab.json_values import print_json
-from paper_repro.workflow.claims import PARTS, VERDICTS, WORDS, named, outcomes_json, rows
+from decomfl_lab.storage.json_values import print_json
 from paper_repro.workflow.options import PaperOptions
+from paper_repro.workflow.verdicts.claims import PARTS, VERDICTS, WORDS, named, outcomes_json, rows
 
 
 @command
@@ -23,7 +23,7 @@ def paper(options: PaperOptions) -> None:
     """
     if options.answer:
         # The ten lines, 100 columns wide, with what is recorded below; or JSON.
-        from paper_repro.workflow.answer import answer
+        from paper_repro.workflow.verdicts.answer import answer
 
         lines = answer()
         if options.as_json:

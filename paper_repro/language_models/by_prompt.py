@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from decomfl_lab.provenance import provenance
+from decomfl_lab.storage.provenance import provenance
 from hessian.operators.options import CurvatureOptions
 from hessian.trained_models import TrainedModel, from_task, from_weights
 

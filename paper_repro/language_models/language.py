@@ -8,11 +8,11 @@ import pandas as pd
 from torch import Tensor, nn
 
 from decomfl_lab.datasets.images import Dataset
-from decomfl_lab.files import file_digest
 from decomfl_lab.language.corpus import load_corpus
 from decomfl_lab.language.opt import SIZES
 from decomfl_lab.language.pretraining import PretrainConfig, pretrain
-from decomfl_lab.provenance import read_provenance
+from decomfl_lab.storage.files import file_digest
+from decomfl_lab.storage.provenance import read_provenance
 from hessian.kappa.effective_rank import effective_rank
 from hessian.operators.curvature import GaussNewtonOperator
 from hessian.operators.mean_loss import MeanLoss

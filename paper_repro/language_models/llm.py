@@ -19,15 +19,15 @@ from figures.finetuning import accuracies, round_costs
 from figures.style import OKABE_ITO, method_styles
 from paper_repro.language_models.language import pretraining
 from paper_repro.workflow import manifest, recordings
-from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.data import missing, task_facts
-from paper_repro.workflow.expression import judged
-from paper_repro.workflow.measures import binomial_error
 from paper_repro.workflow.part import Made, Options, made
 from paper_repro.workflow.report import amount, caption, notes, printed, settings
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.scales import SCALES, TASK_ROWS, Scale, TaskTuning
 from paper_repro.workflow.series import PATTERNS, configuration
+from paper_repro.workflow.verdicts.claims import ClaimOutcome
+from paper_repro.workflow.verdicts.expression import judged
+from paper_repro.workflow.verdicts.measures import binomial_error
 from theory.notation.printed import (
     EXAMPLES,
     LORA,

@@ -13,26 +13,26 @@ from scipy import stats
 from torch import Tensor
 
 from decomfl_lab.errors import DivergedError
-from decomfl_lab.files import write_atomically
 from decomfl_lab.language.finetuning import task_module
 from decomfl_lab.layout import Layout
 from decomfl_lab.progress import Progress
-from decomfl_lab.provenance import provenance
 from decomfl_lab.runs.configuration import TrainConfig
 from decomfl_lab.runs.folder import METRICS_FILE
 from decomfl_lab.runs.run import Run, load_run
+from decomfl_lab.storage.files import write_atomically
+from decomfl_lab.storage.provenance import provenance
 from figures.sizes import size_figure
 from figures.style import series_styles
 from paper_repro.language_models.language import kappa_of, pretraining, prompts_loss
 from paper_repro.workflow import series
-from paper_repro.workflow.claims import ClaimOutcome, limits
 from paper_repro.workflow.data import digest_of, missing
-from paper_repro.workflow.expression import judged
-from paper_repro.workflow.measures import TOLERANCE, binomial_error
 from paper_repro.workflow.part import Made, Options, made
 from paper_repro.workflow.report import caption, notes, settings
 from paper_repro.workflow.runs import Job, Report, Result, Work
 from paper_repro.workflow.scales import Sizes
+from paper_repro.workflow.verdicts.claims import ClaimOutcome, limits
+from paper_repro.workflow.verdicts.expression import judged
+from paper_repro.workflow.verdicts.measures import TOLERANCE, binomial_error
 from theory.notation.setting import effective_factor
 
 TASK: Final = "sst2"

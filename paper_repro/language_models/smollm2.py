@@ -17,27 +17,27 @@ from typing import Any, Final, cast
 
 import pandas as pd
 
-from decomfl_lab.checkpoint_file import read_checkpoint
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.devices import find_device
 from decomfl_lab.federations.simulation import DeComFLFederation
-from decomfl_lab.outside import Saved, SavedRun, read_as
 from decomfl_lab.protocol.wire import encode
-from decomfl_lab.provenance import PROVENANCE_FILE, read_provenance
 from decomfl_lab.runs.configuration import TrainConfig, config_from_mapping
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS_FILE
 from decomfl_lab.runs.preparation import Materials, Prepared
+from decomfl_lab.storage.checkpoint_file import read_checkpoint
+from decomfl_lab.storage.outside import Saved, SavedRun, read_as
+from decomfl_lab.storage.provenance import PROVENANCE_FILE, read_provenance
 from figures.comparison import Panel, comparison
 from figures.style import OKABE_ITO, LineStyle
 from paper_repro.language_models.language import kappa_of, prompts_loss
 from paper_repro.workflow import manifest, recordings
 from paper_repro.workflow.data import missing
-from paper_repro.workflow.measures import binomial_error
 from paper_repro.workflow.part import Made, Options, made
 from paper_repro.workflow.report import notes
 from paper_repro.workflow.report import settings as settings_beside
 from paper_repro.workflow.runs import Job, Report, Result
 from paper_repro.workflow.series import PATTERNS, configuration
+from paper_repro.workflow.verdicts.measures import binomial_error
 
 NAME: Final = "smollm2"
 TITLE: Final = "A pretrained model that people know: SmolLM2-135M-Instruct on SST-2"

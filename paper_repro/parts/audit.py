@@ -10,12 +10,12 @@ import pandas as pd
 
 import theory
 from decomfl_lab.progress import Progress
-from paper_repro.workflow.answer import TONES
-from paper_repro.workflow.claims import UNTESTED, ClaimOutcome, Verdict
-from paper_repro.workflow.expression import judged
 from paper_repro.workflow.part import Made, Options, made
 from paper_repro.workflow.report import Folded, notes
 from paper_repro.workflow.runs import Report, Result, Work
+from paper_repro.workflow.verdicts.answer import TONES
+from paper_repro.workflow.verdicts.claims import UNTESTED, ClaimOutcome, Verdict
+from paper_repro.workflow.verdicts.expression import judged
 from theory.findings.finding import STATUSES, TRUE, EntryResult, gather
 from theory.findings.registry import ENTRIES
 from theory.findings.texts import KNOWN

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, interpolate, mse_loss, one_hot
 
-from decomfl_lab.checkpoint_file import read_checkpoint
 from decomfl_lab.datasets.images import SOURCES, at_hand
-from decomfl_lab.files import file_digest, write_atomically
 from decomfl_lab.layout import Layout
 from decomfl_lab.objectives.normalisation import use_batch_statistics_
 from decomfl_lab.progress import Progress
-from decomfl_lab.provenance import provenance
-from decomfl_lab.tables import table_beside
+from decomfl_lab.storage.checkpoint_file import read_checkpoint
+from decomfl_lab.storage.files import file_digest, write_atomically
+from decomfl_lab.storage.provenance import provenance
+from decomfl_lab.storage.tables import table_beside
 from figures.spectra import census_figure
 from hessian.kappa.effective_rank import effective_rank
 from hessian.kappa.layers import by_layer

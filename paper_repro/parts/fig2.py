@@ -12,15 +12,23 @@ from figures.comparison import Panel, by_communication, comparison
 from figures.curves import COUNT_LABELS, Count
 from figures.style import LineStyle, series_styles
 from paper_repro.workflow import estimators
-from paper_repro.workflow.claims import CLAIMS, ClaimOutcome
-from paper_repro.workflow.expression import evaluated, judged
-from paper_repro.workflow.measures import CHECKED, COUNTS, bands_table, compared, judged_bands, settled, unready
 from paper_repro.workflow.part import Made, Options
-from paper_repro.workflow.reference import fig2_countings, fig2_reference
 from paper_repro.workflow.report import settings
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.scales import Scale
 from paper_repro.workflow.series import runs_of
+from paper_repro.workflow.verdicts.claims import CLAIMS, ClaimOutcome
+from paper_repro.workflow.verdicts.expression import evaluated, judged
+from paper_repro.workflow.verdicts.measures import (
+    CHECKED,
+    COUNTS,
+    bands_table,
+    compared,
+    judged_bands,
+    settled,
+    unready,
+)
+from paper_repro.workflow.verdicts.reference import fig2_countings, fig2_reference
 
 PANELS = {"local-updates": "local updates K (P = 20)", "perturbations": "perturbations P (K = 4)"}
 SETTINGS = {"as-plotted": "the authors' logs", "as-written": "the paper's text"}

@@ -15,9 +15,14 @@ from figures.comparison import Panel, by_communication, comparison
 from figures.curves import Count
 from figures.style import method_styles
 from paper_repro.workflow import estimators
-from paper_repro.workflow.claims import ClaimOutcome
-from paper_repro.workflow.expression import judged
-from paper_repro.workflow.measures import (
+from paper_repro.workflow.part import Made, Options
+from paper_repro.workflow.report import settings
+from paper_repro.workflow.runs import Job
+from paper_repro.workflow.scales import SCALES, Scale
+from paper_repro.workflow.series import ROWS, runs_of
+from paper_repro.workflow.verdicts.claims import ClaimOutcome
+from paper_repro.workflow.verdicts.expression import judged
+from paper_repro.workflow.verdicts.measures import (
     CHECKED,
     COUNTS,
     bands_table,
@@ -29,12 +34,7 @@ from paper_repro.workflow.measures import (
     settled,
     unready,
 )
-from paper_repro.workflow.part import Made, Options
-from paper_repro.workflow.reference import countings, fig3_reference
-from paper_repro.workflow.report import settings
-from paper_repro.workflow.runs import Job
-from paper_repro.workflow.scales import SCALES, Scale
-from paper_repro.workflow.series import ROWS, runs_of
+from paper_repro.workflow.verdicts.reference import countings, fig3_reference
 from theory.communication import expected_traffic
 
 

@@ -11,27 +11,27 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from decomfl_lab.checkpoint_file import read_checkpoint, write_checkpoint
 from decomfl_lab.devices import find_device, use_tf32_
-from decomfl_lab.files import write_atomically
 from decomfl_lab.layout import Layout
 from decomfl_lab.objectives.descent import Descent
 from decomfl_lab.objectives.normalisation import use_batch_statistics_
 from decomfl_lab.progress import Progress
-from decomfl_lab.provenance import provenance
+from decomfl_lab.storage.checkpoint_file import read_checkpoint, write_checkpoint
+from decomfl_lab.storage.files import write_atomically
+from decomfl_lab.storage.provenance import provenance
 from figures.spectra import KAPPAS, training_spectra
 from hessian.kappa.effective_rank import effective_rank
 from hessian.operators.curvature import GaussNewtonOperator, HessianOperator
 from hessian.operators.options import CurvatureOptions
 from hessian.spectrum.density import density_frame, spectral_density
 from hessian.trained_models import TrainedModel, trained_here, untrained
-from paper_repro.workflow.claims import limits
 from paper_repro.workflow.data import data_set, digest_named
-from paper_repro.workflow.expression import judged
 from paper_repro.workflow.part import Made, Options, made
 from paper_repro.workflow.report import caption, notes
 from paper_repro.workflow.runs import Report, Result, Work
 from paper_repro.workflow.scales import Sizes
+from paper_repro.workflow.verdicts.claims import limits
+from paper_repro.workflow.verdicts.expression import judged
 
 LIMITS = limits("hessian")
 NEAR: float = LIMITS.near  # the share of λ_max below which an eigenvalue's magnitude counts as 0

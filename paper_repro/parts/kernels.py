@@ -23,9 +23,9 @@ from decomfl_lab.errors import DivergedError
 from decomfl_lab.noise import Distribution, direction
 from decomfl_lab.objectives.batch_loss import LossFunction
 from decomfl_lab.progress import Progress
-from decomfl_lab.provenance import provenance
 from decomfl_lab.runs.hooks import Round
 from decomfl_lab.runs.run import train
+from decomfl_lab.storage.provenance import provenance
 from figures.spectra import kernel_figure
 from hessian.estimate import Estimate
 from hessian.kappa.effective_rank import effective_rank

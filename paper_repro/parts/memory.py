@@ -11,10 +11,10 @@ from decomfl_lab.methods.memory import ROLES, memory_rows
 from decomfl_lab.progress import Progress
 from figures.comparison import Panel, comparison
 from figures.style import series_styles
-from paper_repro.workflow.expression import judged
 from paper_repro.workflow.part import Made, Options, made
 from paper_repro.workflow.report import notes
 from paper_repro.workflow.runs import Report, Result, Work
+from paper_repro.workflow.verdicts.expression import judged
 
 
 def jobs(options: Options) -> list[Work]:

@@ -9,14 +9,14 @@ import pandas as pd
 
 from figures.comparison import Panel, by_communication, comparison
 from figures.style import OKABE_ITO, LineStyle
-from paper_repro.workflow.expression import judged
-from paper_repro.workflow.measures import RISEN, diverges, final_accuracy, settled, unready
 from paper_repro.workflow.part import Made, Options, made
-from paper_repro.workflow.reference import countings
 from paper_repro.workflow.report import caption, notes
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.scales import SCALES, Sizes
 from paper_repro.workflow.series import runs_of
+from paper_repro.workflow.verdicts.expression import judged
+from paper_repro.workflow.verdicts.measures import RISEN, diverges, final_accuracy, settled, unready
+from paper_repro.workflow.verdicts.reference import countings
 
 ZO, PROJECTION = "zeroth order", "projection"
 _METHODS = {ZO: "decomfl", PROJECTION: "decomfl-projection"}

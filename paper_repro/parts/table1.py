@@ -8,13 +8,13 @@ import pandas as pd
 
 from decomfl_lab.errors import plural, require
 from paper_repro.workflow import estimators
-from paper_repro.workflow.expression import judged
-from paper_repro.workflow.measures import CHECKED, highest_level, lines_of, scalars_to_reach, unready
 from paper_repro.workflow.part import Made, Options, made
-from paper_repro.workflow.reference import D, countings
 from paper_repro.workflow.report import notes, printed
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.series import runs_of
+from paper_repro.workflow.verdicts.expression import judged
+from paper_repro.workflow.verdicts.measures import CHECKED, highest_level, lines_of, scalars_to_reach, unready
+from paper_repro.workflow.verdicts.reference import D, countings
 
 K, P = 10, 20
 OURS = "DeComFL K=10 P=20"

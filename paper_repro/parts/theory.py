@@ -13,16 +13,16 @@ from torch import Tensor
 
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.progress import Progress
-from decomfl_lab.provenance import provenance
+from decomfl_lab.storage.provenance import provenance
 from figures.theory import FLAT_FROM, dimension_free, speed_ups, step_sizes, training
-from paper_repro.workflow.claims import CLAIMS, ClaimOutcome
 from paper_repro.workflow.data import digest_named
-from paper_repro.workflow.expression import evaluated, judged
 from paper_repro.workflow.part import Made, Options, made
 from paper_repro.workflow.report import caption, notes
 from paper_repro.workflow.runs import Report, Result, Work
 from paper_repro.workflow.scales import Sizes
 from paper_repro.workflow.series import PATTERNS, configuration
+from paper_repro.workflow.verdicts.claims import CLAIMS, ClaimOutcome
+from paper_repro.workflow.verdicts.expression import evaluated, judged
 from theory.bounds import statement, sweeps
 from theory.checks.landscape import Landscape
 from theory.notation.setting import Setting, Variant

@@ -11,11 +11,11 @@ from figures.style import method_styles
 from paper_repro.parts import fig3
 from paper_repro.parts.fig3 import DECOMFL, top_k_name
 from paper_repro.workflow import estimators
-from paper_repro.workflow.expression import judged
-from paper_repro.workflow.measures import highest_level
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.series import runs_of
+from paper_repro.workflow.verdicts.expression import judged
+from paper_repro.workflow.verdicts.measures import highest_level
 
 FRACTIONS = (0.1, 0.05, 0.01)
 

@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from paper_repro.workflow.claims import ClaimOutcome
-from paper_repro.workflow.measures import CHECKED, TOLERANCE, lines_of, settled, unready
 from paper_repro.workflow.part import Made, Options, made
 from paper_repro.workflow.report import caption, notes
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.scales import SCALES, Scale
+from paper_repro.workflow.verdicts.claims import ClaimOutcome
+from paper_repro.workflow.verdicts.measures import CHECKED, TOLERANCE, lines_of, settled, unready
 
 
 @dataclass(frozen=True)

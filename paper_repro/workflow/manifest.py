@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from decomfl_lab.errors import InputError, require
-from decomfl_lab.files import file_digest, held, write_atomically
+from decomfl_lab.storage.files import file_digest, held, write_atomically
 
 FILE: Final = "SHA256SUMS"
 _UNLISTED: Final = (FILE, "README.md")

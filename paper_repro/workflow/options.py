@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from decomfl_lab.options import option
-from paper_repro.workflow.claims import DEAR, ON_GPU, PARTS
+from paper_repro.workflow.verdicts.claims import DEAR, ON_GPU, PARTS
 
 if TYPE_CHECKING:  # the help needs no figures
     from figures.curves import Count

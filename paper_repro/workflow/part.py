@@ -13,10 +13,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from figures.curves import Count
-from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.report import Section
 from paper_repro.workflow.runs import Job, Work
 from paper_repro.workflow.scales import Scale
+from paper_repro.workflow.verdicts.claims import ClaimOutcome
 
 if TYPE_CHECKING:
     from paper_repro.workflow.recordings import Rows

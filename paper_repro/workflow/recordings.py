@@ -19,11 +19,11 @@ import numpy as np
 import pandas as pd
 
 from decomfl_lab.errors import InputError
-from decomfl_lab.files import file_digest
-from decomfl_lab.provenance import code_version
+from decomfl_lab.storage.files import file_digest
+from decomfl_lab.storage.provenance import code_version
 from paper_repro.workflow import manifest
-from paper_repro.workflow.claims import PARTS, RECORDED, SCALE_NAMES, ClaimOutcome, claim
 from paper_repro.workflow.runs import SO_FAR, is_whole, so_far_words
+from paper_repro.workflow.verdicts.claims import PARTS, RECORDED, SCALE_NAMES, ClaimOutcome, claim
 
 RESULTS = Path(__file__).parents[1] / "results"
 

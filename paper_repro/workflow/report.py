@@ -16,10 +16,10 @@ from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
 from decomfl_lab.errors import require
-from decomfl_lab.tables import table_beside
+from decomfl_lab.storage.tables import table_beside
 from figures.panels import dark_greys, picture
-from paper_repro.workflow.answer import TONES, AnswerLine
-from paper_repro.workflow.claims import PARTS, SCALE_NAMES, UNTESTED, VERDICTS, ClaimOutcome, claim, otherwise
+from paper_repro.workflow.verdicts.answer import TONES, AnswerLine
+from paper_repro.workflow.verdicts.claims import PARTS, SCALE_NAMES, UNTESTED, VERDICTS, ClaimOutcome, claim, otherwise
 
 RECORDED: Final = "recorded"
 """The word instead of a scale, for a page whose parts were all recorded, each at its own scale."""

@@ -19,17 +19,17 @@ import torch
 
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.errors import DivergedError, InputError
-from decomfl_lab.files import HeldError, file_digest, held, read_sealed, write_sealed
 from decomfl_lab.interrupts import Interrupted, postponed, telling
 from decomfl_lab.language.opt import SIZES, Size
 from decomfl_lab.processes import POLL_SECONDS, Call, Processes, tell
 from decomfl_lab.progress import Progress, RunBars, left_words
-from decomfl_lab.provenance import code_version, read_provenance
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.runs.configuration import TrainConfig
 from decomfl_lab.runs.folder import METRICS_FILE, looked_at
 from decomfl_lab.runs.preparation import Materials
 from decomfl_lab.runs.run import Run
+from decomfl_lab.storage.files import HeldError, file_digest, held, read_sealed, write_sealed
+from decomfl_lab.storage.provenance import code_version, read_provenance
 from paper_repro.workflow.data import digest_of, tokens_of
 
 Result = tuple[pd.DataFrame, dict[str, Any]]  # rows and provenance

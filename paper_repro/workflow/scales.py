@@ -9,9 +9,9 @@ from typing import Any, Final, NamedTuple, Self
 
 from decomfl_lab.errors import require, require_choice
 from decomfl_lab.language.pretraining import PretrainConfig
-from decomfl_lab.tables import table_beside
-from paper_repro.workflow.claims import PARTS, SCALE_NAMES
+from decomfl_lab.storage.tables import table_beside
 from paper_repro.workflow.series import from_toml
+from paper_repro.workflow.verdicts.claims import PARTS, SCALE_NAMES
 from theory.notation.printed import EXAMPLES
 
 _DATA: Final[dict[str, Any]] = from_toml(table_beside(__name__, "scales.toml"))

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from decomfl_lab.runs.configuration import TrainConfig
-from decomfl_lab.tables import table_beside
+from decomfl_lab.storage.tables import table_beside
 from paper_repro.workflow.data import data_set
-from paper_repro.workflow.measures import CHECKED
 from paper_repro.workflow.options import READINGS
 from paper_repro.workflow.runs import Job
+from paper_repro.workflow.verdicts.measures import CHECKED
 
 if TYPE_CHECKING:
     from paper_repro.workflow.part import Options

@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import load_file
 
 from decomfl_lab import InputError, TrainConfig
-from decomfl_lab.checkpoint_file import read_checkpoint, write_checkpoint
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE
 from decomfl_lab.runs.run import Run, load_run
+from decomfl_lab.storage.checkpoint_file import read_checkpoint, write_checkpoint
 from tests.cases import refused, refuses
 from tests.fuzz.judge import mended
 

@@ -25,10 +25,10 @@ from decomfl_lab.layout import Layout
 from decomfl_lab.models.registry import build_model
 from decomfl_lab.noise import Distribution, Format
 from decomfl_lab.objectives.objective import EpochBatches, ModuleObjective
-from decomfl_lab.provenance import read_provenance
 from decomfl_lab.replicas.rebuild import form_points_, project
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.runs.run import Run
+from decomfl_lab.storage.provenance import read_provenance
 from tests.cases import refused
 
 CPU = torch.device("cpu")

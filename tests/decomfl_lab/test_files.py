@@ -12,12 +12,12 @@ import pytest
 
 from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
-from decomfl_lab.files import LOCK_FILE, held, held_file, is_held, write_atomically
+from decomfl_lab.storage.files import LOCK_FILE, held, held_file, is_held, write_atomically
 from tests.cases import refused
 
 HOLDER = """
 import sys, pathlib
-from decomfl_lab.files import held, held_file
+from decomfl_lab.storage.files import held, held_file
 path = pathlib.Path(sys.argv[2])
 with held(path) if sys.argv[1] == "folder" else held_file(sys.argv[1], path):
     print("held", flush=True)

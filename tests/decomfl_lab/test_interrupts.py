@@ -13,13 +13,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from decomfl_lab.checkpoint_file import read_checkpoint
 from decomfl_lab.cli.main import main
 from decomfl_lab.interrupts import Interrupted, idle, interrupt, postponed, telling
 from decomfl_lab.laws import LAWS
 from decomfl_lab.runs.configuration import config_from_mapping, read_config
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE
 from decomfl_lab.runs.run import Run
+from decomfl_lab.storage.checkpoint_file import read_checkpoint
 from tests.cases import sampled
 
 TALKATIVE = """

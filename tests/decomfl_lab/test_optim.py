@@ -26,7 +26,7 @@ from decomfl_lab.noise import derive_seed, direction
 from decomfl_lab.optim import MeZO
 from decomfl_lab.processes import environment
 from decomfl_lab.protocol.log import RunLog
-from decomfl_lab.tables import text_beside
+from decomfl_lab.storage.tables import text_beside
 from tests.cases import refuses, rows_of, sampled
 from tests.decomfl_lab.language.tiny import tiny, transformers
 from tests.decomfl_lab.runs.rewritten import chained, parted

@@ -17,17 +17,17 @@ import torch
 from msgspec import inspect
 
 import decomfl_lab as lab
-from decomfl_lab.checkpoint_file import read_values
 from decomfl_lab.cli.command import OptionsCommand
 from decomfl_lab.cli.main import main
 from decomfl_lab.errors import InputError
 from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.options import REQUIRED, WORDS, Option, declared, require_option, struct_of
-from decomfl_lab.outside import FILES, Offer, read_as
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.runs.configuration import TrainConfig, config_from_mapping, run_options
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE, PROVENANCE_FILE
 from decomfl_lab.runs.run import Run
+from decomfl_lab.storage.checkpoint_file import read_values
+from decomfl_lab.storage.outside import FILES, Offer, read_as
 from hessian import DenseOperator, effective_rank
 from tests.cases import refused, rows_of
 from tests.decomfl_lab.cli.test_commands import EVERY

@@ -9,9 +9,7 @@ from typing import Any
 import pytest
 
 import decomfl_lab as lab
-from decomfl_lab.checkpoint_file import read_values
 from decomfl_lab.cli.main import main
-from decomfl_lab.outside import require_rows
 from decomfl_lab.protocol import log as logs
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.runs.configuration import TrainConfig
@@ -24,6 +22,8 @@ from decomfl_lab.runs.folder import (
     read_rows,
 )
 from decomfl_lab.runs.run import Run
+from decomfl_lab.storage.checkpoint_file import read_values
+from decomfl_lab.storage.outside import require_rows
 from figures.command import curves_of
 
 TINY = TrainConfig(data="digits", model="logistic", clients=4, sampled=2, rounds=6, eval_every=2)

@@ -9,7 +9,7 @@ from torch import nn
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.plugins import is_own, made, named
-from decomfl_lab.tables import text_beside
+from decomfl_lab.storage.tables import text_beside
 from tests.cases import refuses, rows_of
 
 OWN = text_beside(__name__, "own_plugin.txt")

@@ -17,7 +17,7 @@ from typing import Any
 
 from sybil import Document
 
-from decomfl_lab.files import write_atomically
+from decomfl_lab.storage.files import write_atomically
 from tests.docs.blocks import ROOT, Blocks
 
 TUTORIALS = sorted(path for path in (ROOT / "docs" / "tutorials").glob("*.md") if path.stem != "index")

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from paper_repro.commands import findings
-from paper_repro.workflow import answer, claims
-from paper_repro.workflow.claims import UNHEALTHY, VERDICTS
+from paper_repro.workflow.verdicts import answer, claims
+from paper_repro.workflow.verdicts.claims import UNHEALTHY, VERDICTS
 from tests.cases import rows_of
 from tests.docs.blocks import ROOT
 from tests.paper_repro.recomputed.common import outcomes

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import atheris
 
-with atheris.instrument_imports(include=["decomfl_lab.protocol", "decomfl_lab.checkpoint_file"]):
+with atheris.instrument_imports(include=["decomfl_lab.protocol", "decomfl_lab.storage.checkpoint_file"]):
     from tests.fuzz import judge
 
 SAY_EVERY, MEASURE_EVERY, USE_EVERY = 2**16, 256, 16

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from decomfl_lab import InputError, Majority, Mean, Momentum, checkpoint_file
+from decomfl_lab import InputError, Majority, Mean, Momentum
 from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol import delivery, wire
 from decomfl_lab.protocol.aggregation import Aggregation
@@ -46,6 +46,7 @@ from decomfl_lab.records.seeds import Seeding, draw_seeds
 from decomfl_lab.replicas.pool_sums import PooledSgd
 from decomfl_lab.replicas.registry import make_replica
 from decomfl_lab.replicas.rules import UpdateRule
+from decomfl_lab.storage import checkpoint_file
 
 T = TypeVar("T")
 

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 import decomfl_lab as lab
 import hessian
-from decomfl_lab.checkpoint_file import read_checkpoint
 from decomfl_lab.optim import MeZO
 from decomfl_lab.protocol.log import RunLog, beginning
 from decomfl_lab.runs.configuration import config_from_mapping, read_config
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS_FILE
+from decomfl_lab.storage.checkpoint_file import read_checkpoint
 
 OLD = Path(__file__).parent
 RUNS = sorted(path.parent.name for path in OLD.glob(f"*/{CHECKPOINT_FILE}"))

@@ -11,10 +11,10 @@ import pytest
 
 from paper_repro.report_folder import finished
 from paper_repro.workflow import recordings
-from paper_repro.workflow.claims import outcomes_json
 from paper_repro.workflow.options import READINGS
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.scales import SCALES
+from paper_repro.workflow.verdicts.claims import outcomes_json
 from tests.paper_repro.recomputed import images, others  # noqa: F401 (they register)
 from tests.paper_repro.recomputed.common import RESULTS, differing, otherwise, outcomes, rows, scale_of
 from theory.findings.registry import ENTRIES

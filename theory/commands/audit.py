@@ -11,9 +11,9 @@ import click
 
 from decomfl_lab.cli.command import command
 from decomfl_lab.errors import plural, require, require_choice
-from decomfl_lab.json_values import print_json
 from decomfl_lab.options import option
-from decomfl_lab.tables import table_beside
+from decomfl_lab.storage.json_values import print_json
+from decomfl_lab.storage.tables import table_beside
 from theory.findings.finding import KINDS, STATUSES, Cause, Entry, EntryResult
 
 _HELP: Final = table_beside(__name__, "audit.toml")

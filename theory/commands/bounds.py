@@ -16,8 +16,8 @@ import theory
 from decomfl_lab.cli.command import beside, flags_of
 from decomfl_lab.cli.screen import Screened
 from decomfl_lab.errors import InputError, require, require_choice
-from decomfl_lab.json_values import print_json
 from decomfl_lab.options import option
+from decomfl_lab.storage.json_values import print_json
 from theory.notation.numbers import down, exactly
 from theory.notation.setting import RARE, Setting
 

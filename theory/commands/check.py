@@ -9,9 +9,9 @@ import click
 
 from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require_choice
-from decomfl_lab.json_values import print_json
 from decomfl_lab.options import REQUIRED, option
-from decomfl_lab.tables import table_beside
+from decomfl_lab.storage.json_values import print_json
+from decomfl_lab.storage.tables import table_beside
 from theory.notation.setting import Variant
 
 if TYPE_CHECKING:  # help needs no formula

@@ -22,7 +22,7 @@ from functools import cache, partial
 from importlib import import_module
 from typing import Any, ParamSpec
 
-from decomfl_lab.tables import table_beside
+from decomfl_lab.storage.tables import table_beside
 from theory.findings import evidence
 from theory.findings.finding import ROLES, Evidence, EvidenceCheck, Role
 

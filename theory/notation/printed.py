@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from decomfl_lab.tables import table_beside
+from decomfl_lab.storage.tables import table_beside
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from decomfl_lab.carriers.commands.serve import with_extra
 from decomfl_lab.cli.command import command
-from decomfl_lab.json_values import print_json
 from decomfl_lab.options import REQUIRED, option
+from decomfl_lab.storage.json_values import print_json
 
 
 @dataclass(frozen=True, kw_only=True)

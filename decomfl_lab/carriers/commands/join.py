@@ -10,9 +10,9 @@ from decomfl_lab.carriers.commands.serve import read_key, with_extra
 from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require
 from decomfl_lab.interrupts import telling
-from decomfl_lab.json_values import print_json
 from decomfl_lab.options import MOST_THREADS, REQUIRED, option
 from decomfl_lab.runs.configuration import config_from_mapping, read_config
+from decomfl_lab.storage.json_values import print_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +57,9 @@ def join(options: JoinOptions) -> None:
     from decomfl_lab.carriers.stream.client import StreamClient
     from decomfl_lab.devices import use_threads_
     from decomfl_lab.federations.remote import host_of
-    from decomfl_lab.outside import Offer, read_as
     from decomfl_lab.runs.preparation import Materials, movable
     from decomfl_lab.runs.run import Run
+    from decomfl_lab.storage.outside import Offer, read_as
 
     use_threads_(options.threads)
     given = "neither" if options.key is None else "both"

@@ -16,11 +16,11 @@ from msgspec import to_builtins
 from decomfl_lab.cli.train import RunPlace, TrainGroup, prepared, report, title
 from decomfl_lab.distribution import without_extra
 from decomfl_lab.errors import InputError, require
-from decomfl_lab.files import held, write_atomically
 from decomfl_lab.interrupts import telling
 from decomfl_lab.methods.registry import LAGGING
 from decomfl_lab.options import option
 from decomfl_lab.protocol.wire import SCALAR_BYTES
+from decomfl_lab.storage.files import held, write_atomically
 
 if TYPE_CHECKING:
     from decomfl_lab.progress import Progress
@@ -78,10 +78,10 @@ def _serve(method: str, options: ServeOptions, flags: dict[str, Any]) -> None:
     from decomfl_lab.carriers.stream.connection import require_address
     from decomfl_lab.carriers.stream.server import StreamServer
     from decomfl_lab.federations.remote import RemoteFederation
-    from decomfl_lab.outside import Offer
     from decomfl_lab.progress import RunBars, words
     from decomfl_lab.runs.messages import Rebuilt
     from decomfl_lab.runs.preparation import movable
+    from decomfl_lab.storage.outside import Offer
 
     out, certificates = options.place.out, options.certificates
     if out is None:

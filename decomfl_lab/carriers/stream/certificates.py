@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from decomfl_lab.errors import InputError, require
-from decomfl_lab.files import write_atomically
+from decomfl_lab.storage.files import write_atomically
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 """The names that every server's certificate has."""

@@ -5,7 +5,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from decomfl_lab.errors import require
-from decomfl_lab.files import write_atomically
+from decomfl_lab.storage.files import write_atomically
 
 _HERE = Path(__file__).parent
 _LAWS = _HERE.parent

@@ -44,7 +44,6 @@ from decomfl_lab.laws.worlds.world import (
     rot,
 )
 from decomfl_lab.objectives.objective import Objective
-from decomfl_lab.outside import Saved, SavedFederation
 from decomfl_lab.protocol.aggregation import Weights, weighed_mean
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.delivery import Delivery, receive
@@ -56,6 +55,7 @@ from decomfl_lab.protocol.wire import decode, split_frame
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import Momentum
+from decomfl_lab.storage.outside import Saved, SavedFederation
 
 RUN = bytes(range(16))
 MOST_ENDS = 4

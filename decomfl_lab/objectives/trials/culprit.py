@@ -23,7 +23,7 @@ from decomfl_lab.objectives.batch_loss import BatchLoss, Form, logits_of
 from decomfl_lab.objectives.modules import copied, swapped
 from decomfl_lab.objectives.trees import Batch, mapped, row_count, rows, tensors
 from decomfl_lab.objectives.trials.needs import Calls
-from decomfl_lab.tables import table_beside
+from decomfl_lab.storage.tables import table_beside
 
 
 class Order(Enum):

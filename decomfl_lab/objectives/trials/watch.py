@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy, multi_margin_loss, nll_loss
 from decomfl_lab.objectives.perturbation import memory_of, reads_no_element
 from decomfl_lab.objectives.trees import tensors
 from decomfl_lab.objectives.trials.needs import Calls
-from decomfl_lab.tables import table_beside
+from decomfl_lab.storage.tables import table_beside
 
 _SEEN = {kind: frozenset(names) for kind, names in table_beside(__name__, "functions.toml")["seen"].items()}
 """Names of functions that make kinks, move elements, or change scores."""

@@ -14,7 +14,7 @@ from typing import Any, Self
 from decomfl_lab.processes import environment
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.runs.configuration import TrainConfig
-from decomfl_lab.tables import text_beside
+from decomfl_lab.storage.tables import text_beside
 
 STEP = 0.03
 """Seconds between two looks at how far a run is."""

@@ -17,7 +17,7 @@ from decomfl_lab import InputError, Run, TrainConfig
 from decomfl_lab.protocol.messages import Hello
 from decomfl_lab.protocol.wire import read
 from decomfl_lab.runs.configuration import config_from_mapping, read_config
-from decomfl_lab.tables import text_beside
+from decomfl_lab.storage.tables import text_beside
 from tests.decomfl_lab.carriers.killed import rounds_of
 from tests.decomfl_lab.carriers.stand_ins import standing_in
 

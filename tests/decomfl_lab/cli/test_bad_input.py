@@ -7,11 +7,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from decomfl_lab.checkpoint_file import read_checkpoint, write_checkpoint
 from decomfl_lab.cli.main import main
 from decomfl_lab.errors import MOST_OPERATIONS, InputError, require_int, require_possible
-from decomfl_lab.files import require_writable
 from decomfl_lab.runs import preparation
+from decomfl_lab.storage.checkpoint_file import read_checkpoint, write_checkpoint
+from decomfl_lab.storage.files import require_writable
 from tests.cases import refused, rows_of
 
 HUGE, LONG = str(2**70), "1" * 5000

@@ -20,11 +20,11 @@ from benchmarks.group import bench
 from decomfl_lab.cli import train as training
 from decomfl_lab.cli.main import JOBS, application, main
 from decomfl_lab.cli.screen import LINES, Contribution, lines_of
-from decomfl_lab.json_values import plain, print_json
 from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.processes import environment
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.runs.configuration import TrainConfig, config_from_mapping, read_config
+from decomfl_lab.storage.json_values import plain, print_json
 from tests.cases import rows_of
 from tests.decomfl_lab.carriers.killed import over_stream
 from tests.decomfl_lab.runs.variants import OTHERS, VARIANTS

@@ -15,10 +15,10 @@ import decomfl_lab as lab
 from decomfl_lab import DeComFL, TrainConfig
 from decomfl_lab.cli.main import main
 from decomfl_lab.cli.runs import SHOWN
-from decomfl_lab.files import held, is_held
 from decomfl_lab.language.finetuning import task_module
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, found_runs, save_run
 from decomfl_lab.runs.run import Run, load_run
+from decomfl_lab.storage.files import held, is_held
 from figures.command import curves_of
 from tests.cases import refused, rows_of, sampled
 from tests.decomfl_lab.language.tiny import save_opt

@@ -19,7 +19,7 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.plugins import TORCH_LOSSES, code_in, named, require_trusted
 from decomfl_lab.runs.configuration import TrainConfig, config_from_mapping
 from decomfl_lab.runs.run import load_run
-from decomfl_lab.tables import text_beside
+from decomfl_lab.storage.tables import text_beside
 from hessian.trained_models import from_run, scale_of
 from tests.cases import rows_of
 from tests.decomfl_lab.carriers import stand_ins

@@ -3,13 +3,15 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy
 
-from decomfl_lab import Sgd
+import decomfl_lab as lab
 from decomfl_lab.cli.main import main
 from decomfl_lab.language.adapters import AdaptedLinear, lora_, norms_
 from decomfl_lab.models.initialisers import uniform
@@ -18,7 +20,6 @@ from decomfl_lab.runs.run import load_run
 from tests.cases import refuses, rows_of
 from tests.decomfl_lab.language.tiny import answers, prompts, save_opt, transformers
 from tests.decomfl_lab.language.toy import write_sst2
-from tests.decomfl_lab.methods.test_language import RULES, federation, run
 
 METHODS: dict[str, Callable[[nn.Module], None]] = {"lora": lambda module: lora_(module, rank=3), "norms": norms_}
 
@@ -72,30 +73,33 @@ def test_of_opt_125m_the_papers_294912_parameters_are_trained() -> None:
     assert num_parameters(model) == 294_912
 
 
-@pytest.mark.parametrize("rule", ["sgd", "bfloat16"])
+def trained(module: nn.Module, **options: Any) -> lab.Run:
+    """Three clients with six prompts each."""
+    ids = [prompts(6, 9, seed=i) for i in range(3)]
+    clients = [(own, own[:, -1] % 2) for own in ids]
+    fixed = {"sampled": 2, "rounds": 4, "local_steps": 2, "perturbations": 2, "batch_size": 4, "lr": 1e-2}
+    return lab.train(module, cross_entropy, clients, **fixed | options)
+
+
+@pytest.mark.parametrize("options", [{}, {"precision": "bfloat16", "momentum": 0.0}], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("method", METHODS)
-def test_only_the_adapters_move_and_replicas_agree_to_the_bit(method: str, rule: str) -> None:
+def test_only_the_adapters_move_and_replicas_agree_to_the_bit(method: str, options: dict[str, Any]) -> None:
     module = answers("opt")
     METHODS[method](module)
-    frozen = {name: p.clone() for name, p in module.named_parameters() if not p.requires_grad}
-    server, clients = federation(module, RULES[rule], K=2)
-    assert server.replica is not None
-    assert server.replica.d == num_parameters(module)
-    before = server.replica.digest()
-    run(server, clients, 4)
-    for i, client in enumerate(clients):
-        client.replica.catch_up(server.plan_round([i])[i].records)
-        assert client.replica.digest() == server.replica.digest() != before
-    assert all(torch.equal(module.get_parameter(name), p) for name, p in frozen.items())
+    run = trained(module, **options)
+    assert run.config.rounds == 4
+    assert run.verify()
+    for name, p in module.named_parameters():
+        assert torch.equal(run.model.get_parameter(name), p) == (not p.requires_grad)
 
 
 def test_a_layer_at_a_time_measures_what_the_whole_point_does() -> None:
-    sent = []
+    losses = []
     for lean in (False, True):
         module = answers("llama")
         lora_(module, rank=2)
-        sent += run(*federation(module, Sgd(), K=1, lean=lean), 1)
-    assert all(abs(a - b).max() < 2e-4 for a, b in zip(sent[:2], sent[2:], strict=True))
+        losses.append(trained(module, lean=lean, eval_every=1).metrics.train_loss.dropna().to_numpy())
+    assert np.allclose(*losses, rtol=0, atol=2e-4)
 
 
 @refuses(*rows_of(__file__)["refused"])

@@ -8,7 +8,7 @@ import pytest
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.methods.memory import ROLES, memory_rows, status_bytes
-from decomfl_lab.tables import text_beside
+from decomfl_lab.storage.tables import text_beside
 from tests.decomfl_lab.language.tiny import transformers
 
 D = 1_000_000

@@ -11,11 +11,11 @@ from torch import Tensor
 
 import decomfl_lab as lab
 from decomfl_lab import Run, TrainConfig
-from decomfl_lab.checkpoint_file import read_checkpoint, write_checkpoint
 from decomfl_lab.federations.averaging import SERVER_OPTIMIZERS, FedAvgFederation, ServerOptimizer
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.runs.folder import CHECKPOINT_FILE
 from decomfl_lab.runs.run import load_run
+from decomfl_lab.storage.checkpoint_file import read_checkpoint, write_checkpoint
 from tests.cases import refuses, rows_of
 
 SMALL: dict[str, Any] = {

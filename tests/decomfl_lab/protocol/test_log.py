@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decomfl_lab.errors import InputError
-from decomfl_lab.files import HeldError
 from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol.log import ArchivedHistory, LogEntry, RunLog
 from decomfl_lab.records.record import History, RoundRecord
 from decomfl_lab.records.seeds import Seeding, draw_seeds
+from decomfl_lab.storage.files import HeldError
 from tests.decomfl_lab.test_files import holder
 
 HEADER = {"run_seed": 2**64 - 1, "config": {"data": "é", "lr": 0.1}}

@@ -8,7 +8,6 @@ from typing import get_args, get_origin, get_type_hints
 import numpy as np
 import pytest
 
-from decomfl_lab.checkpoint_file import read_checkpoint, write_checkpoint
 from decomfl_lab.errors import InputError, quoted
 from decomfl_lab.protocol.messages import Ask, Examples, Hello, Message, Plan, Refusal, Reply, Sent, Welcome
 from decomfl_lab.protocol.server import Tracking
@@ -17,6 +16,7 @@ from decomfl_lab.protocol.wire import decode, encode, read, split_frame
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.pool_sums import PooledSgd
+from decomfl_lab.storage.checkpoint_file import read_checkpoint, write_checkpoint
 from tests.cases import sampled
 from tests.decomfl_lab.federations.direct import CASE, LAB, RUN, Direct, but, counted, host, remote, simulated
 

@@ -12,12 +12,12 @@ from torch import nn
 import decomfl_lab as lab
 from decomfl_lab.cli.main import main
 from decomfl_lab.models import initialisers
-from decomfl_lab.outside import Header, StartInFile, read_as
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.replicas.start import made_again
 from decomfl_lab.runs.configuration import TrainConfig
 from decomfl_lab.runs.folder import LOG_FILE
 from decomfl_lab.runs.run import Run
+from decomfl_lab.storage.outside import Header, StartInFile, read_as
 from tests.cases import refuses
 from tests.decomfl_lab.runs.rewritten import rewritten
 from tests.decomfl_lab.runs.test_replay import PAIRS

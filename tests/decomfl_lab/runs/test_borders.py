@@ -10,9 +10,9 @@ from torch.nn.functional import cross_entropy
 import decomfl_lab as lab
 from decomfl_lab.cli.main import main
 from decomfl_lab.protocol.log import RunLog
-from decomfl_lab.provenance import PROVENANCE_FILE
 from decomfl_lab.runs.folder import CONFIG_FILE, LOG_FILE, METRICS_FILE
 from decomfl_lab.runs.run import Run
+from decomfl_lab.storage.provenance import PROVENANCE_FILE
 from tests.cases import rows_of
 from tests.decomfl_lab.runs.test_replay import PAIRS
 from tests.decomfl_lab.runs.variants import SMALL

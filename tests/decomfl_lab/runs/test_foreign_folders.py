@@ -12,13 +12,13 @@ import pytest
 import torch
 
 import decomfl_lab as lab
-from decomfl_lab.checkpoint_file import read_checkpoint, write_checkpoint
 from decomfl_lab.cli.main import main
 from decomfl_lab.protocol.log import LogEntry, RunLog
-from decomfl_lab.provenance import PROVENANCE_FILE
 from decomfl_lab.runs.configuration import TrainConfig
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, METRICS_FILE, looked_at, table_is_sound
 from decomfl_lab.runs.run import Run, load_run
+from decomfl_lab.storage.checkpoint_file import read_checkpoint, write_checkpoint
+from decomfl_lab.storage.provenance import PROVENANCE_FILE
 from tests.cases import refused, rows_of
 from tests.decomfl_lab.runs.rewritten import rewritten
 from tests.decomfl_lab.runs.variants import SMALL

@@ -10,13 +10,13 @@ import pytest
 
 import decomfl_lab as lab
 from decomfl_lab import DivergedError, InputError, Run, TrainConfig
-from decomfl_lab.checkpoint_file import read_checkpoint, write_checkpoint
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.progress import Progress
 from decomfl_lab.runs import messages
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, METRICS
 from decomfl_lab.runs.preparation import Prepared
+from decomfl_lab.storage.checkpoint_file import read_checkpoint, write_checkpoint
 from tests.decomfl_lab.runs.variants import SMALL
 
 TINY = SMALL.but(

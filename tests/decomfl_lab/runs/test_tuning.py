@@ -17,9 +17,9 @@ import decomfl_lab as lab
 from decomfl_lab import DivergedError, InputError, Run, Sgd
 from decomfl_lab.cli.main import main
 from decomfl_lab.cli.train import RunPlace, prepared
-from decomfl_lab.provenance import read_provenance
 from decomfl_lab.runs.run import load_run
 from decomfl_lab.runs.tuning import Tuning, cheapest_directions, largest_step, rehearse
+from decomfl_lab.storage.provenance import read_provenance
 from tests.cases import refuses, rows_of, sampled
 from theory.checks.stability import load
 from theory.problems.spectrum import Spectrum

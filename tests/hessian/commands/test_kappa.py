@@ -22,7 +22,7 @@ from decomfl_lab.models.registry import build_model
 from decomfl_lab.objectives.descent import Descent
 from decomfl_lab.options import declared
 from decomfl_lab.runs.run import load_run
-from decomfl_lab.tables import text_beside
+from decomfl_lab.storage.tables import text_beside
 from hessian.commands.kappa import KappaOptions
 from hessian.operators.mean_loss import MeanLoss
 from hessian.operators.options import CurvatureKeywords, CurvatureOptions

@@ -17,10 +17,10 @@ from torch.nn.functional import cross_entropy
 
 import hessian
 from benchmarks.ways.spectra import SPECTRA
-from decomfl_lab.checkpoint_file import read_checkpoint, write_checkpoint
 from decomfl_lab.errors import InputError
+from decomfl_lab.storage.checkpoint_file import read_checkpoint, write_checkpoint
 from hessian import DenseOperator, EffectiveRankProgress, effective_rank, lanczos
-from hessian.kappa import estimation as module
+from hessian.kappa.interval import estimation as module
 from hessian.parts import PARTS
 from hessian.spectrum.forms import PRODUCTS
 from hessian.spectrum.walks import Walk

@@ -10,9 +10,9 @@ from torch.nn.functional import cross_entropy
 
 import hessian
 from decomfl_lab.errors import InputError
-from hessian.operators.coarse import CoarseOperator
 from hessian.operators.mean_loss import MeanLoss
 from hessian.operators.operator import BlockOperator, Noise
+from hessian.operators.transforms.coarse import CoarseOperator
 from tests.cases import refuses
 from tests.hessian import problems
 

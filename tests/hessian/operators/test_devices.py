@@ -20,8 +20,8 @@ from decomfl_lab.noise import Distribution, derive_seed
 from decomfl_lab.objectives.descent import Descent
 from decomfl_lab.objectives.function import Slopes
 from hessian import GaussNewtonOperator, HessianOperator, MeanLoss, Operator, effective_rank, lanczos
-from hessian.kappa import forecast
-from hessian.kappa.estimation import BESIDE
+from hessian.kappa.interval import forecast
+from hessian.kappa.interval.estimation import BESIDE
 from hessian.operators.probes import probe_at
 from hessian.spectrum import lanczos as krylov_module
 from hessian.trained_models import trained_here

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from paper_repro.commands.findings import deciding, page
-from paper_repro.workflow import claims
-from paper_repro.workflow.answer import answer
+from paper_repro.workflow.verdicts import claims
+from paper_repro.workflow.verdicts.answer import answer
 from theory.findings.registry import CAUSES, ENTRIES
 
 DOCS = Path(__file__).parents[3] / "docs"

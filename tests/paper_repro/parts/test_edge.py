@@ -6,8 +6,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from paper_repro.parts import edge
-from paper_repro.parts.edge_runs import USUAL, at_point, points
+from paper_repro.parts.stability import edge
+from paper_repro.parts.stability.edge_runs import USUAL, at_point, points
 from paper_repro.workflow.scales import SCALES
 from paper_repro.workflow.series import from_toml
 from tests.cases import rows_of

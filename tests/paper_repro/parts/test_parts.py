@@ -14,12 +14,12 @@ from decomfl_lab.cli.main import main
 from paper_repro.parts import audit, fig2, fig3, hessian, table1
 from paper_repro.report_folder import judged
 from paper_repro.sources import kept_beside
-from paper_repro.workflow.claims import ClaimOutcome
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.recordings import Rows
-from paper_repro.workflow.reference import fig2_reference, fig3_reference
 from paper_repro.workflow.scales import SCALES, changed
 from paper_repro.workflow.series import from_toml
+from paper_repro.workflow.verdicts.claims import ClaimOutcome
+from paper_repro.workflow.verdicts.reference import fig2_reference, fig3_reference
 from tests.cases import refuses, rows_of
 from tests.paper_repro.parts import test_hessian, test_theory
 from theory.bounds import sweeps

@@ -13,10 +13,10 @@ from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.progress import Progress
 from paper_repro.parts import audit
 from paper_repro.parts.theory import _beside_bounds
-from paper_repro.workflow.claims import CLAIMS
-from paper_repro.workflow.expression import evaluated
 from paper_repro.workflow.scales import SCALES
 from paper_repro.workflow.series import PATTERNS, configuration
+from paper_repro.workflow.verdicts.claims import CLAIMS
+from paper_repro.workflow.verdicts.expression import evaluated
 from theory import Setting, statement
 from theory.bounds.sweeps import KAPPA, SWEEPS
 from theory.checks.landscape import Landscape

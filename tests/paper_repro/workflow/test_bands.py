@@ -4,9 +4,9 @@ import pandas as pd
 import pytest
 
 from paper_repro.workflow import estimators
-from paper_repro.workflow.claims import CLAIMS
-from paper_repro.workflow.expression import evaluated
-from paper_repro.workflow.measures import bands_table, compared, judged_bands
+from paper_repro.workflow.verdicts.claims import CLAIMS
+from paper_repro.workflow.verdicts.expression import evaluated
+from paper_repro.workflow.verdicts.measures import bands_table, compared, judged_bands
 
 BY = ("panel", "series")
 

@@ -12,9 +12,18 @@ from rich.cells import cell_len
 
 from decomfl_lab.cli.main import main
 from paper_repro import contents
-from paper_repro.workflow import claims
-from paper_repro.workflow.claims import CLAIMS, PARTS, SCALE_NAMES, WITHOUT_RUNS, Claim, ClaimOutcome, claim, sentences
 from paper_repro.workflow.scales import SCALES
+from paper_repro.workflow.verdicts import claims
+from paper_repro.workflow.verdicts.claims import (
+    CLAIMS,
+    PARTS,
+    SCALE_NAMES,
+    WITHOUT_RUNS,
+    Claim,
+    ClaimOutcome,
+    claim,
+    sentences,
+)
 from tests.paper_repro.recomputed.common import outcomes
 
 FOLDER = Path(claims.__file__).parent

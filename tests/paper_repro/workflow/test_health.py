@@ -10,12 +10,13 @@ import pytest
 from scipy.signal import lfilter
 
 from decomfl_lab.datasets.images import load_dataset
-from decomfl_lab.provenance import provenance
+from decomfl_lab.storage.provenance import provenance
 from paper_repro.report_folder import finished
-from paper_repro.workflow import claims, health, recordings
-from paper_repro.workflow.claims import UNHEALTHY, ClaimOutcome
-from paper_repro.workflow.health import complaint, decided_by_health, ill_words
+from paper_repro.workflow import recordings
 from paper_repro.workflow.recordings import Rows
+from paper_repro.workflow.verdicts import claims, health
+from paper_repro.workflow.verdicts.claims import UNHEALTHY, ClaimOutcome
+from paper_repro.workflow.verdicts.health import complaint, decided_by_health, ill_words
 from tests.cases import sampled
 from tests.paper_repro.parts import test_parts
 from tests.paper_repro.recomputed.common import having, lines, rows

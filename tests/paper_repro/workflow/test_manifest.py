@@ -10,7 +10,8 @@ import pytest
 
 from benchmarks.page import PageOptions, page
 from decomfl_lab.errors import InputError
-from paper_repro.workflow import claims, manifest, recordings
+from paper_repro.workflow import manifest, recordings
+from paper_repro.workflow.verdicts import claims
 
 RESULTS = recordings.RESULTS
 

@@ -12,19 +12,19 @@ import pytest
 from decomfl_lab.cli.main import main
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.errors import InputError
-from decomfl_lab.provenance import provenance
+from decomfl_lab.storage.provenance import provenance
 from paper_repro import contents, sources
 from paper_repro.parts import fig2, fig3, table1, topk
 from paper_repro.report_folder import finished
 from paper_repro.request import requested
 from paper_repro.workflow import manifest, recordings
-from paper_repro.workflow.claims import ClaimOutcome
-from paper_repro.workflow.measures import settled, unfinished, unready
 from paper_repro.workflow.options import READINGS, PaperOptions
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.recordings import Rows
 from paper_repro.workflow.runs import SO_FAR, so_far_words
 from paper_repro.workflow.scales import SCALES
+from paper_repro.workflow.verdicts.claims import ClaimOutcome
+from paper_repro.workflow.verdicts.measures import settled, unfinished, unready
 from tests.paper_repro.parts.test_parts import table1_rows
 from tests.paper_repro.recomputed.common import rows
 from tests.paper_repro.workflow.test_report import claim, section

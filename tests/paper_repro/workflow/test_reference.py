@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from paper_repro.workflow import reference
+from paper_repro.workflow.verdicts import reference
 from tests.cases import refuses, rows_of
 
 KEYS = ["figure", "series", "metric", "seed"]

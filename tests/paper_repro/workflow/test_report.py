@@ -15,12 +15,12 @@ from markupsafe import escape
 from matplotlib.figure import Figure
 
 from decomfl_lab.errors import InputError
-from decomfl_lab.files import write_atomically
+from decomfl_lab.storage.files import write_atomically
 from paper_repro.live_runs import Overlay
-from paper_repro.workflow.answer import AnswerLine
-from paper_repro.workflow.claims import VERDICTS, ClaimOutcome, outcomes_json
-from paper_repro.workflow.claims import claim as registered
 from paper_repro.workflow.report import Folded, Section, caption, closing, page_section, render_report
+from paper_repro.workflow.verdicts.answer import AnswerLine
+from paper_repro.workflow.verdicts.claims import VERDICTS, ClaimOutcome, outcomes_json
+from paper_repro.workflow.verdicts.claims import claim as registered
 from tests.cases import rows_of
 from tests.docs import browser
 
@@ -255,7 +255,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeyp
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("decomfl_lab.files.os.replace", full)
+    monkeypatch.setattr("decomfl_lab.storage.files.os.replace", full)
     with pytest.raises(InputError, match=r"cannot write .*file\.txt: No space left"):
         write_atomically(path, "new")
     assert path.read_text() == "old"

@@ -15,13 +15,14 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from decomfl_lab import InputError, TrainConfig, processes, provenance
+from decomfl_lab import InputError, TrainConfig, processes
 from decomfl_lab.interrupts import Interrupted
 from decomfl_lab.processes import Processes
 from decomfl_lab.progress import Progress, RunBars, left_words
 from decomfl_lab.runs import folder as of_run
 from decomfl_lab.runs import run as a_run
 from decomfl_lab.runs.run import Run
+from decomfl_lab.storage import provenance
 from paper_repro.workflow import runs
 from paper_repro.workflow.runs import RESULT_FILE, SO_FAR, Job, Report, Result, Work, run_all
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from decomfl_lab.errors import InputError
-from paper_repro.workflow import claims
-from paper_repro.workflow.claims import CLAIMS, ClaimOutcome, sentences
+from paper_repro.workflow.verdicts import claims
+from paper_repro.workflow.verdicts.claims import CLAIMS, ClaimOutcome, sentences
 from tests.cases import rows_of
 from tests.theory.findings.borne_out import disagreements
 from tests.theory.findings.entries import entry

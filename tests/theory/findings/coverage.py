@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from itertools import combinations
 from typing import Any, Final
 
-from decomfl_lab.tables import table_beside
+from decomfl_lab.storage.tables import table_beside
 from tests.theory.findings.source import Passage, TexSource, passages, shared, spans
 from theory.findings.data import UNJUDGED
 from theory.findings.finding import TRUE, Entry

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Final
 
-from decomfl_lab.tables import table_beside
+from decomfl_lab.storage.tables import table_beside
 
 # Of the file whose lines the entries of the audit name.
 PAPER_SHA256: Final = "deb93e569c88a9473c611d8ed2a9248873a57af285aa496d2504ce50531678be"

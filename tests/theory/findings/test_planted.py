@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from paper_repro.workflow import claims as recorded
+from paper_repro.workflow.verdicts import claims as recorded
 from tests.cases import cases
 from tests.theory.findings.borne_out import disagreements
 from tests.theory.findings.entries import confirmed

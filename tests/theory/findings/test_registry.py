@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from decomfl_lab.errors import InputError
-from decomfl_lab.tables import table_beside
+from decomfl_lab.storage.tables import table_beside
 from tests.cases import rows_of
 from tests.theory.findings.coverage import AS_PRINTED, inconsistent, missing, stale, unquoted
 from tests.theory.findings.entries import entry
@@ -213,7 +213,7 @@ def test_what_a_blind_reader_found_false_or_loose_is_not_called_true() -> None:
 def test_what_was_read_against_the_source_and_the_evidence_is_as_it_was() -> None:
     """What no test can weigh without the source, or at all: words. A change is read again, and its digest written."""
     root = Path(__file__).parents[3]
-    data = ("theory/findings/*/*.toml", "theory/notation/printed.toml", "paper_repro/workflow/answer.toml")
+    data = ("theory/findings/*/*.toml", "theory/notation/printed.toml", "paper_repro/workflow/verdicts/answer.toml")
     paths = sorted(path for each in data for path in root.glob(each))
     said: dict[str, Any] = {path.relative_to(root).as_posix(): tomllib.loads(path.read_text("utf-8")) for path in paths}
     said["theory.bounds as printed"] = {

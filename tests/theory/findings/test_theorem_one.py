@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sympy import Rational, sympify
 
-from decomfl_lab.tables import table_beside
+from decomfl_lab.storage.tables import table_beside
 from tests.cases import rows_of, sampled
 from tests.theory.findings.entries import confirmed
 from theory import STATEMENTS, Setting

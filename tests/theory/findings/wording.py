@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from decomfl_lab.tables import table_beside
+from decomfl_lab.storage.tables import table_beside
 from theory.findings.data import CAUSES, RAW
 from theory.findings.texts import MARK
 from theory.notation.symbols import LETTERS

@@ -18,9 +18,9 @@ import numpy as np
 import pandas as pd
 from scipy.stats import norm
 
-from paper_repro.workflow.claims import CLAIMS, UNKNOWN, UNTESTED, Claim, ClaimOutcome, Verdict, claim, limits
-from paper_repro.workflow.health import series_named
-from paper_repro.workflow.measures import (
+from paper_repro.workflow.verdicts.claims import CLAIMS, UNKNOWN, UNTESTED, Claim, ClaimOutcome, Verdict, claim, limits
+from paper_repro.workflow.verdicts.health import series_named
+from paper_repro.workflow.verdicts.measures import (
     LOGS,
     TOLERANCE,
     accuracy_at,

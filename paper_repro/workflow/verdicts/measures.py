@@ -6,9 +6,9 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from paper_repro.workflow.claims import limits
 from paper_repro.workflow.options import COUNTS as COUNTS
 from paper_repro.workflow.runs import is_whole
+from paper_repro.workflow.verdicts.claims import limits
 
 CHECKED: Final = "check"
 """The column that is true for runs by finite differences whose curve is drawn by projection: dots over a line."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from decomfl_lab.errors import require
 from hessian.operators.operator import Around, Noise, Operator, digest
-from hessian.operators.smoothing import SmoothableObjective
+from hessian.operators.transforms.smoothing import SmoothableObjective
 
 WHITENED: Final = "whitened "  # what the name of an operator begins with that is whitened
 

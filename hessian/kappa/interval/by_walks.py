@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from msgspec import structs
 from torch import Tensor
 
-from decomfl_lab.outside import SavedEstimate
-from hessian.kappa.estimation import _Run
+from decomfl_lab.storage.outside import SavedEstimate
+from hessian.kappa.interval.estimation import _Run
 from hessian.kappa.settings import Settings
 from hessian.operators.operator import Operator
 from hessian.parts import PARTS

@@ -17,9 +17,9 @@ from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.objectives.evaluation import right_share
 from decomfl_lab.objectives.objective import mean_losses
 from decomfl_lab.progress import Progress
-from decomfl_lab.provenance import provenance
 from decomfl_lab.runs.configuration import TrainConfig
 from decomfl_lab.runs.preparation import Materials, Prepared
+from decomfl_lab.storage.provenance import provenance
 from hessian.kappa.effective_rank import effective_rank
 from hessian.operators.curvature import GaussNewtonOperator
 from hessian.operators.gauss_newton_trace import gauss_newton_trace

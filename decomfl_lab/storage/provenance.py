@@ -14,10 +14,10 @@ import msgspec
 
 from decomfl_lab import __version__
 from decomfl_lab.errors import InputError
-from decomfl_lab.files import require_plain
 from decomfl_lab.language.extra import installed
 from decomfl_lab.noise import STREAM_VERSION, cpu_backend
-from decomfl_lab.outside import Provenance, read_as
+from decomfl_lab.storage.files import require_plain
+from decomfl_lab.storage.outside import Provenance, read_as
 
 if TYPE_CHECKING:
     from decomfl_lab.datasets.images import Dataset
@@ -26,7 +26,7 @@ PROVENANCE_FILE = "provenance.json"
 
 
 @lru_cache
-def code_version(root: Path = Path(__file__).parent) -> str:
+def code_version(root: Path = Path(__file__).parents[1]) -> str:
     """Digest of the source of a package, by default this one: results of another source are not reused."""
     h = hashlib.blake2b(digest_size=6)
     for path in sorted(root.rglob("*.py")):

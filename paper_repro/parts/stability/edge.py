@@ -13,14 +13,14 @@ import pandas as pd
 from scipy import stats
 
 from figures.edge import edge
-from paper_repro.parts.edge_runs import DIFFERENCES, PAPER_STEP, POINT, PROJECTION, USUAL, at_point, points
-from paper_repro.workflow.claims import ClaimOutcome
-from paper_repro.workflow.expression import judged
-from paper_repro.workflow.measures import RISEN, diverges
+from paper_repro.parts.stability.edge_runs import DIFFERENCES, PAPER_STEP, POINT, PROJECTION, USUAL, at_point, points
 from paper_repro.workflow.part import Made, Options, made
 from paper_repro.workflow.report import caption, notes
 from paper_repro.workflow.runs import Work
 from paper_repro.workflow.scales import SCALES, Scale
+from paper_repro.workflow.verdicts.claims import ClaimOutcome
+from paper_repro.workflow.verdicts.expression import judged
+from paper_repro.workflow.verdicts.measures import RISEN, diverges
 from theory.bounds import statement
 from theory.checks.stability import largest_step, load
 from theory.notation.setting import Setting

@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from decomfl_lab.errors import InputError, require, require_choice
-from decomfl_lab.tables import table_beside
+from decomfl_lab.storage.tables import table_beside
 from paper_repro.workflow import manifest
 from theory.findings.data import RAW
 
@@ -42,7 +42,7 @@ UNKNOWN: Final = "not decided: the authors' setting is not known"
 SCALE_NAMES: Final = ("smoke", "default", "full")  # from small to large
 WITHOUT_RUNS: Final = ("memory", "theory", "audit")
 """Parts that compute, and train nothing but where a claim of theirs is ``exempt``."""
-RECORDED: Final = Path(__file__).parents[1] / "results" / "claims.json"
+RECORDED: Final = Path(__file__).parents[2] / "results" / "claims.json"
 """The outcomes of the recorded runs: ``decomfl paper --from-recorded --record paper_repro/results`` writes them."""
 
 

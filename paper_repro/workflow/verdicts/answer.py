@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from decomfl_lab.tables import table_beside
-from paper_repro.workflow.claims import rows
+from decomfl_lab.storage.tables import table_beside
+from paper_repro.workflow.verdicts.claims import rows
 from theory.findings.finding import Entry
 from theory.findings.registry import ENTRIES
 from theory.findings.texts import FORMULAS, fill, found, told

@@ -14,8 +14,8 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from paper_repro.workflow.claims import CLAIMS, UNHEALTHY, VERDICTS, ClaimOutcome, claim, limits
-from paper_repro.workflow.measures import left_out, lines_of, settled
+from paper_repro.workflow.verdicts.claims import CLAIMS, UNHEALTHY, VERDICTS, ClaimOutcome, claim, limits
+from paper_repro.workflow.verdicts.measures import left_out, lines_of, settled
 
 COMMON: Final[int] = limits().common
 """The least number of evaluations of a run, and of each of two series that are compared."""

@@ -14,7 +14,7 @@ from msgspec import Struct, to_builtins
 from safetensors import SafetensorError
 
 from decomfl_lab.errors import InputError, require, shown
-from decomfl_lab.files import require_plain, write_atomically
+from decomfl_lab.storage.files import require_plain, write_atomically
 
 if TYPE_CHECKING:  # what is said of a run needs no tensors
     from torch import Tensor

@@ -14,7 +14,7 @@ from decomfl_lab.runs.configuration import TrainConfig
 from theory.communication import expected_traffic, table1_scalars_decomfl, table1_scalars_fedavg
 
 FILE_NAME = "authors_curves.csv"
-THINNED: Final = Path(__file__).parents[1] / "authors" / "curves.csv.gz"
+THINNED: Final = Path(__file__).parents[2] / "authors" / "curves.csv.gz"
 """The curves that come with the project, with few of their points: they are drawn, and nothing is judged by them."""
 COLUMNS = ("figure", "series", "seed", "step", "metric", "value")
 PANELS = {"fig2_left": ("local-updates", 2000), "fig2_right": ("perturbations", 1500)}

@@ -14,7 +14,7 @@ from scipy.optimize import brentq
 from torch import Tensor
 
 from decomfl_lab.errors import plural, require
-from decomfl_lab.outside import SavedEstimate
+from decomfl_lab.storage.outside import SavedEstimate
 from hessian.estimate import Estimate
 from hessian.kappa.result import UNDEFINED, EffectiveRank, EffectiveRankProgress, _signs
 from hessian.kappa.settings import SCOUTS, Settings

@@ -1,0 +1,1 @@
+"""Operators that are made of others: blocks, inverses, smoothed and whitened ones."""

@@ -1,0 +1,1 @@
+"""Where the edge of stability lies: the runs, and what is drawn of them."""
