@@ -244,7 +244,7 @@ class MeZO(torch.optim.Optimizer):
             InputError: If the closure returns no such number, or another one when it is called again, writes to the
                 parameters or does not use one, or somebody else wrote to them since the last step.
 
-        The first closure is tried (``objectives.trial``): a ``LabWarning`` says where the loss jumps, or is not what
+        The first closure is tried (``objectives.trials``): a ``LabWarning`` says where the loss jumps, or is not what
         torch's derivative is of.
         """
         require(callable(closure), "closure", "be a function of nothing that returns the loss", closure)

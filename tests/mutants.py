@@ -57,7 +57,7 @@ def _files() -> dict[str, str]:
     for name, suite in SUITES.items():
         for source in suite.sources:
             at = ROOT / source
-            paths = [at] if at.is_file() else sorted(at.glob("*.py"))
+            paths = [at] if at.is_file() else sorted(at.rglob("*.py"))
             found |= {str(path.relative_to(ROOT)): name for path in paths if path.stem not in LEFT_OUT}
     return found
 

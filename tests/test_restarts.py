@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from decomfl_lab.processes import environment
-from tests.cases import sampled
 from tests.decomfl_lab.runs.variants import OTHERS, VARIANTS
 from tests.disk import Fate
 from tests.hessian.operators.test_operator import STEPS, WAYS
@@ -46,8 +45,11 @@ def walked(folder: Path, *jobs: tuple[str, str, str]) -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("command", "fates"),
     [
-        *((name, IN_TURN) for name in ("run that is saved at its end", "MeZO")),
-        *(pytest.param(name, IN_TURN, marks=pytest.mark.thorough) for name in ("run", "run with joiners", "kappa")),
+        ("run that is saved at its end", IN_TURN),
+        *(
+            pytest.param(name, IN_TURN, marks=pytest.mark.thorough)
+            for name in ("run", "run with joiners", "kappa", "MeZO")
+        ),
         *(pytest.param(name, IN_TURN.strip("*"), marks=pytest.mark.thorough) for name in LEAST),
     ],
 )
@@ -70,7 +72,8 @@ OTHERS_OF_THEIR_KIND = [
 ]
 
 
-@pytest.mark.parametrize("name", sampled(OTHERS_OF_THEIR_KIND, 1))
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", OTHERS_OF_THEIR_KIND)
 def test_other_ways_to_train_and_to_measure_survive_a_kill_at_any_event(name: str, tmp_path: Path) -> None:
     (found,) = walked(tmp_path, (name, "K", ""))
     assert (found["wrong"], found["deaths"] > 20) == ([], True)

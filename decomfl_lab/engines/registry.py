@@ -10,7 +10,7 @@ is exact with any of them.
     threads   a point a thread, each with one-threaded torch, a copy of the module and points of its own
     fused     the same with the whole forward pass as one kernel, for nets (``kernels.cnn``) and language models
               (``kernels.language``) that it covers
-    batched   many points in one batched pass, on the device where x is (``batched``)
+    batched   many points in one batched pass, on the device where x is (``vmap``)
     auto      on the CPU fused where it can, else threads, else serial; language models that fused does not cover get
               serial. On a GPU batched where it can, else serial
 """
@@ -61,9 +61,9 @@ class Automatic:
 
 ENGINES = {
     "auto": "registry:Automatic",
-    "fused": "kernels.fused:Fused",
+    "fused": "kernels.engine:Fused",
     "threads": "threads:Threads",
-    "batched": "batched:Batched",
+    "batched": "vmap:Batched",
     "serial": "base:Serial",
     "plain": "base:Plain",
 }

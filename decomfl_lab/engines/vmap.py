@@ -210,7 +210,7 @@ class Passes:
 
 
 class Batched:
-    """Many points in one batched pass, where x is; see ``batched``."""
+    """Many points in one batched pass, where x is; see ``vmap``."""
 
     def __init__(self, *, strict: bool = True) -> None:
         """An engine; without ``strict`` it falls back to ``Serial`` for objectives that it lacks."""

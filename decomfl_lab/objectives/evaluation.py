@@ -28,7 +28,7 @@ def right_share(outputs: Tensor, targets: Tensor) -> Tensor:
 class _Accuracy:
     """The shares of a batch's labels that are predicted, and that count; as much as its loss is one of classes.
 
-    Cross-entropy itself is known to be one. Others are looked at while they compute (``objectives.watch``).
+    Cross-entropy itself is known to be one. Others are looked at while they compute (``objectives.trials.watch``).
     """
 
     def __init__(self, loss: BatchLoss) -> None:

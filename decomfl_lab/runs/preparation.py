@@ -3,7 +3,7 @@
 Whatever comes after takes from ``Prepared`` what it needs, and asks the configuration no more how to make it.
 
 Tried are the batches of every client's first epoch and the held-out ones, in the sizes, the dtype and the mode of the
-run, for four evaluations of all of them (``objectives.trial``); for a method that needs gradients, also for a gradient
+run, for four evaluations of all of them (``objectives.trials``); for a method that needs gradients, also for a gradient
 and two evaluations in float64; for one of differences, the first batch on a few lines, and for a gradient.
 """
 

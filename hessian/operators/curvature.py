@@ -58,7 +58,7 @@ class _CurvatureOperator(Operator):
     def matvec(self, v: Tensor) -> Tensor:
         """See ``Operator``; InputError if torch has no such derivative, or the product is not finite.
 
-        The first product is compared with differences (see ``objectives.derivatives``).
+        The first product is compared with differences (see ``objectives.trials.derivatives``).
         """
         self._check(v)
         with enabled(), self._differentiable(f"a product with the {self.name}"):

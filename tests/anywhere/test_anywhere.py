@@ -36,7 +36,11 @@ OLDEST |= PLACES["MKL with SSE4.2"] | PLACES["numba for any x86-64"] | PLACES["o
 CASES = [
     pytest.param({}, id="this machine", marks=pytest.mark.thorough),
     # Compiling for another processor takes long: it is in the next.
-    pytest.param({name: OLDEST[name] for name in OLDEST if name[:5] != "NUMBA"}, id="the oldest but for numba"),
+    pytest.param(
+        {name: OLDEST[name] for name in OLDEST if name[:5] != "NUMBA"},
+        id="the oldest but for numba",
+        marks=pytest.mark.thorough,
+    ),
     pytest.param(OLDEST, id="all of the oldest", marks=pytest.mark.thorough),
     *(pytest.param(change, id=place, marks=pytest.mark.thorough) for place, change in PLACES.items()),
 ]
@@ -122,6 +126,7 @@ def test_a_table_that_is_fitted_by_linear_algebra_is_noticed(here: dict[str, str
     assert len({each["a table fitted to shares"] for each in [*found, here]}) > 1
 
 
+@pytest.mark.thorough
 def test_a_bit_that_differs_is_noticed(logs: Path, here: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     from decomfl_lab.noise import spec, starts
 

@@ -48,6 +48,7 @@ def test_every_way_measures_the_reference_to_its_rounding(module: Verbalized) ->
     assert scalar_error(LlmFederation(module, batches(2), 3, "bfloat16")(), reference) > 1e-2
 
 
+@pytest.mark.thorough
 def test_a_round_of_a_federation_is_followed_by_its_update(module: Verbalized) -> None:
     federations = [LlmFederation(module, batches(2), 2, way) for way in EXACT]
     for federation in federations:

@@ -159,6 +159,7 @@ def test_the_help_ends_with_what_the_columns_are() -> None:
 # make device ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_a_part_that_fails_or_takes_too_long_has_a_row_and_others_go_on() -> None:
     def python(code: str) -> list[str]:
         return ["-c", f"import sys; {code}"]

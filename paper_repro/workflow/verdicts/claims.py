@@ -36,7 +36,7 @@ Verdict = Literal[
 VERDICTS: Final[tuple[str, ...]] = get_args(Verdict)
 UNTESTED: Final = "not tested at this scale"
 UNHEALTHY: Final = "not decided: our baseline did not train"
-"""A run that the claim rests on is ill, see ``workflow.health``."""
+"""A run that the claim rests on is ill, see ``workflow.verdicts.health``."""
 UNKNOWN: Final = "not decided: the authors' setting is not known"
 """Our runs do not bear the claim out, and neither do they refute it, see ``Claim.unknown``."""
 SCALE_NAMES: Final = ("smoke", "default", "full")  # from small to large

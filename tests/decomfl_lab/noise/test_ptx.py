@@ -35,6 +35,7 @@ def _checked(gpu: str, chosen: str, folder: Path) -> tuple[int, int]:
     return checked("-p", "tests.decomfl_lab.noise.emulated", "-k", chosen, **own)
 
 
+@pytest.mark.thorough
 def test_the_code_for_a_gpu_has_the_bits_of_the_reference(tmp_path: Path) -> None:
     passed, failed = _checked("90", QUICK, tmp_path)
     assert failed == 0

@@ -48,7 +48,9 @@ def test_rows_of_a_smaller_scale_than_a_claim_takes_do_not_decide_it() -> None:
 
 def test_every_threshold_is_named_in_a_rule_and_read_by_a_line_or_the_code() -> None:
     data = tomllib.loads((FOLDER / "claims.toml").read_text(encoding="utf-8"))
-    modules = {path: path.read_text(encoding="utf-8") for path in FOLDER.parent.rglob("*.py") if path.stem != "claims"}
+    modules = {
+        path: path.read_text(encoding="utf-8") for path in FOLDER.parents[1].rglob("*.py") if path.stem != "claims"
+    }
     for part, own in data.items():
         thresholds = own if part == "limits" else own.get("limits", {})
         rows = data.values() if part == "limits" else [own]

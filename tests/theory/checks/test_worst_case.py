@@ -48,6 +48,7 @@ def test_problems_without_closed_forms_are_searched_by_simulation(family: str) -
     assert wrong.holds is False
 
 
+@pytest.mark.thorough
 def test_a_class_is_no_less_than_its_parts_and_a_small_instance_no_more_than_the_search() -> None:
     found = tightness(planted(SINGLE, "start", 0.2), ("quadratics",), effort=1)
     *parts, whole = found.instances
@@ -118,7 +119,8 @@ def test_an_impossible_piecewise_problem_is_refused_by_name(wrong: dict[str, flo
         Piecewise(**{"at": 1.0, **wrong})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("factor", "holds"), sampled([(2.0, True), (1.0, False)], 1))
+@pytest.mark.thorough
+@pytest.mark.parametrize(("factor", "holds"), [(2.0, True), (1.0, False)])
 def test_a_step_of_ones_own_is_searched_in_short_runs_and_says_how_far_it_is(factor: float, holds: bool) -> None:
     terms = {"start": factor * s.D / (s.R * s.eta), "noise": s.L * s.eta * s.sigma**2 / s.m}
     own = {"eta": {"descent": 1 / s.L}, "step": sgd, "single_step": True, "without": ("sigma_G", "mu")}
