@@ -10,7 +10,7 @@ ARGS ?=
 COQC ?= coqc
 PROOFS := Stream Replay Revert Moments Normals Answers
 
-.PHONY: help setup paper test thorough device anywhere engines prove mutants fuzz lint types docs linkcheck notebooks format clean
+.PHONY: help setup paper test thorough device anywhere engines golden prove mutants fuzz lint types docs linkcheck notebooks format clean
 
 help:
 	@echo "make paper   every figure and table as recorded, then checked by live runs -> $(OUT)/report.html (ARGS=--live-only for live runs alone)"
@@ -19,6 +19,7 @@ help:
 	@echo "make anywhere the same bits with other instructions and libraries, and on ARM by an emulator where apt-get is there"
 	@echo "make device  what a machine with a GPU can say, in eight minutes: bits, laws, a replayed digest, ratios, κ of large models -> $(OUT)/device.json"
 	@echo "make engines the tests of Ray, NVFlare and gRPC, in an environment that has them all ($(ENGINES))"
+	@echo "make golden  what every command's --help says, written to tests/decomfl_lab/cli/help.txt: read its diff"
 	@echo "make prove   what Coq proves of replay, the noise stream and the moments (a minute; see docs/proved.md)"
 	@echo "make mutants small changes of the core's source, each to be noticed by laws or tests (ARGS='--sample 30' for fewer)"
 	@echo "make fuzz    ten million damaged messages to the decoders (ARGS='--runs 100000' for fewer)"
@@ -70,6 +71,10 @@ $(ENGINES_STAMP): pyproject.toml constraints.txt
 
 engines: $(ENGINES_STAMP)
 	$(ENGINES)/bin/pytest -m engine $(ARGS)
+
+golden: $(STAMP)
+	DECOMFL_GOLDEN=1 $(BIN)/pytest -q -n0 tests/decomfl_lab/cli/test_commands.py -k golden
+	@git diff --stat -- tests/decomfl_lab/cli/help.txt
 
 # The known answers are written as statements first; each file prints what its theorems assume.
 prove: $(STAMP)

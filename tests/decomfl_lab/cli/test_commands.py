@@ -65,6 +65,18 @@ def test_a_help_has_at_most_sixty_lines_and_all_of_it_has_every_option(
     assert [each.opts[-1] for each in shown if f"  {each.opts[0]}" not in found] == []
 
 
+def test_every_help_is_the_golden_one(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """``make golden`` writes the file anew: its diff is what users will read."""
+    monkeypatch.setenv("COLUMNS", "80")
+    golden, helps = Path(__file__).with_name("help.txt"), []
+    for path, _ in EVERY:
+        assert main([*path.split()[1:], "--help"]) == 0
+        helps.append(f"$ {path} --help\n{capsys.readouterr().out}")
+    if os.environ.get("DECOMFL_GOLDEN"):
+        golden.write_text("\n".join(helps), encoding="utf-8")
+    assert golden.read_text(encoding="utf-8") == "\n".join(helps)
+
+
 def test_without_arguments_it_shows_the_jobs_and_a_whole_line_for_every_command(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
