@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, settings
 
 settings.register_profile(
     "lab",
-    max_examples=40,
+    max_examples=30,
     deadline=None,
     derandomize=True,
     database=None,

@@ -79,7 +79,7 @@ def test_other_ways_to_train_and_to_measure_survive_a_kill_at_any_event(name: st
     assert (found["wrong"], found["deaths"] > 20) == ([], True)
 
 
-@pytest.mark.parametrize("planted", [PLANTED[2::3], pytest.param(PLANTED, marks=pytest.mark.thorough)], ids=len)
+@pytest.mark.parametrize("planted", [PLANTED[2:3], pytest.param(PLANTED, marks=pytest.mark.thorough)], ids=len)
 def test_each_planted_fault_is_seen(planted: list[tuple[str, str, str]], tmp_path: Path) -> None:
     for (command, _, fault), found in zip(planted, walked(tmp_path, *planted), strict=True):
         assert found["wrong"] or found["unseen"], f"{fault} ({command})"

@@ -86,6 +86,7 @@ def test_the_usual_way_measures_central_differences_and_takes_the_step(module: V
         assert torch.allclose(found, step, rtol=1e-3, atol=1e-12)
 
 
+@pytest.mark.thorough
 def test_rows_hang_together() -> None:
     transformers()
     rows = list(llm_round.rows(SMALL))
