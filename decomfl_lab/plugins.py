@@ -267,9 +267,9 @@ def _refusal(argument: str, rule: str, target: str, error: BaseException) -> Inp
     lacks = obj.__name__ if isinstance(obj, ModuleType) else getattr(error, "name", None)
     package = (lacks or "").split(".")[0]
     if package in PACKAGES and hiding(package) is None:
-        for theirs in (Path(f"{package}.py"), Path(package, "__init__.py")):
-            if theirs.exists():
-                told += f"; {package} is the lab's package here, not {theirs.resolve()}: rename yours"
+        theirs = next(filter(Path.exists, (Path(package, "__init__.py"), Path(f"{package}.py"))), None)
+        if theirs is not None:
+            told += f"; {package} is the lab's package here, not {theirs.resolve()}: rename yours"
     if isinstance(error, ModuleNotFoundError) and module.split(".")[0] == error.name:
         told += f", in {os.getcwd()} or installed"
     return InputError(f"{argument} must {rule}, got {target!r} ({type(error).__name__}: {told}{place})")

@@ -90,6 +90,11 @@ def weighed_mean(replies: Sequence[ScalarArray], weights: Sequence[int]) -> _F32
     return _mean(values * np.array(weights, np.float64)[:, None, None], sum(weights))
 
 
+def _square(vector: _F64) -> float:
+    """‖v‖², the sum rounded once."""
+    return math.fsum((vector * vector).ravel().tolist())
+
+
 @dataclass(frozen=True)
 class Mean(Aggregation):
     """g = (1/n) Σ_i g_i, which one liar can make anything.
@@ -123,7 +128,7 @@ class ClippedMean(Aggregation):
     def __call__(self, replies: Sequence[_F32]) -> _F32:
         """See ``Aggregation``."""
         values = _values(self, replies)
-        norms = [math.sqrt(math.fsum((value * value).ravel().tolist())) for value in values]
+        norms = [math.sqrt(_square(value)) for value in values]
         clip = self.clip or statistics.median(norms)
         shares = [min(1.0, clip / norm) if norm else 1.0 for norm in norms]
         return _mean(values * np.array(shares)[:, None, None])
@@ -201,8 +206,7 @@ class Krum(Aggregation):
         near = len(replies) - self.tolerated - 2
 
         def score(i: int) -> tuple[float, bytes]:
-            apart = [values[i] - other for j, other in enumerate(values) if j != i]
-            squares = sorted(math.fsum((gap * gap).ravel().tolist()) for gap in apart)
+            squares = sorted(_square(values[i] - other) for j, other in enumerate(values) if j != i)
             return math.fsum(squares[:near]), replies[i].tobytes()
 
         return replies[min(range(len(replies)), key=score)].copy()

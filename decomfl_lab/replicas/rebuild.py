@@ -31,6 +31,11 @@ def backend_for(tensor: Tensor) -> str:
     return "triton" if tensor.is_cuda else noise.cpu_backend()
 
 
+def _triton() -> Any:
+    """The backend on tensors where they lie; InputError, with the reason, where it cannot run."""
+    return noise.load_backend("triton")
+
+
 def _check(name: str, tensor: Tensor, like: Tensor) -> None:
     require(tensor.dtype in _DTYPES, f"dtype of {name}", f"be one of {', '.join(map(str, _DTYPES))}", tensor.dtype)
     require(tensor.shape == like.shape, f"shape of {name}", f"be {tuple(like.shape)}", tuple(tensor.shape))
@@ -90,8 +95,7 @@ def _run(
     if tensors[0].numel() == 0:
         return 0
     if tensors[0].is_cuda:
-        triton: Any = noise.load_backend("triton")  # on tensors where they lie
-        return int(triton.run_on_device(program, tensors, d=d, first=first, store=store))
+        return int(_triton().run_on_device(program, tensors, d=d, first=first, store=store))
     dtypes = {tensor.dtype for tensor in tensors}
     if len(dtypes) == 1 and not dtypes & set(_HALF) and all(tensor.is_contiguous() for tensor in tensors):
         memory = {name: tensor.view(-1).numpy() for name, tensor in zip(program.names, tensors, strict=True)}
@@ -228,8 +232,7 @@ def form_points_(
     for n, at in enumerate(streams):  # a copy of x needs no direction: it goes with one that is made anyway
         rows.setdefault(at if c[n] else moved[0], []).append(n)
     if backend == "triton":
-        triton: Any = noise.load_backend("triton")
-        triton.form_points(points, x, rows, c, distribution, d=x.numel())
+        _triton().form_points(points, x, rows, c, distribution, d=x.numel())
         return
     points.copy_(x)
     program = Program([str(n) for n in range(len(streams))])
@@ -275,8 +278,7 @@ def project(
     require(fits and vectors.numel() > 0, "vectors", message, (vectors.dtype, tuple(vectors.shape)))
     workers = torch.get_num_threads() if workers is None else require_int("workers", workers, 1)
     if vectors.is_cuda or backend == "triton":
-        triton: Any = noise.load_backend("triton")
-        found: Tensor = triton.project_on_device(vectors, streams, distribution)
+        found: Tensor = _triton().project_on_device(vectors, streams, distribution)
         return found
     products = noise.project(vectors.numpy(), streams, distribution=distribution, backend=backend, workers=workers)
     return torch.from_numpy(products)

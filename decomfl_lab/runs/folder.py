@@ -470,8 +470,7 @@ def repeat(run: Run, folder: Path, on_round: Callable[[Progress], None] | None) 
         hands = read_as(Provenance, {"code": log.header.get("code", "unknown")} | facts, str(folder))
         _take_over(run, folder, hands, len(log), any_code=True)
         x0 = federation.observer.digest()
-        for name, own in _frame(run, federation).items():
-            require(log.header.get(name) == own, f"{name} of {log.name}", f"be {own}", log.header.get(name))
+        _require_frame(run, federation, log)
         require(log.header["x0"] == x0, f"x_0 of {path}", f"have the digest {x0}", log.header["x0"])
         sound = table_is_sound(folder)
         table = {row["round"]: row for row in read_rows(folder / METRICS_FILE)} if sound else {}
@@ -580,8 +579,7 @@ def logged(run: Run, out: Path) -> Iterator[None]:
         end = None if federation.follows else run.round
         with open_log(path, end=end) if goes_on else RunLog.create(path, *_identity(run, federation)) as log:
             require_same(run, log.header["config"], log.header["data"], path, len(log))
-            for name, own in _frame(run, federation).items():
-                require(log.header.get(name) == own, f"{name} of {log.name}", f"be {own}", log.header.get(name))
+            _require_frame(run, federation, log)
             if log.header["config"].get("clients", run.config.clients) < run.config.clients:
                 config = run.config.but(rounds=log.header["config"]["rounds"])
                 data = {"data": run.dataset.digest, "source": run.dataset.source, "classes": run.dataset.classes}
@@ -625,6 +623,12 @@ def _identity(run: Run, federation: DeComFLFederation) -> tuple[dict[str, Any], 
     header |= _frame(run, federation)
     read_as(Header, header, "header of the log")  # nothing is written that could not be read
     return header, packed
+
+
+def _require_frame(run: Run, federation: DeComFLFederation, log: RunLog) -> None:
+    """InputError that names what the log says of the run, and is not so."""
+    for name, own in _frame(run, federation).items():
+        require(log.header.get(name) == own, f"{name} of {log.name}", f"be {own}", log.header.get(name))
 
 
 def _frame(run: Run, federation: DeComFLFederation) -> dict[str, Any]:
