@@ -5,7 +5,7 @@ The interpreter has to be chosen before Triton is first imported, so these tests
     TRITON_INTERPRET=1 python -m pytest tests/decomfl_lab/noise/triton_checks.py
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,50 @@ SPECIAL = np.array(
 )
 
 
+@pytest.fixture(autouse=triton_gpu.INTERPRETED)
+def _bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An IndexError where a kernel reads or writes beside the tensors that it was given."""
+    from triton.runtime.interpreter import GridExecutor, InterpreterBuilder
+
+    given: list[tuple[int, int]] = []  # the first byte of each tensor's memory, and the one behind its last
+    prepared = GridExecutor._init_args_hst
+    load, store = InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store
+
+    def tensors(values: Sequence[Any]) -> Iterator[torch.Tensor]:
+        for value in values:
+            if isinstance(value, torch.Tensor):
+                yield value
+            elif isinstance(value, tuple):
+                yield from tensors(value)
+
+    def prepare(executor: Any, arguments: Any, named: Any) -> Any:
+        found = prepared(executor, arguments, named)
+        memory = [tensor.untyped_storage() for tensor in tensors([*found[0], *found[1].values()])]
+        given[:] = [(own.data_ptr(), own.data_ptr() + own.nbytes()) for own in memory]
+        return found
+
+    def require_inside(places: Any, mask: Any) -> None:
+        wanted = places.data[mask.data]
+        size = places.get_element_ty().primitive_bitwidth // 8
+        inside = np.zeros(wanted.shape, dtype=bool)
+        for begin, end in given:
+            inside |= (wanted >= begin) & (wanted + np.uint64(size) <= end)
+        if not inside.all():
+            raise IndexError("a kernel must stay inside its tensors")
+
+    def checked_load(builder: Any, places: Any, mask: Any, *rest: Any) -> Any:
+        require_inside(places, mask)
+        return load(builder, places, mask, *rest)
+
+    def checked_store(builder: Any, places: Any, value: Any, mask: Any, *rest: Any) -> Any:
+        require_inside(places, mask)
+        return store(builder, places, value, mask, *rest)
+
+    monkeypatch.setattr(GridExecutor, "_init_args_hst", prepare)
+    monkeypatch.setattr(InterpreterBuilder, "create_masked_load", checked_load)
+    monkeypatch.setattr(InterpreterBuilder, "create_masked_store", checked_store)
+
+
 class OfTriton(Implementation):
     """The lab's own, of which the laws look at this backend alone."""
 
@@ -65,6 +109,20 @@ def _box_muller_kernel(z, w, count: tl.int32, BLOCK: tl.constexpr):
     z0, z1 = triton_kernels._box_muller(w0, w1)
     tl.store(z + at, z0)
     tl.store(z + count + at, z1)
+
+
+@triton.jit
+def _shifted_kernel(x, by: tl.constexpr):
+    tl.store(x + by + tl.arange(0, 4), tl.load(x + by + tl.arange(0, 4)))
+
+
+@pytest.mark.skipif(not triton_gpu.INTERPRETED, reason="a GPU does not say where a kernel writes")
+def test_a_kernel_that_leaves_its_tensors_is_noticed() -> None:
+    x = torch.zeros(8)
+    _shifted_kernel[(1,)](x, by=4)
+    for by in (5, -1):
+        with pytest.raises(Exception, match="a kernel must stay inside its tensors"):
+            _shifted_kernel[(1,)](x, by=by)
 
 
 def test_normals_of_many_words_have_the_bits_of_the_reference() -> None:
