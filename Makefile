@@ -50,8 +50,13 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
-test: $(STAMP) lint types
-	$(BIN)/pytest -n 2 --dist worksteal -m "not thorough" $(ARGS)
+# The type checker works beside the tests, and is heard at their end. Hundreds of processes import the lab: what Python
+# has compiled of it is kept.
+test: export PYTHONDONTWRITEBYTECODE =
+test: $(STAMP) lint
+	@$(BIN)/mypy > $(VENV)/types.txt 2>&1 & types=$$!; \
+	$(BIN)/pytest -n 2 --dist worksteal -m "not thorough" $(ARGS); tests=$$?; \
+	wait $$types; types=$$?; cat $(VENV)/types.txt; exit $$((tests | types))
 
 thorough: $(STAMP)
 	$(BIN)/pytest -n 2 --dist worksteal -m thorough $(ARGS)
