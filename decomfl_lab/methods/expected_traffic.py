@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Iterator
 from dataclasses import astuple, dataclass
-from itertools import combinations, product
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from decomfl_lab.protocol.messages import Kind
 
 if TYPE_CHECKING:
     from decomfl_lab.federations.setting import Federation
+    from decomfl_lab.storage.outside import Saved
 
 
 @dataclass(frozen=True)
@@ -86,16 +88,20 @@ def mean_traffic(federation: Federation, cohort: Cohort) -> ExpectedTraffic:
         cohort: Its clients and the rounds to play.
     """
     drawing: Any = getattr(federation, "server", federation)
-    start = copy.deepcopy(federation.save())
-    found = []
-    for history in product(combinations(range(cohort.M), cohort.m), repeat=cohort.R):
-        federation.load(copy.deepcopy(start))
-        drawing.sample = iter(history).__next__
-        for _ in history:
+
+    def played(state: Saved, rounds: int) -> Iterator[Any]:
+        """The counts after so many rounds more: what histories begin with alike is played once."""
+        for sampled in combinations(range(cohort.M), cohort.m):
+            federation.load(copy.deepcopy(state))
+            drawing.sample = lambda sampled=sampled: sampled
             federation.advance()
-        ledger = federation.ledger
-        rows = [(u.bytes, u.scalars, w.bytes, w.scalars) for u, w in zip(ledger.up, ledger.down, strict=True)]
-        found.append(np.mean(rows, axis=0))
+            if rounds > 1:
+                yield from played(copy.deepcopy(federation.save()), rounds - 1)
+            else:
+                ways = zip(federation.ledger.up, federation.ledger.down, strict=True)
+                yield np.mean([(up.bytes, up.scalars, down.bytes, down.scalars) for up, down in ways], axis=0)
+
+    found = list(played(copy.deepcopy(federation.save()), cohort.R))
     return ExpectedTraffic(*map(float, np.mean(found, axis=0)))
 
 
