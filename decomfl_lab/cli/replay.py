@@ -11,6 +11,9 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.interrupts import telling
 from decomfl_lab.options import REQUIRED, TRUST_CODE, option
 from decomfl_lab.storage.json_values import print_json
+from decomfl_lab.storage.tables import table_beside
+
+_HELP = table_beside(__name__, "options.toml")["replay"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,20 +22,9 @@ class ReplayOptions:
 
     file: Path = option(REQUIRED, "", argument=True)
     rounds: int | None = option(None, "The number of rounds after which to stop. [default: all]", flag="--round")
-    measure: str = option(
-        "", "Rounds, as 3,10, whose participants measure their scalars anew; their data must be available here."
-    )
-    tolerance: float = option(
-        0.02,
-        "The largest difference of a measured scalar from the recorded one that counts as rounding, as a "
-        "share of the scalars' root mean square. The same machine gives the same bits; where losses are rounded "
-        "otherwise, as by another engine, 0.3 % was seen at the default mu.",
-    )
-    start: Path | None = option(
-        None,
-        "The weights at x_0 as safetensors, by the names in the log: for the log of an optimizer "
-        "(decomfl_lab.optim) that has not x_0.",
-    )
+    measure: str = option("", _HELP["measure"])
+    tolerance: float = option(0.02, _HELP["tolerance"])
+    start: Path | None = option(None, _HELP["start"])
     save: Path | None = option(None, "Write the model to this file, as safetensors, if all agrees.")
     device: str = option("cpu", "Where to compute: cpu, cuda, cuda:N or auto.")
     trust_code: bool = option(False, TRUST_CODE)

@@ -27,6 +27,7 @@ from decomfl_lab.runs.configuration import FLAGS, config_from_mapping, read_conf
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, CONFIG_FILE, LOG_FILE, further
 from decomfl_lab.runs.tuning import AUTO, CHOSEN, tuned, without_auto
 from decomfl_lab.storage.json_values import print_json
+from decomfl_lab.storage.tables import table_beside
 
 if TYPE_CHECKING:
     from decomfl_lab.federations.carrier import Elsewhere
@@ -184,24 +185,17 @@ join it."""
 HERE = "in-process"
 
 
+_HELP = table_beside(__name__, "options.toml")["train"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunPlace:
     """Where a run is computed and kept."""
 
-    device: str = option(
-        "cpu",
-        "Where models, data and losses are: cpu, cuda (a GPU), cuda:N or auto. Records give the same bits on each.",
-    )
+    device: str = option("cpu", _HELP["device"])
     threads: int = option(1, "CPU threads of torch.", "engine", ge=1, le=MOST_THREADS)
-    config: Path | None = option(
-        None, "A TOML file with any of these flags as keys, with underscores: local_steps = 4. Flags win over it."
-    )
-    out: Path | None = option(
-        None,
-        "The folder to keep the run in, and to resume it from. It gets metrics.csv, config.toml, provenance.json, a "
-        "checkpoint and the log that `decomfl replay` reads. Ctrl-C saves the round under way, twice does not wait for "
-        "it.",
-    )
+    config: Path | None = option(None, _HELP["config"])
+    out: Path | None = option(None, _HELP["out"])
     trust_code: bool = option(False, TRUST_CODE)
     as_json: bool = option(False, "Print one JSON object on stdout.", flag="--json")
 
@@ -211,19 +205,9 @@ class TrainOptions:
     """The options of ``decomfl train`` beside those of a run and its method."""
 
     place: RunPlace
-    federation: str = option(
-        HERE,
-        "Where the clients are: in-process, or ray (in actors, on this machine or, with RAY_ADDRESS, over a cluster). "
-        "The run is the same to the bit.",
-        "engine",
-    )
+    federation: str = option(HERE, _HELP["federation"], "engine")
     workers: int | None = option(None, "The number of actors of federation ray. [default: 4]", "engine")
-    log_to: tuple[str, ...] = option(
-        (),
-        "Log every round to tensorboard:FOLDER or wandb:PROJECT; may be given more than once. Each "
-        "needs the extra of its name.",
-        "output",
-    )
+    log_to: tuple[str, ...] = option((), _HELP["log_to"], "output")
 
 
 _ONLY_WITH = {

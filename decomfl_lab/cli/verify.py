@@ -19,12 +19,14 @@ from decomfl_lab.options import option
 from decomfl_lab.plugins import named
 from decomfl_lab.storage.files import require_writable, write_atomically
 from decomfl_lab.storage.json_values import print_json
+from decomfl_lab.storage.tables import table_beside
 
 if TYPE_CHECKING:
     from decomfl_lab.laws.contract import Implementation
     from decomfl_lab.laws.outcomes import Outcome, Outcomes
     from decomfl_lab.laws.worlds.breadth_first_search import Explored
 
+_HELP = table_beside(__name__, "options.toml")["verify"]
 _LACKS = "a part is not offered; where it is deleted the lab's takes its place"
 _MARKS = {"holds": ".", "broken": "x", "crashed": "!", "refused": " ", "skipped": " ", "not yours": " "}
 
@@ -33,62 +35,21 @@ _MARKS = {"holds": ".", "broken": "x", "crashed": "!", "refused": " ", "skipped"
 class VerifyOptions:
     """The options of ``decomfl verify``."""
 
-    target: str | None = option(
-        None,
-        "module:Class, or file.py:Class, of your own Implementation (--target-template prints one), or of a method "
-        "whose clients send scalars and replay.",
-    )
+    target: str | None = option(None, _HELP["target"])
     target_template: bool = option(False, "Print a file for --target, with all that the laws use, to fill in.")
-    plant: str | None = option(
-        None,
-        "Plant the fault of this name in the lab's own implementation, or around the parts of --target. `all` plants "
-        "one after another, in the lab's every tenth behind narrow `supports` too, and prints which laws each breaks.",
-    )
-    device: str | None = option(
-        None,
-        "Put every second client on this device (cpu, cuda, cuda:N or auto; on the CPU: on another backend), the rest "
-        "on the CPU.",
-    )
-    update: str | None = option(
-        None,
-        "module:Class, or file.py:Class, of a training step of anybody's: a class of a module whose `perturb(seed, s)` "
-        "adds s·z(seed) and whose `update(seed, g, lr)` adds -lr·g·z(seed). Its laws need nothing of the lab.",
-    )
+    plant: str | None = option(None, _HELP["plant"])
+    device: str | None = option(None, _HELP["device"])
+    update: str | None = option(None, _HELP["update"])
     module: str | None = option(None, "With --update: module:function that makes a torch module of yours, tried too.")
-    tolerance: float = option(
-        0.0, "With --update: the share of the norm of x that restoring and replaying may leave, 0 for bits."
-    )
-    identity: Path | None = option(
-        None,
-        'File of JSON lines that your processes wrote, {"step": 0, "rank": 1, "noise": 123} of each noise: no two '
-        "have the same, but for --shared coordinates. In Python: laws.verify_identity.",
-    )
+    tolerance: float = option(0.0, _HELP["tolerance"])
+    identity: Path | None = option(None, _HELP["identity"])
     shared: tuple[str, ...] = option((), "With --identity: a coordinate whose numbers all have one noise. Repeatable.")
-    write: Path | None = option(
-        None,
-        "Write the laws of --update and --identity into this folder, a file each that needs no decomfl_lab, with a "
-        "file of tests to fill in.",
-    )
+    write: Path | None = option(None, _HELP["write"])
     law: tuple[str, ...] = option((), "Try only this law (may be given several times).")
-    cases: int | None = option(
-        None,
-        "How many random cases each law is tried with; once one is broken, the others with a quarter of them. With "
-        "`--plant all` the law that is meant to catch a fault gets up to 25 times as many. [default: 100, with "
-        "`--plant all` 6]",
-    )
+    cases: int | None = option(None, _HELP["cases"])
     seed: int = option(0, "Seed of the random cases.")
-    states: bool = option(
-        False,
-        "Instead of random cases, play every history of small federations in which at most so many things go "
-        "otherwise: messages lost, doubled, late, processes that die; a line for each, with its number of states.",
-    )
-    histories: int | None = option(
-        None,
-        "Instead of random cases, play this number of runs of small federations in simulated time, from --seed "
-        "on, while frames are lost, late and doubled, processes die, disks are full and models rot; one that ends "
-        "wrongly is printed, made short.",
-        ge=1,
-    )
+    states: bool = option(False, _HELP["states"])
+    histories: int | None = option(None, _HELP["histories"], ge=1)
     as_json: bool = option(False, "Print rows of law, cases, passed as JSON.", flag="--json")
     junit: Path | None = option(None, "Write the outcomes to this file too, as JUnit's XML: a test case a law.")
 
