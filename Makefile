@@ -50,9 +50,10 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
-# The type checker works beside the tests, and is heard at their end. Hundreds of processes import the lab: what Python
-# has compiled of it is kept.
-test: export PYTHONDONTWRITEBYTECODE =
+# The type checker works beside the tests, and is heard at their end. Two processes of tests share two cores, a thread
+# each; what Python has compiled is kept, as hundreds of others import the lab.
+test thorough: export OMP_NUM_THREADS = 1
+test thorough: export PYTHONDONTWRITEBYTECODE =
 test: $(STAMP) lint
 	@$(BIN)/mypy > $(VENV)/types.txt 2>&1 & types=$$!; \
 	$(BIN)/pytest -n 2 --dist worksteal -m "not thorough" $(ARGS); tests=$$?; \
