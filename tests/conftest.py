@@ -1,7 +1,10 @@
 """Settings for every test: Hypothesis profiles, one torch thread, no data from outside unless asked for."""
 
 import gc
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -30,6 +33,39 @@ def _embedded_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("DECOMFL_DATA", "DECOMFL_DOWNLOAD"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, an empty one; what is imported from it is not found afterwards."""
+    folder = tmp_path / "here"  # beside it is the cache of the libraries
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place != ""])
+    return folder
+
+
+@pytest.fixture
+def data_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path | str], None]:
+    """Data sets are looked for in this folder from now on."""
+    return lambda folder: monkeypatch.setenv("DECOMFL_DATA", str(folder))
+
+
+@pytest.fixture
+def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """A library is not installed from now on."""
+    return lambda library: monkeypatch.setitem(sys.modules, library, None)
+
+
+@pytest.fixture
+def plant(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any, str, Callable[..., Any]], None]:
+    """``plant(owner, name, wrong)`` puts a fault in a function's place: it is called as wrong(right, ...)."""
+
+    def put(owner: Any, name: str, wrong: Callable[..., Any]) -> None:
+        right = getattr(owner, name)
+        monkeypatch.setattr(owner, name, lambda *of, **named: wrong(right, *of, **named))
+
+    return put
 
 
 @pytest.fixture(scope="session")

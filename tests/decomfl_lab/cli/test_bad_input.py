@@ -1,6 +1,5 @@
 """Bad input to any command is one line that names the argument, the rule and the value; nothing is begun or written."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -31,12 +30,9 @@ CASES = [tuple(said.format(**WORDS) for said in row) for row in rows_of(__file__
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(here: Path) -> Path:
     """The present folder, with files of all sorts."""
-    here = tmp_path / "here"  # beside it is the cache of the libraries
-    (here / "folder").mkdir(parents=True)
-    monkeypatch.chdir(here)
-    monkeypatch.setattr(sys, "path", [*sys.path])  # to which the folder of a module:function is added
+    (here / "folder").mkdir()
     code = "import sys, torch\nexits = sys.exit\ndef net(): return torch.nn.Linear(3, 2)\n"
     code += "def stops(outputs, targets): sys.exit(0)\n"
     code += "def f(): return [(torch.ones(4, 3), torch.zeros(4).long())], (torch.ones(4, 3), torch.zeros(4).long())\n"
@@ -53,15 +49,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return here
 
 
+def _files(folder: Path) -> list[Path]:
+    """What is in a folder, but for what Python has compiled of a user's code."""
+    return sorted(path for path in folder.rglob("*") if "__pycache__" not in path.parts)
+
+
 @pytest.mark.parametrize(("argv", "message"), CASES, ids=[argv[:60] for argv, _ in CASES])
 def test_bad_input_is_one_line_before_anything_is_begun_or_written(
     argv: str, message: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    there = sorted(folder.rglob("*"))
+    there = _files(folder)
     told = refused(capsys, *argv.split(" "))
     assert message in told
     assert len(told.partition(" names, got ")[0]) < 600  # a list of all names is as long as it is
-    assert sorted(folder.rglob("*")) == there
+    assert _files(folder) == there
 
 
 TEXTS = st.text() | st.floats().map(str) | st.integers().map(str) | st.sampled_from([HUGE, LONG, "٣", "1e400", "-0"])

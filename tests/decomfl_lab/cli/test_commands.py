@@ -75,10 +75,7 @@ def test_without_arguments_it_shows_the_jobs_and_a_whole_line_for_every_command(
         assert command.get_short_help_str(200) == command.load().get_short_help_str(200) != ""
 
 
-def test_the_examples_of_the_help_of_train_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_examples_of_the_help_of_train_run(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--help"]) == 0
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     examples = [line.split("  ")[0].split() for line in lines if line.startswith("decomfl train")]

@@ -65,8 +65,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Theirs:
 
 
 @pytest.fixture
-def theirs(made: Theirs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Theirs]:
-    monkeypatch.chdir(tmp_path)
+def theirs(made: Theirs, here: Path) -> Iterator[Theirs]:
     made.mark.unlink(missing_ok=True)
     yield made
     made.mark.unlink(missing_ok=True)
@@ -289,12 +288,10 @@ def test_no_command_runs_what_a_strangers_files_name(path: str, file: str, their
     assert code == 2 or (command, file) in (("runs", ""), ("plot", ""))
 
 
-def test_a_loss_of_torchs_opens_no_door_to_the_current_folder(theirs: Theirs, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = str(Path.cwd())
-    monkeypatch.setattr(sys, "path", [place for place in sys.path if place not in ("", here)])
+def test_a_loss_of_torchs_opens_no_door_to_the_current_folder(theirs: Theirs, here: Path) -> None:
     named("loss", "torch.nn.functional:mse_loss")
     named("loss", "torch.nn:MSELoss")
-    assert here not in sys.path
+    assert str(here) not in sys.path
     named("loss", "math:fsum")
-    assert here in sys.path
+    assert str(here) in sys.path
     assert not theirs.mark.exists()

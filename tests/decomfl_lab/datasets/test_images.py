@@ -7,7 +7,7 @@ import http.server
 import io
 import tarfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -69,9 +69,9 @@ def test_embedded_digits_are_real_balanced_and_split_without_overlap() -> None:
 
 
 def test_a_folder_of_the_users_is_used_and_said_and_where_a_file_is_altered_nothing_is(
-    small_mnist: Path, monkeypatch: pytest.MonkeyPatch
+    small_mnist: Path, data_in: Callable[[Path], None]
 ) -> None:
-    monkeypatch.setenv("DECOMFL_DATA", str(small_mnist.parent))
+    data_in(small_mnist.parent)
     dataset = load_dataset("mnist")
     assert len(dataset.train_labels) == 30
     assert dataset.source == "MNIST: 30 train / 10 test digits, from DECOMFL_DATA"
@@ -85,7 +85,7 @@ def test_a_folder_of_the_users_is_used_and_said_and_where_a_file_is_altered_noth
         load_dataset("mnist")
 
 
-def test_a_complete_cache_is_used_without_being_asked(small_mnist: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_complete_cache_is_used_without_being_asked(small_mnist: Path) -> None:
     cache = data.cache_folder("mnist")
     cache.parent.mkdir(parents=True)
     small_mnist.rename(cache)
@@ -132,7 +132,7 @@ def _cifar_row(label: int, value: int) -> bytes:
 
 @pytest.mark.thorough
 def test_cifar_comes_from_the_archive_or_the_subset_and_says_which(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, data_in: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def give(name: str, path: Path) -> None:
         sums = {path.name: hashlib.sha256(path.read_bytes()).hexdigest()}
@@ -141,7 +141,7 @@ def test_cifar_comes_from_the_archive_or_the_subset_and_says_which(
 
     folder = tmp_path / "cifar10"
     folder.mkdir()
-    monkeypatch.setenv("DECOMFL_DATA", str(tmp_path))
+    data_in(tmp_path)
     subset = folder / "cifar10_subset.npz"
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (20, 32, 32, 3)).astype(np.uint8)
@@ -236,8 +236,7 @@ def test_sequences_are_the_text_and_targets_the_bytes_that_follow() -> None:
     assert inputs.shape == targets.shape == (5, 8)
 
 
-def test_without_a_folder_the_text_is_pythons_own_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("DECOMFL_DATA", raising=False)
+def test_without_a_folder_the_text_is_pythons_own_and_says_so() -> None:
     dataset = load_dataset("text")
     assert "embedded: the language reference that ships with Python 3" in dataset.source
     text, _ = documentation()
@@ -248,8 +247,10 @@ def test_without_a_folder_the_text_is_pythons_own_and_says_so(monkeypatch: pytes
     assert len(dataset.test_images) == pytest.approx(len(dataset.train_images) / 9, rel=0.01)
 
 
-def test_a_corpus_must_be_the_one_it_is_called(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DECOMFL_DATA", str(tmp_path))
+def test_a_corpus_must_be_the_one_it_is_called(
+    tmp_path: Path, data_in: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data_in(tmp_path)
     (tmp_path / "corpus").mkdir()
     text = b"First Citizen: " * 20
     (tmp_path / "corpus" / "tinyshakespeare.txt").write_bytes(text)
@@ -288,8 +289,7 @@ def test_what_does_not_fit_is_named() -> None:
         build_model("gpt-tiny", seed=0, in_shape=(1, 28, 28), classes=10)
 
 
-def test_a_federation_trains_it_with_scalars_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("DECOMFL_DATA", raising=False)
+def test_a_federation_trains_it_with_scalars_alone() -> None:
     config = TrainConfig(
         data="text", model="gpt-tiny", clients=2, sampled=2, rounds=2, perturbations=2, batch_size=2, test_examples=4
     )

@@ -216,8 +216,7 @@ def test_only_the_cache_is_asked_where_the_hub_does_not_answer(
 
 
 @refuses(*rows_of(__file__)["refused"])
-def test_what_is_no_model_is_named(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_what_is_no_model_is_named(source: str, here: Path, folder: Path) -> None:
     for name in ("empty", "two"):
         Path(name).mkdir()
     for name in ("two/a.gguf", "two/b.gguf", "damaged.gguf", "damaged.whl"):

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -58,12 +59,9 @@ def test_a_task_is_a_data_set_of_prompts_and_classes(config: TrainConfig) -> Non
     assert data.source.startswith("SST-2: 80 train / 20 test examples, from sst2")
 
 
-def test_an_evaluation_is_of_all_examples_in_order_of_length(
-    config: TrainConfig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_evaluation_is_of_all_examples_in_order_of_length(config: TrainConfig, plant: Any) -> None:
     seen: list[tuple[Tensor, Tensor, int | None]] = []
-    plain = evaluation.mean_losses
-    monkeypatch.setattr(evaluation, "mean_losses", lambda *a, **k: seen.append(a[2:]) or plain(*a, **k))
+    plant(evaluation, "mean_losses", lambda right, *of, **named: seen.append(of[2:]) or right(*of, **named))
     data = task_dataset(config)
     Run(replace(config, rounds=1), dataset=data).train()
     for ids, classes, _ in seen:

@@ -3,6 +3,7 @@
 import gzip
 import hashlib
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -90,10 +91,12 @@ def test_the_embedded_text_says_so_and_holds_every_twentieth_piece_out() -> None
     assert not set(text.train) & set(text.held_out)
 
 
-def test_text_from_a_folder_is_checked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_text_from_a_folder_is_checked(
+    tmp_path: Path, data_in: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "corpus"
     folder.mkdir()
-    monkeypatch.setenv("DECOMFL_DATA", str(tmp_path))
+    data_in(tmp_path)
     contents = {"a.txt.gz": gzip.compress(b"first\n" * 9, mtime=0), "b.txt": b"second\n" * 9}
     for name, content in contents.items():
         (folder / name).write_bytes(content)

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -121,11 +122,11 @@ def test_bad_files_are_one_line(task: str, files: dict[str, bytes], tmp_path: Pa
 
 
 def test_the_folder_of_the_environment_must_have_the_very_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, data_in: Callable[[Path], None]
 ) -> None:
     with pytest.raises(InputError, match="data of task cb must be available here: set DECOMFL_DATA"):
         load_task("cb")
-    monkeypatch.setenv("DECOMFL_DATA", str(tmp_path))
+    data_in(tmp_path)
     _jsonl(tmp_path / "cb" / "train.jsonl", EXAMPLES["cb"][0])
     with pytest.raises(InputError, match=r"train\.jsonl must have sha256 32017480d3a1"):
         load_task("cb")

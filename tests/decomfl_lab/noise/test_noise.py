@@ -237,9 +237,8 @@ def test_averages_over_many_draws_lie_within_five_standard_errors(law: Distribut
         ("(E zzᵀ − I)² / s.e.²", lambda z: z + np.float32(0.01) * np.roll(z, 5)),
     ],
 )
-def test_spoilt_directions_are_noticed(name: str, spoil, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
-    right = noise.direction
-    monkeypatch.setattr(noise, "direction", lambda *a, **k: spoil(right(*a, **k)))
+def test_spoilt_directions_are_noticed(name: str, spoil: Any, plant: Any) -> None:
+    plant(noise, "direction", lambda right, *of, **named: spoil(right(*of, **named)))
     found = next(each for each in averages(Distribution.GAUSSIAN, 4_000_000) if each.name == name)
     assert abs(found.deviation) > 5, found
 

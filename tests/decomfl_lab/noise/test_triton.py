@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,7 @@ def test_backend_has_the_bits_of_the_reference(where: str) -> None:
     assert passed > 80
 
 
-def test_import_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_import_says_what_is_missing(without: Callable[[str], None], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.delitem(sys.modules, GPU, raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -53,7 +54,7 @@ def test_import_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
         older.setattr(importlib.metadata, "version", lambda name: "3.5.1")
         with pytest.raises(ImportError, match=r"Triton 3.5.1 rounds otherwise; 3.6 or newer is needed"):
             importlib.import_module(GPU)
-    monkeypatch.setitem(sys.modules, "triton", None)
+    without("triton")
     with pytest.raises(ImportError, match="Triton is not installed"):
         importlib.import_module(GPU)
 

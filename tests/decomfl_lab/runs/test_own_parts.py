@@ -81,9 +81,8 @@ def test_a_run_with_parts_of_ones_own_is_kept_resumed_and_replayed_to_the_bit(ki
 
 
 def test_by_their_names_on_the_command_line_a_replay_imports_nothing_but_to_measure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     Path("parts.py").write_text(CODE)
     more = ["--rounds", "4", "--attackers", "1", "--out", "run"]
     assert main(["train", *more, *NAMED]) == 0
