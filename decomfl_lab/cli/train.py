@@ -284,7 +284,14 @@ def _train(method: str, options: TrainOptions, flags: dict[str, Any]) -> None:
     from decomfl_lab.runs.messages import Rebuilt
 
     out, hooks = options.place.out, [logger_of(text) for text in options.log_to]
-    run = prepared(method, options.place, flags, _elsewhere(options.federation, options.workers))
+    # Where the clients are: in this process, or in what an entry point of the name makes.
+    entries = {entry.name: entry for entry in entry_points(group=FEDERATIONS)}
+    name, workers, by = require_choice("federation", options.federation, (HERE, *entries)), options.workers, None
+    require(name != HERE or workers is None, "workers", f"be left out for federation {HERE}", workers)
+    if name != HERE:
+        kind = entries[name].load()
+        by = kind() if workers is None else kind(workers=workers)
+    run = prepared(method, options.place, flags, by)
     if (first := click.get_current_context().meta.get(_MEANT)) is not None:
         print(f"this is: {first}\n(the authors' run on MNIST is: decomfl train decomfl)", file=sys.stderr, flush=True)
 
@@ -303,18 +310,6 @@ def _train(method: str, options: TrainOptions, flags: dict[str, Any]) -> None:
     # Where clients replay anyway, a replay for each costs as much as M/m rounds did.
     rebuilt = run.verify() if run.config.method.replays else Rebuilt(0, 0)
     report(run, rebuilt, out, as_json=options.place.as_json)
-
-
-def _elsewhere(name: str, workers: int | None) -> Elsewhere | None:
-    """Where the clients are: None for this process, else what an entry point of this name makes."""
-    entries = {entry.name: entry for entry in entry_points(group=FEDERATIONS)}
-    require_choice("federation", name, (HERE, *entries))
-    if name == HERE:
-        require(workers is None, "workers", f"be left out for federation {HERE}", workers)
-        return None
-    kind = entries[name].load()
-    by: Elsewhere = kind() if workers is None else kind(workers=workers)
-    return by
 
 
 def title(run: Run) -> str:

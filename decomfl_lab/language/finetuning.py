@@ -23,7 +23,7 @@ from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.language.adapters import lora_, norms_
 from decomfl_lab.language.causal_model import CausalLM, Verbalized, load_causal
-from decomfl_lab.language.tasks import TASKS, Task, load_task
+from decomfl_lab.language.tasks import TASKS, load_task
 from decomfl_lab.models.registry import MODELS
 
 
@@ -55,14 +55,6 @@ def encode(prompts: Sequence[str], tokenizer: Tokens, *, max_length: int, trunca
         require(tokenizer.pad not in rows[-1], f"prompt {n}", f"be free of the padding token {tokenizer.pad}", prompt)
     longest = max(map(len, rows))
     return torch.tensor([[tokenizer.pad] * (longest - len(row)) + row for row in rows])
-
-
-def verbalizer_ids(task: Task, tokenizer: Tokens) -> tuple[int, ...]:
-    """The token that stands for each class: the last one of its verbalizer; InputError if two have the same."""
-    ids = tuple(tokenizer.encode(word)[-1] for word in task.verbalizers)
-    rule = f"end with different tokens for {', '.join(map(repr, task.verbalizers))}"
-    require(len(set(ids)) == len(ids), f"verbalizers of task {task.name}", rule, ids)
-    return ids
 
 
 def by_length(ids: Tensor, pad: int) -> Tensor:
@@ -123,7 +115,12 @@ def task_module(config: Any, dataset: Dataset | None = None) -> nn.Module:
         lora_(model.module, rank=config.lora_rank, alpha=config.lora_alpha, seed=config.seed, draws=config.draws)
     elif config.tune == "norms":
         norms_(model.module)
-    return Verbalized(model.module, verbalizer_ids(TASKS[config.task], model.tokenizer), model.tokenizer.pad)
+    # The last token of its verbalizer stands for a class.
+    words = TASKS[config.task].verbalizers
+    ids = tuple(model.tokenizer.encode(word)[-1] for word in words)
+    rule = f"end with different tokens for {', '.join(map(repr, words))}"
+    require(len(set(ids)) == len(ids), f"verbalizers of task {config.task}", rule, ids)
+    return Verbalized(model.module, ids, model.tokenizer.pad)
 
 
 def _model(config: Any) -> CausalLM:
