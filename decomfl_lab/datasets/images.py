@@ -43,6 +43,7 @@ from torch import Tensor
 
 from decomfl_lab.errors import InputError, Told, require
 from decomfl_lab.objectives.trees import mapped, row_count, tensors
+from decomfl_lab.storage.files import read_file
 from decomfl_lab.storage.tables import table_beside
 
 _PerChannel = float | Sequence[float]
@@ -159,10 +160,7 @@ def download(folder: Path, files: Mapping[str, str], addresses: Sequence[str]) -
 
 def read_checked(folder: Path, name: str, expected: str) -> bytes:
     """The content of ``folder / name``; InputError if it cannot be read or its sha256 is not ``expected``."""
-    try:
-        content = (folder / name).read_bytes()
-    except OSError as error:
-        raise InputError(f"data file {folder / name} must be readable ({error.strerror})") from None
+    content = read_file("data file", folder / name, plain=False)
     found = hashlib.sha256(content).hexdigest()
     if found != expected:
         raise InputError(f"data file {folder / name} must have sha256 {expected}, got {found}")

@@ -24,6 +24,7 @@ from typing import Any
 import msgspec
 
 from decomfl_lab.errors import InputError, require, require_choice
+from decomfl_lab.storage.files import read_file
 from decomfl_lab.storage.tables import table_beside
 
 _CLEANED: dict[str, Callable[[str], str]] = {"sentence": str.strip, "span2_text": str.lower}
@@ -118,10 +119,7 @@ def load_task(name: str, *, folder: str | Path | None = None) -> TaskData:
                 raise InputError(f"folder of task {name} must have {kinds}, got {folder}")
             rows = []
             for path in found:
-                try:
-                    content = path.read_bytes()
-                except OSError as error:
-                    raise InputError(f"data file {path} must be readable ({error.strerror})") from None
+                content = read_file("data file", path, plain=False)
                 sha256.update(content)
                 rows += _rows(path, content)
             return rows

@@ -33,7 +33,7 @@ from decomfl_lab.options import Option, option, own_options, require_option, req
 from decomfl_lab.plugins import OWN, Trust, code_in, is_own, require_trusted, targets_of
 from decomfl_lab.protocol.aggregation import Weighting
 from decomfl_lab.records.schedules import Schedule, growing
-from decomfl_lab.storage.files import require_plain
+from decomfl_lab.storage.files import read_file
 from decomfl_lab.storage.tables import table_beside
 
 CROSS_ENTROPY = "cross-entropy"
@@ -333,10 +333,9 @@ def read_config(path: Path, *, plain: bool = False) -> dict[str, Any]:
         path: The file.
         plain: Whether it must be a plain file, as in a folder that is looked at: nobody has said that it has an end.
     """
+    content = read_file("config", path, plain=plain)
     try:
-        return tomllib.loads((require_plain(path) if plain else path).read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise InputError(f"config must be a readable TOML file, got {path} ({error.strerror})") from None
+        return tomllib.loads(content.decode("utf-8-sig"))
     except ValueError as error:  # no TOML, no UTF-8, or a number of thousands of digits
         raise InputError(f"config must be valid TOML, got {path} ({error})") from None
     except RecursionError:

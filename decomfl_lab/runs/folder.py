@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import io
 import json
 import logging
 import math
@@ -29,7 +30,7 @@ from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.runs.configuration import PARTS, TrainConfig, config_like, read_config
 from decomfl_lab.storage.checkpoint_file import read_checkpoint, read_values, write_checkpoint
-from decomfl_lab.storage.files import LOCK_FILE, is_held, require_plain, write_atomically
+from decomfl_lab.storage.files import LOCK_FILE, is_held, read_file, require_plain, write_atomically
 from decomfl_lab.storage.outside import Header, Provenance, Saved, SavedRun, read_as, require_rows
 from decomfl_lab.storage.provenance import PROVENANCE_FILE, code_version, provenance, read_provenance
 from decomfl_lab.storage.tables import table_beside
@@ -153,15 +154,13 @@ def read_rows(path: Path) -> list[dict[str, float]]:
     Raises:
         InputError: If it cannot be read, or the rows cannot be evaluations of one run.
     """
+    if not path.exists():
+        return []
+    content = read_file(path.name, path)
     try:
-        with require_plain(path).open(encoding="utf-8", newline="") as file:
-            cells = list(csv.reader(file, strict=True))
+        cells = list(csv.reader(io.StringIO(content.decode(), newline=""), strict=True))
         numbers = [[int(cell) if cell.isdecimal() else float(cell or math.nan) for cell in row] for row in cells[1:]]
         rows = [dict(zip(cells[0], row, strict=True)) for row in numbers]
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise InputError(f"{path} must be a file that can be read ({error.strerror})") from None
     except (ValueError, csv.Error) as error:
         raise InputError(f"{path} must be a table of numbers, as a run writes it ({error})") from None
     known = not cells or "round" in cells[0]

@@ -43,7 +43,7 @@ from decomfl_lab.runs.configuration import (
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE, require_own
 from decomfl_lab.runs.preparation import Materials, Prepared, tried
 from decomfl_lab.runs.run import Run
-from decomfl_lab.storage.files import require_plain
+from decomfl_lab.storage.files import read_file
 from decomfl_lab.storage.outside import Header, NamedTensor, read_as
 
 TOLERANCE = 0.02
@@ -496,10 +496,9 @@ def read_weights(path: Path) -> nn.Module:
     from safetensors import SafetensorError
     from safetensors.torch import load
 
+    content = read_file("start", path)
     try:
-        return with_weights(load(require_plain(path).read_bytes()))
-    except OSError as error:
-        raise InputError(f"start must be a file that can be read, got {path} ({error.strerror})") from None
+        return with_weights(load(content))
     except (SafetensorError, ValueError, KeyError, RecursionError) as error:
         raise InputError(f"start must be weights as safetensors, got {path} ({error})") from None
 

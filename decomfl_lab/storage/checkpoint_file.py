@@ -14,7 +14,7 @@ from msgspec import Struct, to_builtins
 from safetensors import SafetensorError
 
 from decomfl_lab.errors import InputError, require, shown
-from decomfl_lab.storage.files import require_plain, write_atomically
+from decomfl_lab.storage.files import read_file, write_atomically
 
 if TYPE_CHECKING:  # what is said of a run needs no tensors
     from torch import Tensor
@@ -67,10 +67,7 @@ def read_values(path: Path) -> tuple[dict[str, list[int]], dict[str, Any]]:
 
 def _checked(path: Path) -> bytes:
     remedy = "put a copy of it back, or remove it to begin anew"
-    try:
-        content = require_plain(path).read_bytes()
-    except OSError as error:
-        raise InputError(f"checkpoint must be a file that can be read, got {path} ({error.strerror})") from None
+    content = read_file("checkpoint", path)
     found = _CHECKSUM.search(content)
     if found is None:
         raise InputError(

@@ -49,6 +49,14 @@ def require_plain(path: Path) -> Path:
     return path
 
 
+def read_file(argument: str, path: Path, *, plain: bool = True) -> bytes:
+    """The content of a file; InputError that names the argument if it cannot be read, or must be plain and is not."""
+    try:
+        return (require_plain(path) if plain else path).read_bytes()
+    except OSError as error:
+        raise InputError(f"{argument} must be a file that can be read, got {path} ({error.strerror})") from None
+
+
 def require_writable(argument: str, path: Path | None) -> None:
     """InputError that names the argument unless ``write_atomically`` could write ``path`` now; nothing is left behind.
 
