@@ -18,7 +18,7 @@ TRIES = 100
 """Seeds that are tried to find what is wrong in a simpler federation."""
 _OFTEN, _SELDOM = (0.0, 0.05, 0.2, 0.5), (0.0, 0.01, 0.03, 0.1)
 RATES: dict[str, tuple[float, ...]] = {"frame": _SELDOM, "client": _SELDOM, "server": (0.0, 0.005, 0.02, 0.08)}
-RATES |= dict.fromkeys(("again", "absence", "greeting", "disk", "checkpoint", "asked"), _OFTEN)
+RATES |= dict.fromkeys(("again", "absence", "greeting", "disk", "checkpoint"), _OFTEN)
 RATES |= {
     "silence": (0.0, 0.5, 0.9),
     "full": (0.0, 0.0, 0.0, 0.1),
@@ -77,7 +77,7 @@ class Search:
     """Histories of one implementation, drawn by seeds."""
 
     def __init__(self, implementation: Implementation | None = None) -> None:
-        """With the clients of ``Stand`` for None; of deliveries alone where servers and clients are not the lab's."""
+        """With the clients of ``Stand`` for None; NotImplementedError where servers or clients are not the lab's."""
         self.parts = histories.parts_of(implementation)
 
     def search(self, seeds: Iterable[int]) -> Found | None:
