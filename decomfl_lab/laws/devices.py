@@ -52,7 +52,16 @@ def checks(device: torch.device, *, sizes: Sequence[int] = SIZES, rounds: int = 
     """Every check, as soon as it is known: of noise vectors of these sizes, and of runs of so many rounds."""
     other = noise.cpu_backend() if device.type == "cuda" else "numpy"
     for kind in Distribution:
-        cases = [_noise(device, other, kind, n, first) for n, first in product(sizes, OFFSETS)]
+        cases = []
+        for n, first in product(sizes, OFFSETS):
+            # 1.5 z_3 + 0.25 z_4 added to a vector of ones, here and there.
+            seed, c = 2**63 + n, [1.5, 0.25]
+            d = n + first if kind is not Distribution.SPHERE else 2 * n  # the sphere's norm takes a pass over all of z
+            first = first if kind is not Distribution.SPHERE else min(first, n)
+            here, ones = torch.ones(n, device=device), np.ones(n, dtype=np.float32)
+            axpy_(here, seed, c, d=d, first=first, first_p=3, distribution=kind)
+            noise.axpy(ones, seed, c, d=d, first=first, first_p=3, distribution=kind, backend=other)
+            cases.append(_same(here, torch.from_numpy(ones)))
         yield BitCheck(f"directions: {kind}", len(cases), sum(cases))
     for kind in Distribution:
         cases = []
@@ -84,17 +93,6 @@ def require_bits(device: torch.device) -> None:
     for check in checks(device):
         if not check.holds:
             raise InputError(f"device must give the bits of the CPU, but {check.what} differs on {describe(device)}")
-
-
-def _noise(device: torch.device, other: str, kind: Distribution, n: int, first: int) -> bool:
-    """1.5 z_3 + 0.25 z_4 added to a vector of ones, here and there."""
-    seed, c = 2**63 + n, [1.5, 0.25]
-    d = n + first if kind is not Distribution.SPHERE else 2 * n  # the sphere's norm takes a pass over all of z
-    first = first if kind is not Distribution.SPHERE else min(first, n)
-    here, there = torch.ones(n, device=device), np.ones(n, dtype=np.float32)
-    axpy_(here, seed, c, d=d, first=first, first_p=3, distribution=kind)
-    noise.axpy(there, seed, c, d=d, first=first, first_p=3, distribution=kind, backend=other)
-    return _same(here, torch.from_numpy(there))
 
 
 _STREAMS = [(2**64 - 3, p) for p in (0, 31, 32, 7)]

@@ -113,8 +113,7 @@ class Attack:
         found = []
         for reply in replies:
             if reply.client in liars:
-                path = self.seed, _LIES, r, reply.client
-                said = self._lie(path, reply.scalars.astype(np.float64), honest, len(liars))
+                said = self._lie(reply, honest, len(liars))
                 if reply.scalars.dtype == np.int8:
                     reply = replace(reply, scalars=np.where(said >= 0, 1, -1).astype(np.int8))
                 else:
@@ -123,8 +122,9 @@ class Attack:
             found.append(reply)
         return found
 
-    def _lie(self, path: tuple[int, ...], own: _F64, honest: _F64, f: int) -> _F64:
-        """What one of f liars sends, of the path of its random choices, its own reply (K, P) and the honest ones."""
+    def _lie(self, reply: Reply, honest: _F64, f: int) -> _F64:
+        """What one of f liars sends, of its own reply (K, P) and the honest ones."""
+        own, path = reply.scalars.astype(np.float64), (self.seed, _LIES, reply.round, reply.client)
         c, mean = self.scale or _SCALES.get(self.kind, 1.0), _mean(honest)
         match self.kind:
             case OwnFunction() | "gaussian":

@@ -1,14 +1,14 @@
 """Delivery: which messages a round consists of, who reads them and in which order, without transport.
 
     server side                                         client side
-    chosen = delivery.sample()
+    chosen = server.sample()
     (if delivery.wants_reports)                         report = ledger.sent(i, client.report(), upwards=True)
     delivery.open(chosen, reports) → (i, messages)      plan = receive(client, messages)
     (if server.weights.lacks(i)) delivery.hear(said)    said = ledger.sent(i, client.examples(), upwards=True)
                                                         reply = ledger.sent(i, client.handle(plan), upwards=True)
     record = delivery.close(replies)
 
-Whoever carries the messages (a simulator, the laws, a network) calls these five and nothing else.
+Whoever carries the messages (a simulator, the laws, a network) calls these and nothing else.
 """
 
 import dataclasses
@@ -60,10 +60,6 @@ class Delivery:
     def wants_reports(self) -> bool:
         """Whether participants must say what they hold before a round is opened."""
         return self.server.tracking is Tracking.CLIENTS and not self.models
-
-    def sample(self) -> tuple[int, ...]:
-        """C_r: who takes part in the round."""
-        return self.server.sample()
 
     def open(self, chosen: Sequence[int], reports: Iterable[bytes] = ()) -> Iterator[tuple[int, list[bytes]]]:
         """What each participant must read, in that order: perhaps a model, perhaps the run's seed, and the plan.

@@ -117,7 +117,7 @@ class Replica:
 
     def _run(self, program: Program | Sequence[Program]) -> None:
         self.own()
-        self._run_on(program, {"x": self.x, **self.state})
+        self._run_on(program, self._there())
 
     def _run_on(self, program: Program | Sequence[Program], vectors: Mapping[str, Tensor]) -> None:
         cut = {name: vector.split(self.sizes) for name, vector in vectors.items()}
@@ -247,11 +247,15 @@ class Replica:
 
     def share(self, other: "Replica") -> bool:
         """Hold the other's vectors instead of equal ones of this replica's own; False if a single bit differs."""
-        pairs = [(self.x, other.x), *((vector, other.state[slot]) for slot, vector in self.state.items())]
-        if self.round != other.round or not all(same_bits(mine, its) for mine, its in pairs):
+        mine, its = self._there(), other._there()
+        if self.round != other.round or not all(same_bits(mine[name], its[name]) for name in mine.keys() & its.keys()):
             return False
         self.restore(other.snapshot())
         return True
+
+    def _there(self) -> dict[str, Tensor]:
+        """The vectors that tell whether two replicas are the same."""
+        return {"x": self.x, **self.state}
 
     def forget(self) -> None:
         """Give the vectors away and keep the round alone, until the next ``restore``."""

@@ -214,10 +214,7 @@ class Momentum(UpdateRule):
         require(0.0 <= self.beta < 1.0, "momentum", "be in [0, 1)", self.beta)
         require(self.convention in ("torch", "paper"), "convention", "be torch or paper", self.convention)
 
-    @property
-    def slots(self) -> tuple[str, ...]:
-        """The momentum m."""
-        return ("momentum",)
+    slots = ("momentum",)  # m
 
     def emit(self, program: Program, step: Step) -> None:
         """See ``UpdateRule.emit``."""
@@ -272,10 +269,7 @@ class AdaMM(UpdateRule):
         require(0.0 <= self.beta2 < 1.0, "beta2", "be in [0, 1)", self.beta2)
         require_finite_positive("epsilon", self.epsilon)
 
-    @property
-    def slots(self) -> tuple[str, ...]:
-        """First moment m, second moment v and its maximum v̂."""
-        return ("momentum", "variance", "maximum")
+    slots = ("momentum", "variance", "maximum")  # first moment m, second moment v and its maximum v̂
 
     def emit(self, program: Program, step: Step) -> None:
         """See ``UpdateRule.emit``."""
@@ -371,6 +365,7 @@ class GridSgd(UpdateRule):
 
     exponent: int = -20  # log₂ q; −20 resolves 1e-6 and admits |x| ≤ 8
 
+    reversible = True
     _BITS: ClassVar[int] = 23
 
     def __post_init__(self) -> None:
@@ -385,11 +380,6 @@ class GridSgd(UpdateRule):
     def largest(self) -> float:
         """The largest |x| that is admitted."""
         return 2.0 ** (self.exponent + self._BITS)
-
-    @property
-    def reversible(self) -> bool:
-        """See ``UpdateRule.reversible``."""
-        return True
 
     def begin(self, x: Tensor) -> Tensor:
         """See ``UpdateRule.begin``: the nearest point of the grid, ties to even."""

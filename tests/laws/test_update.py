@@ -45,23 +45,12 @@ class LabMeZO(Functional):
 
         if not self.s:
             return dict(self.x)
-        MeZO(self.params(), lr=1.0, mu=abs(self.s), seed=self.seed, strict=False, trust=True).measure(closure)
+        MeZO(self.x.items(), lr=1.0, mu=abs(self.s), seed=self.seed, strict=False, trust=True).measure(closure)
         return seen[self.s < 0]
 
     def update(self, seed: int, g: float, lr: float) -> None:
         losses = iter((g, -g))
-        MeZO(self.params(), lr=lr, mu=1.0, seed=seed, strict=False, trust=True).step(lambda: next(losses))
-
-    def params(self) -> Any:
-        return self.x.items()
-
-
-class GroupedMeZO(LabMeZO):
-    """In two groups, of which the second one has the first parameter."""
-
-    def params(self) -> Any:
-        first, *others = self.x.items()
-        return [{"params": others}, {"params": [first]}]
+        MeZO(self.x.items(), lr=lr, mu=1.0, seed=seed, strict=False, trust=True).step(lambda: next(losses))
 
 
 class LoggedMeZO(LabMeZO):
@@ -144,9 +133,7 @@ class InNumpy(Functional):
         self.x = self.moved(seed, -lr * g)
 
 
-RIGHT: dict[str, Any] = {
-    own.__name__: own for own in (Copied, Replayed, Functional, InNumpy, LabMeZO, GroupedMeZO, LabClient)
-}
+RIGHT: dict[str, Any] = {own.__name__: own for own in (Copied, Replayed, Functional, InNumpy, LabMeZO, LabClient)}
 
 
 # Stand-ins --------------------------------------------------------------------------------------------------------

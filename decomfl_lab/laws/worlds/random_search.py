@@ -85,30 +85,29 @@ class Search:
         with silenced():
             for seed in seeds:
                 choose = Decisions(seed)
-                if broken := self.broken(choose):
-                    return self._short(seed, choose.taken, broken[:ALIKE])
-        return None
+                if broken := self.broken(choose)[:ALIKE]:
+                    break
+            else:
+                return None
+            # A simple federation in which the like is wrong; then have less happen for as long as it is.
+            best: Mapping[str, Sequence[int]] = choose.taken
+            simplest = [*best["setting"]]
+            for place in range(len(SETTINGS)):
+                for n in range(simplest[place]):
+                    simpler = [*simplest[:place], n, *simplest[place + 1 :]]
+                    if (found := next(self._alike(simpler, TRIES, broken), None)) is not None:
+                        best, simplest = found, simpler
+                        break
+            best = min([best, *self._alike(simplest, 8 * TRIES, broken)], key=_weight)
+            for kind in [*RATES, *RATES]:  # what happens less of one kind may be of use to another
+                best = self._shorter(best, kind, broken)
+            events: list[str] = []
+            wrong = self.broken(Decisions(given=best), events.append)
+        return Found(seed, wrong, {kind: tuple(own) for kind, own in best.items()}, tuple(events))
 
     def broken(self, choose: Decisions, tell: Callable[[str], None] | None = None) -> str:
         """What is wrong with the history of these decisions; empty if nothing is."""
         return histories.broken(self.parts, SmallFederation.drawn(choose), choose, tell)
-
-    def _short(self, seed: int, taken: Mapping[str, Sequence[int]], broken: str) -> Found:
-        """A simple federation in which the like is wrong; then have less happen for as long as it is."""
-        best: Mapping[str, Sequence[int]] = taken
-        simplest = [*best["setting"]]
-        for place in range(len(SETTINGS)):
-            for n in range(simplest[place]):
-                simpler = [*simplest[:place], n, *simplest[place + 1 :]]
-                if (found := next(self._alike(simpler, TRIES, broken), None)) is not None:
-                    best, simplest = found, simpler
-                    break
-        best = min([best, *self._alike(simplest, 8 * TRIES, broken)], key=_weight)
-        for kind in [*RATES, *RATES]:  # what happens less of one kind may be of use to another
-            best = self._shorter(best, kind, broken)
-        events: list[str] = []
-        wrong = self.broken(Decisions(given=best), events.append)
-        return Found(seed, wrong, {kind: tuple(own) for kind, own in best.items()}, tuple(events))
 
     def _alike(self, setting: Sequence[int], count: int, broken: str) -> Iterator[Mapping[str, Sequence[int]]]:
         """Histories of this setting, of this number of seeds, in which the like is wrong."""

@@ -26,18 +26,6 @@ from decomfl_lab.replicas.replica import Replica
 from decomfl_lab.replicas.rules import LowPrecision, Momentum, Sgd, UpdateRule
 from tests.cases import refuses
 
-floats = st.floats(-1e3, 1e3)
-
-
-@given(st.lists(floats, min_size=1, max_size=6), floats, st.floats(1e-3, 10))
-def test_differences_of_a_line_are_its_slopes(slopes: list[float], base: float, mu: float) -> None:
-    for estimator in (forward, central):
-        values = np.array([base + c * slopes[p] for p, c in estimator.points(len(slopes), mu)])
-        estimate = estimator.combine(values, np.empty(0), mu)
-        assert estimate.g.dtype == np.float32
-        assert np.allclose(estimate.g, slopes, rtol=1e-6, atol=1e-12 * (abs(base) + 1e3 * mu) / mu * 10)
-        assert np.isclose(estimate.loss, base, atol=1e-9 * (abs(base) + 1e3 * mu))
-
 
 @given(st.lists(st.floats(-1e3, 1e3, width=32, allow_subnormal=False), min_size=1, max_size=9))
 def test_a_sign_is_that_of_the_difference_and_of_none_that_is_no_number(slopes: list[float]) -> None:
