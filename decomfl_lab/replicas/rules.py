@@ -45,33 +45,19 @@ class Step:
 class UpdateRule(ABC):
     """How a local step moves x."""
 
-    @property
-    def slots(self) -> tuple[str, ...]:
-        """Names of the optimizer's state vectors, all of x's shape."""
-        return ()
+    slots: tuple[str, ...] = ()
+    """Names of the optimizer's state vectors, all of x's shape."""
+    pool: int | None = None
+    """The size S of the pool that directions must come from (``Seeding.POOL``); None if they need not."""
+    reversible: bool = False
+    """Whether ``emit_reverse`` undoes a step to the bit."""
+    correctable: bool = False
+    """Whether ``emit_correction`` exchanges one step for another, up to rounding."""
+    scaling: str | None = None
+    """The slot s that directions are multiplied with, u = s ⊙ z; None where they are z.
 
-    @property
-    def pool(self) -> int | None:
-        """The size S of the pool that directions must come from (``Seeding.POOL``); None if they need not."""
-        return None
-
-    @property
-    def reversible(self) -> bool:
-        """Whether ``emit_reverse`` undoes a step to the bit."""
-        return False
-
-    @property
-    def correctable(self) -> bool:
-        """Whether ``emit_correction`` exchanges one step for another, up to rounding."""
-        return False
-
-    @property
-    def scaling(self) -> str | None:
-        """The slot s that directions are multiplied with, u = s ⊙ z; None where they are z.
-
-        The rule must leave s alone but in the ``last`` step of a round, since clients measure all steps along u.
-        """
-        return None
+    The rule must leave s alone but in the ``last`` step of a round, since clients measure all steps along u.
+    """
 
     def start(self, slot: str) -> float:  # noqa: ARG002
         """The number that a state vector is full of at the start."""

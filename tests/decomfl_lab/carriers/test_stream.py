@@ -125,14 +125,6 @@ def whisper(server, i, words, hello=b"hello", **proof):
     return f"{caught.value.code().name}: {caught.value.details()}"
 
 
-@pytest.mark.parametrize("secured", [False, True])
-def test_four_clients_end_with_the_simulators_model_to_the_bit(listening, folder, secured):
-    server = listening(**({"identity": read_identity(folder, "server")} if secured else {}))
-    proof = {i: {"identity": read_identity(folder, client_name(i))} if secured else {} for i in range(4)}
-    clients = [Joined(server.address, i, **proof[i]) for i in range(4)]
-    assert finish(server, federation_of(server), clients) == {simulated(m=4, rounds=8).observer.digest()}
-
-
 def test_a_client_cannot_take_anothers_name_by_certificate_or_by_key(listening, folder):
     secured, keyed = listening(identity=read_identity(folder, "server")), listening()
     forger = Joined(secured.address, 2, identity=read_identity(folder, client_name(1)))

@@ -97,39 +97,6 @@ def test_the_tolerance_catches_planted_faults(monkeypatch: pytest.MonkeyPatch, f
     assert scalar_error(measure(make_engine(name)), reference) > 10 * TOLERANCE
 
 
-NETS: list[tuple[tuple[int, ...], list[nn.Module]]] = [
-    ((3, 9, 11), [nn.Conv2d(3, 5, (3, 2), stride=(2, 1), padding=1), nn.ReLU(), nn.Conv2d(5, 20, 2, bias=False)]),
-    ((3, 9, 11), [nn.Conv2d(3, 5, 2), nn.ReLU(), nn.Conv2d(5, 34, (3, 2), (2, 1), 1), nn.ReLU(), nn.Conv2d(34, 9, 3)]),
-    ((2, 7, 7), [nn.Conv2d(2, 17, 3), nn.MaxPool2d(2), nn.Conv2d(17, 3, 1, padding=2), nn.ReLU(), nn.MaxPool2d(3)]),
-    ((1, 4, 4), [nn.Conv2d(1, 2, 4)]),
-    ((13,), []),
-]
-
-
-@pytest.mark.parametrize(("in_shape", "layers"), NETS)
-@pytest.mark.parametrize("n", [1, 7, 37])
-def test_the_kernel_computes_any_sequential_net_it_accepts(
-    in_shape: tuple[int, ...], layers: list[nn.Module], n: int
-) -> None:
-    torch.manual_seed(n)
-    body = nn.Sequential(*layers, nn.Flatten())
-    width = body(torch.zeros(1, *in_shape)).shape[1]
-    module = nn.Sequential(*body, nn.Linear(width, 11, bias=False), nn.ReLU(), nn.Linear(11, 4))
-    layout = Layout.of(module)
-    images, labels = torch.randn(n, *in_shape), torch.randint(4, (n,))
-    network, x = Network(module, layout, in_shape), layout.flatten(module)
-    memory, more = network.workspace(), network.slopes_workspace()
-    for _ in range(2):  # what the first run leaves in the memory does not matter
-        found = network.losses(x, pixels(images), labels.numpy(), memory)
-        same, gradient = network.gradient(x, pixels(images), labels.numpy(), more)
-    wanted = cross_entropy(module.double()(images.double()), labels, reduction="none")
-    slopes = torch.cat([g.reshape(-1) for g in torch.autograd.grad(wanted.sum(), list(module.parameters()))])
-    module.float()
-    assert found == pytest.approx(wanted.detach().numpy(), rel=1e-5, abs=1e-5)
-    assert np.array_equal(same, found)
-    assert gradient == pytest.approx(slopes.numpy(), rel=1e-5, abs=1e-5 * float(slopes.abs().max()))
-
-
 @pytest.mark.parametrize("place", ["0.weight", "0.bias", "3.weight", "7.weight"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_model_that_is_not_finite_has_no_finite_loss(place: str, value: float) -> None:

@@ -1,4 +1,4 @@
-"""Convolutions through values of polynomials: the algebra, the nets that go this way, and what rounding costs."""
+"""Nets as one kernel, by their definition or through values of polynomials: the algebra, and what rounding costs."""
 
 import copy
 from typing import Any
@@ -60,6 +60,16 @@ NETS: list[tuple[tuple[int, ...], int, list[nn.Module]]] = [
         2,
         [nn.Conv2d(1, 8, 3, 2), nn.ReLU(), nn.Conv2d(8, 17, 3, padding=1), nn.ReLU(), nn.Conv2d(17, 6, 5)],
     ),
+    # By the definition alone.
+    ((3, 9, 11), 0, [nn.Conv2d(3, 5, (3, 2), stride=(2, 1), padding=1), nn.ReLU(), nn.Conv2d(5, 20, 2, bias=False)]),
+    (
+        (3, 9, 11),
+        0,
+        [nn.Conv2d(3, 5, 2), nn.ReLU(), nn.Conv2d(5, 34, (3, 2), (2, 1), 1), nn.ReLU(), nn.Conv2d(34, 9, 3)],
+    ),
+    ((2, 7, 7), 0, [nn.Conv2d(2, 17, 3), nn.MaxPool2d(2), nn.Conv2d(17, 3, 1, padding=2), nn.ReLU(), nn.MaxPool2d(3)]),
+    ((1, 4, 4), 0, [nn.Conv2d(1, 2, 4)]),
+    ((13,), 0, []),
 ]
 
 
@@ -80,13 +90,14 @@ def _clearly_decided(body: nn.Sequential, images: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("in_shape", "count", "layers"), NETS)
-@pytest.mark.parametrize("n", [1, 37])
+@pytest.mark.parametrize("n", [1, 7, 37])
 def test_rounding_is_that_of_torch(in_shape: tuple[int, ...], count: int, layers: list[nn.Module], n: int) -> None:
     """Losses and gradients through values are as near to float64's as torch's own float32, within a factor of four."""
     torch.manual_seed(n)
     body = nn.Sequential(*layers, nn.Flatten())
     width = body(torch.zeros(1, *in_shape)).shape[1]
-    module = nn.Sequential(*body, nn.Linear(width, 10))
+    body.extend([nn.Linear(width, 11, bias=False), nn.ReLU()] if count == 0 else [])
+    module = nn.Sequential(*body, nn.Linear(body(torch.zeros(1, *in_shape)).shape[1], 10))
     layout = Layout.of(module)
     images = torch.cat([_clearly_decided(body, torch.randn(n, *in_shape)) for _ in range(12)])[:n]
     labels = torch.randint(10, (n,))
