@@ -31,6 +31,7 @@ from decomfl_lab.engines.kernels.tiles import (
     dots_one,
     largest,
     mask,
+    panel,
     route,
     tile,
     wide_tile,
@@ -263,16 +264,16 @@ def _add_rows(to, a, a_first, a_rows, a_step, b, b_first, b_step, terms, whole):
     """
     array, first, rows = to
     # Rows of the copy are 528 numbers apart, which is no power of two.
-    panel = np.empty((terms, _DEPTH + BLOCK), dtype=np.float32)
+    columns = np.empty((terms, _DEPTH + BLOCK), dtype=np.float32)
     for start in range(0, whole, _DEPTH):
         count, j = min(_DEPTH, whole - start), 0
         for n in range(terms):
             at = b_first + n * b_step + start
-            panel[n, :count] = b[at : at + count]
-        own = panel.reshape(-1)
+            columns[n, :count] = b[at : at + count]
+        own = columns.reshape(-1)
         while j < count:
             wide = count - j >= WIDE
-            out, steps = first + start + j, (0, panel.shape[1])
+            out, steps = first + start + j, (0, columns.shape[1])
             add_products(array, out, rows, a, a_first, a_rows, (0, a_step), own, j, steps, (1, terms), wide)
             j += WIDE if wide else BLOCK
 
@@ -481,17 +482,6 @@ class _Map:
         return y * self.steps[0] + x * self.steps[1]
 
 
-class _Features(NamedTuple):
-    """Numbers of a linear layer's inputs or outputs: ``numbers`` for each image, one image after another."""
-
-    first: int
-    numbers: int
-
-    def named(self, name: str) -> dict[str, int]:
-        """Where they begin and the step from image to image, as numbers of a stage."""
-        return {name: self.first, f"{name}_step": self.numbers}
-
-
 class _Room:
     """Numbers laid out one after another in a thread's memory."""
 
@@ -509,10 +499,11 @@ class _Room:
         self.size += (high + 2 * border) * row
         return _Map(first, row, height, width, channels, stride, apart)
 
-    def features(self, count: int) -> _Features:
+    def features(self, count: int) -> _Map:
+        """Inputs or outputs of a linear layer: so many numbers for each image, one image after another."""
         first = self.size
         self.size += CHUNK * count
-        return _Features(first, count)
+        return _Map(first, 0, 1, 1, count, count)
 
 
 class _Packing:
@@ -568,7 +559,7 @@ class _Conv:
 
     @property
     def width(self) -> int:
-        return _tile_width(self.to.stride)
+        return panel(self.to.stride)
 
 
 @dataclass
@@ -576,11 +567,6 @@ class _Pool:
     size: int
     of: _Map
     to: _Map
-
-
-def _tile_width(channels: int) -> int:
-    """Channels that a tile writes at once."""
-    return WIDE if channels % WIDE == 0 else BLOCK
 
 
 class Network:
@@ -614,8 +600,8 @@ class Network:
         channels, height, width = in_shape if len(in_shape) == 3 else (1, 1, math.prod(in_shape))
         at = self._maps.map(height, width, channels, channels, _border(layers, 0))
         shape = (at.height, at.width * at.stride, at.row, at.first)
-        features: _Features | None = None
-        flattened: _Features | None = None
+        features: _Map | None = None
+        flattened: _Map | None = None
         for n, (name, layer) in enumerate(layers):
             following = layers[n + 1][1] if n + 1 < len(layers) else None
             relu = type(following) is nn.ReLU
@@ -632,7 +618,7 @@ class Network:
                 h, w = (at.height + 2 * pad - kh) // sy + 1, (at.width + 2 * pad - kw) // sx + 1
                 stride = -(-layer.out_channels // BLOCK) * BLOCK
                 to = self._maps.map(h, w, layer.out_channels, stride, _border(layers, n + 1))
-                start, own, m = starts[f"{name}.weight"], _tile_width(stride), 0
+                start, own, m = starts[f"{name}.weight"], panel(stride), 0
                 # The transforms take 16 channels at a time, which the three colours of an image are not.
                 if at.stride % BLOCK == 0:
                     m = tile_size(layer.kernel_size, layer.stride, h, w)
@@ -684,7 +670,7 @@ class Network:
                 assert features is not None
                 to_features = self._features.features(layer.out_features)
                 places = {"weights": starts[f"{name}.weight"], "biases": starts.get(f"{name}.bias", -1)}
-                counts = {"inputs": features.numbers, "outputs": to_features.numbers, "relu": relu}
+                counts = {"inputs": features.channels, "outputs": to_features.channels, "relu": relu}
                 linear.append(
                     {"kind": _LINEAR, **features.named("src"), **to_features.named("dst"), **places, **counts}
                 )
@@ -694,14 +680,14 @@ class Network:
                 needs(type(layer) is nn.ReLU and after, "be Conv2d, MaxPool2d, Flatten, Linear or ReLU after one")
         require(bool(linear), "module", "end in a Linear layer for the fused engine", module)
         assert features is not None
-        self.classes = features.numbers
+        self.classes = features.channels
         self._slopes, self._turned = _Room(), _Packing()
         self._back = _table(self._way_back(flattened))
         self._tables = (_table(stages), _table(linear), *self._offsets.tables(), _table(self._weights, KERNELS))
         self._orders = (self._packing.order(), self._turned.order())
-        self._shape = (*shape, features.first, features.numbers)
+        self._shape = (*shape, features.first, features.channels)
 
-    def _way_back(self, flattened: _Features | None) -> list[dict[str, int]]:
+    def _way_back(self, flattened: _Map | None) -> list[dict[str, int]]:
         """The stages from the features' slopes to the gradient by the first convolution's weights."""
         # Slopes have no bias: convolutions of slopes are given zeros.
         zeros = self._turned.add(np.full(max((layer.of.stride for layer in self._in_order), default=0), -1))
@@ -756,7 +742,7 @@ class Network:
             # corner sees k − 1 − pad pixels up and left of the slope that lies over an input.
             behind = slopes[n - 1]
             turned = _weights(layer.layer, layer.start).transpose(1, 0, 2, 3)[:, :, ::-1, ::-1]
-            width = _tile_width(of.stride)
+            width = panel(of.stride)
             weights = self._turned.add(_packed(turned, of.stride, own.stride, width))
             seen_from = _Map(0, own.row, of.height, of.width, of.channels, own.stride)
             first, count = self._offsets.add(seen_from.places(), behind.places(), PIXELS)

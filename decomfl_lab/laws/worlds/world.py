@@ -10,8 +10,7 @@ deterministic, so what one does is looked up where another history has had one i
 The server's processes come one after another; each has the disk of the one before it, and nothing else. *Frames* stand
 in a queue by the second at which they arrive. The *disk* loses what was written and not synced, and may be full.
 
-Hosts, coordinator, delivery, log and codec are those that ``serve`` and ``join`` run. What the server does from its
-first round to its end, and what must be true then, is in ``histories``.
+Hosts, coordinator, delivery, log and codec are those that ``serve`` and ``join`` run.
 """
 
 import contextlib
@@ -30,28 +29,31 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor
 
 from decomfl_lab.engines.base import Serial
+from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.federations.carrier import Take
+from decomfl_lab.federations.remote import RemoteFederation
 from decomfl_lab.laws.contract import Case, Implementation, Wavy
-from decomfl_lab.laws.register import LawBrokenError, same
+from decomfl_lab.laws.register import LawBrokenError, bits, same
 from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol import session
-from decomfl_lab.protocol.aggregation import Weighting, Weights
+from decomfl_lab.protocol.aggregation import Weighting, Weights, weighed_mean
 from decomfl_lab.protocol.delivery import Delivery
 from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.protocol.messages import Message, Plan, Welcome
 from decomfl_lab.protocol.server import Terms, Tracking
-from decomfl_lab.protocol.session import Frames, Host
+from decomfl_lab.protocol.session import Coordinator, Frames, Host
 from decomfl_lab.protocol.wire import decode, split_frame
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import DerivedSeeds, PooledSeeds, Seeding
 from decomfl_lab.replicas.replica import Snapshot
 from decomfl_lab.replicas.rules import Momentum
-from decomfl_lab.storage.outside import Saved
+from decomfl_lab.storage.outside import Saved, SavedFederation
 
 MOST_EVENTS = 2000
 """Messages after which a history is held to have no end."""
@@ -69,6 +71,8 @@ FATES: tuple[tuple[str, tuple[float, ...]], ...] = (
 ABSENCES = 3.0, 20.0, 100.0
 """Seconds that a client's process is away after it died."""
 RUN = bytes(range(16))
+MOST_ENDS = 4
+"""The server's deaths and refusals after which the network becomes quiet."""
 PATIENCE = 60.0
 """Seconds that a round waits for a quorum."""
 _MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
@@ -375,9 +379,12 @@ class Log(RunLog):
 
 
 class World:
-    """A history under way: carrier, clock, disk, clients and the server's process; ``histories.History`` has its end.
+    """A history under way: carrier, clock, disk, clients and the server's process, and what must be true of them.
 
     What happens at which second stands in a queue: a frame comes "down" or "up", a client says "hello", or is "back".
+
+    The run has to end within a bounded number of messages once the network is quiet. A server that has no quorum in
+    time may refuse to go on, in words, while there are faults; it opens the round again, or is started again.
     """
 
     _server: Any = None  # the process under way
@@ -613,3 +620,157 @@ class World:
             self._back(process)
         for i in self._of.keys() - self._there if self.setting.presence == "known" else ():
             self._connects(i, SOON)
+
+    # The server.
+
+    def play(self) -> None:
+        """To the end; LawBrokenError, or whatever is raised, where something is wrong."""
+        # Perhaps a process has another x_0, so that it begins anew for ever, until somebody mends it at last.
+        if which := self.chooses("stranger", 1 + len(self._processes)):
+            process = self._processes[which - 1]
+            process.fresh = process.state = self._own.after(process.fresh, rot, True)[0]
+            process.wrong = process.strange = self._has_rotten = True
+            self._say(f"the process of {listed(process.clients)} has another x_0")
+        refused = False  # by a quiet network, as it may once, for what was still under way
+        while True:
+            if self._ends == MOST_ENDS:
+                self._becomes_quiet()
+            try:
+                with Log.open(self._file) as log:  # type: ignore[arg-type]
+                    # A new process of the server, to which nothing is under way that was sent to the one before.
+                    self._server = None
+                    self._queue = [event for event in self._queue if event[2] not in ("up", "hello")]
+                    heapq.heapify(self._queue)
+                    self._there.clear()
+                    for i in self._of if self.setting.presence == "known" else ():
+                        self._connects(i, (SOON, LATE, MUCH_LATER)[self.chooses("greeting", 3, i)])
+                    self._server = federation = RemoteFederation(
+                        self._delivery(),
+                        self._own.implementation._replica(case_of(self.setting)),
+                        self,
+                        RUN,
+                        quorum=self.setting.quorum,
+                        deadline=self.setting.deadline,
+                        patience=PATIENCE,
+                        check_every=self.setting.check_every,
+                        clock=lambda: self.now,
+                        log=log,
+                    )
+                    self._run(federation, log)
+                break
+            except DeathError:
+                self._file.falls(self.chooses("disk", 3))
+            except InputError as error:
+                if refused or isinstance(error, DivergedError):
+                    raise
+                refused = self._quiet
+                self._say(f"the server refuses to go on: {error}")
+            self._ends += 1
+            self.now += LATE
+            self._say("the server is started again")
+        # What the disk has is what the server has, what clients held, and what a follower of the log knows.
+        whole, setting = self._file.getvalue(), self.setting
+        key = setting.clients, setting.sampled, setting.quorum, whole
+        digests, steps = self._own.once(key, self._replayed, whole)
+        for r, digest in self._given.items():
+            if r >= len(digests):
+                raise LawBrokenError(f"a client held a model of round {r}, but the log has {len(digests) - 1} rounds")
+            same(f"the model of round {r} that clients held", digest, digests[r])
+        same("the last model", federation.observer.digest(), digests[-1])
+        same("the local steps that the server counts", federation.coordinator.steps, steps)
+        delivery = self._delivery()
+        follower = Coordinator(delivery, RUN)
+        with Log.open(File(whole)) as log:  # type: ignore[arg-type]
+            for entry in log.entries():
+                follower.repeat(entry)
+        known, knows = ((own.told, own.pulls, own.server.held, own.ledger) for own in (delivery, federation.delivery))
+        same("what a server knows that follows the log", knows, known)
+
+    def _run(self, federation: RemoteFederation, log: RunLog) -> None:
+        """From the checkpoint and the log to the end of the run."""
+        coordinator = federation.coordinator
+        if self._saved is not None:
+            federation.load(self._saved)
+            federation.log_to(log)
+        sent, counted = self._bytes, federation.ledger.bytes
+        while (r := federation.round) <= self.setting.rounds:
+            if r == self.setting.rounds:
+                self._becomes_quiet()
+            known = len(log) > r
+            self._began = self.now
+            try:
+                federation.advance()
+            except InputError as error:
+                if isinstance(error.__cause__, OSError):  # a full disk ends the process
+                    same("the round of the model of a server whose disk is full", federation.observer.round, len(log))
+                    self._say(f"the server ends: {error}")
+                    raise DeathError from error
+                if isinstance(error, DivergedError) or not self.chooses("again", 2):
+                    raise
+                self._say(f"the server refuses to go on, and opens the round again: {error}")
+                continue
+            took, self._began = self.now - self._began, None
+            if known:
+                counted = federation.ledger.bytes
+                self._say(f"round {r} is in the log")
+                continue
+            self._say(f"round {r} has a record of {listed(coordinator.replies)}")
+            silent = coordinator.asked - coordinator.refused.keys() - coordinator.replies.keys()
+            if took < (self.setting.deadline or PATIENCE) and self.setting.tracking is Tracking.SERVER:
+                there = silent if self.setting.presence == "unknown" else silent & self._there
+                same("who is there and is not waited for", there, set())
+            both = federation.ledger.bytes - counted + coordinator.session.bytes
+            same("the bytes that both ledgers count", both, self._bytes - sent)
+            if self._quiet and self.setting.presence == "unknown":  # else those who have come by then will do
+                same("who is asked in a quiet network and not heard", silent, set())
+            self.dies(f"after round {r}")
+            if self.chooses("checkpoint", 2):
+                tensors, values = federation.save()
+                self._saved = (
+                    {name: x.clone() for name, x in tensors.items()},
+                    msgspec.json.decode(msgspec.json.encode(values), type=SavedFederation),
+                )
+                self._say(f"the server has a checkpoint of round {r + 1}")
+                self.dies("after its checkpoint")
+        right = dict.fromkeys(self._of, federation.observer.digest())
+        for _ in range(3):  # again for those who had not come yet, or were refused for what was still under way
+            digests = federation.rebuilt()
+            if digests == right:
+                return
+        same("the digests of all clients at the end", digests, right)
+
+    def _replayed(self, whole: bytes) -> tuple[list[str], list[int]]:
+        """The digests of all models of a log, and each client's local steps, if its records are what they have to be.
+
+        Each is the mean of what those measure whom it names, at this model, in their next steps, so that no step counts
+        twice or is lost; they are a quorum of the sampled ones.
+        """
+        server, replica = self._delivery().server, self._own.implementation._replica(case_of(self.setting))
+        digests, steps = [replica.digest()], [0] * self.setting.clients
+        with Log.open(File(whole)) as log:  # type: ignore[arg-type]
+            for r, entry in enumerate(log.entries()):
+                who = entry.answered
+                places = ", ".join(f"{i} (local steps {steps[i]}, {steps[i] + 1})" for i in who)
+                what = f"the record of round {r}, the mean of what clients {places} measure"
+                chosen = set(who) <= set(entry.sampled) <= set(server.sampled(r))
+                if not chosen or len(set(who)) < max(self.setting.quorum, len(who)):
+                    raise LawBrokenError(f"{what}: no quorum of {self.setting.quorum} of those sampled")
+                replies = []
+                for i in who:
+                    key = i, steps[i], r, digests[-1]
+                    replies.append(self._own.once(key, self._measured, i, steps[i], replica))
+                    steps[i] += entry.record.K
+                weights = entry.examples or [1] * len(who)
+                same(what, bits(entry.record.scalars), bits(weighed_mean(replies, weights)))
+                replica.catch_up([entry.record])
+                digests.append(replica.digest())
+        return digests, steps
+
+    def _measured(self, i: int, steps: int, replica: Any) -> Any:
+        """What client i measures at this model in its local steps ``steps``, ``steps`` + 1, ..."""
+        terms, r = Terms.of(self._delivery().server), replica.round
+        assert terms.eta is not None
+        client = self._client(i)
+        client.replica.restore(replica.snapshot())
+        client.steps_taken = steps
+        return client.handle(Plan(r, terms.eta(r), terms.P(r), terms.distribution, terms.seeds(r))).scalars

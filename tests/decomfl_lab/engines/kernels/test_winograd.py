@@ -83,10 +83,11 @@ def _clearly_decided(body: nn.Sequential, images: torch.Tensor) -> torch.Tensor:
             size = layer.kernel_size
             windows = values.unfold(2, size, size).unfold(3, size, size).flatten(4)
             first, second = windows.topk(2).values.unbind(-1)
-            gaps = torch.where(first > 0, first - second, torch.inf)  # zeros of a ReLU have no slope
+            # Zeros of a ReLU have no slope, and of equal numbers, as those beside a border, the first has it.
+            gaps = torch.where((first > 0) & (first > second), first - second, torch.inf)
             margin = torch.minimum(margin, gaps.flatten(1).amin(1))
         values = layer(values)
-    return images[margin > 2e-6]
+    return images[margin > 1e-5]
 
 
 @pytest.mark.parametrize(("in_shape", "count", "layers"), NETS)
@@ -94,12 +95,13 @@ def _clearly_decided(body: nn.Sequential, images: torch.Tensor) -> torch.Tensor:
 def test_rounding_is_that_of_torch(in_shape: tuple[int, ...], count: int, layers: list[nn.Module], n: int) -> None:
     """Losses and gradients through values are as near to float64's as torch's own float32, within a factor of four."""
     torch.manual_seed(n)
+    for layer in (own for own in layers if isinstance(own, nn.Conv2d)):
+        layer.reset_parameters()
     body = nn.Sequential(*layers, nn.Flatten())
     width = body(torch.zeros(1, *in_shape)).shape[1]
-    body.extend([nn.Linear(width, 11, bias=False), nn.ReLU()] if count == 0 else [])
-    module = nn.Sequential(*body, nn.Linear(body(torch.zeros(1, *in_shape)).shape[1], 10))
+    module = nn.Sequential(*body, nn.Linear(width, 11, bias=False), nn.ReLU(), nn.Linear(11, 10))
     layout = Layout.of(module)
-    images = torch.cat([_clearly_decided(body, torch.randn(n, *in_shape)) for _ in range(12)])[:n]
+    images = torch.cat([_clearly_decided(module[:-1], torch.randn(n, *in_shape)) for _ in range(12)])[:n]
     labels = torch.randint(10, (n,))
     assert len(images) == n
     network, x = Network(module, layout, in_shape), layout.flatten(module)
