@@ -228,18 +228,10 @@ class Replica:
 
     def restore(self, snapshot: Snapshot) -> None:
         """Be what the snapshot was: parameters, optimizer state and round (revert, or a pull)."""
-        require(
-            snapshot.x.shape == (self.d,) and snapshot.x.dtype == self.x.dtype,
-            "snapshot",
-            f"be of d={self.d} elements of {self.x.dtype}",
-            (tuple(snapshot.x.shape), snapshot.x.dtype),
-        )
-        require(
-            set(snapshot.state) == set(self.state),
-            "state of the snapshot",
-            f"be {set(self.state)}",
-            set(snapshot.state),
-        )
+        found, names = (tuple(snapshot.x.shape), snapshot.x.dtype), set(snapshot.state)
+        alike = found == ((self.d,), self.x.dtype)
+        require(alike, "snapshot", f"be of d={self.d} elements of {self.x.dtype}", found)
+        require(names == set(self.state), "state of the snapshot", f"be {set(self.state)}", names)
         self.x = snapshot.x.to(self.device)
         self.state = {slot: snapshot.state[slot].to(self.device) for slot in self.state}
         self.round = snapshot.round

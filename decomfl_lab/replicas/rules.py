@@ -101,12 +101,8 @@ def programs_of(groups: Sequence[Group], steps: Sequence[Step]) -> list[Program]
 
 
 def _check_weight_decay(weight_decay: float) -> None:
-    require(
-        np.isfinite(weight_decay) and weight_decay >= 0,
-        "weight_decay",
-        "be finite and at least 0",
-        weight_decay,
-    )
+    sound = np.isfinite(weight_decay) and weight_decay >= 0
+    require(sound, "weight_decay", "be finite and at least 0", weight_decay)
 
 
 def _coefficients(step: Step, factor: float) -> NDArray[np.float32] | Tensor:

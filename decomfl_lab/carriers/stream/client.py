@@ -28,11 +28,7 @@ logger = logging.getLogger(__name__)
 
 FIRST_WAIT, LONGEST_WAIT = 0.2, 15.0
 """Seconds before the second attempt to connect, and the most between two; each wait is twice the one before."""
-FINAL = {
-    grpc.StatusCode.PERMISSION_DENIED,
-    grpc.StatusCode.UNIMPLEMENTED,
-    grpc.StatusCode.UNAUTHENTICATED,
-}
+FINAL = {grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNAUTHENTICATED}
 """Answers of a server after which nothing is gained by coming back."""
 UNTRUSTED = {
     "certificate has expired": "be valid now",

@@ -33,14 +33,7 @@ from typing import Any
 import grpc
 
 from decomfl_lab.carriers.stream.certificates import Identity, client_name
-from decomfl_lab.carriers.stream.connection import (
-    HALF_NONCE,
-    OPTIONS,
-    SERVICE,
-    Link,
-    Seal,
-    require_address,
-)
+from decomfl_lab.carriers.stream.connection import HALF_NONCE, OPTIONS, SERVICE, Link, Seal, require_address
 from decomfl_lab.errors import InputError, require, shown
 from decomfl_lab.federations.carrier import Take
 from decomfl_lab.interrupts import idle

@@ -345,6 +345,7 @@ def _image_slopes(sums, maps, slopes, of_features, back, src_offsets, dst_offset
             slopes_back(sums, maps, slopes, stage, values, turned)
         elif stage.kind == _ROUTE:
             channels, size, row = stage.channels, stage.size, stage.src_row
+            down, across = stage.dst_row, stage.dst_step
             # Behind a ReLU a largest value of 0 passes nothing on: this is the mask of that ReLU too.
             floor = np.float32(0) if stage.relu else _ANY
             for y in range(stage.height):
@@ -352,23 +353,10 @@ def _image_slopes(sums, maps, slopes, of_features, back, src_offsets, dst_offset
                     corner = stage.src + y * size * row + x * size * channels
                     most = stage.top + y * stage.top_row + x * channels
                     mine = stage.of + y * stage.of_row + x * channels
-                    target = stage.dst + y * size * stage.dst_row + x * size * stage.dst_step
+                    target = stage.dst + y * size * down + x * size * across
                     for c in range(0, channels, BLOCK):
                         at, of, to = corner + c, mine + c, target + c
-                        route(
-                            maps,
-                            at,
-                            size,
-                            row,
-                            channels,
-                            most + c,
-                            floor,
-                            slopes,
-                            of,
-                            to,
-                            stage.dst_row,
-                            stage.dst_step,
-                        )
+                        route(maps, at, size, row, channels, most + c, floor, slopes, of, to, down, across)
         elif stage.kind == _MASK:
             for y in range(stage.height):
                 for x in range(stage.width):
