@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from decomfl_lab import noise
 from decomfl_lab.datasets.images import load_dataset
@@ -21,7 +20,7 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.noise import Distribution
 from decomfl_lab.replicas.rebuild import axpy_, form_points_, project
-from decomfl_lab.replicas.replica import Replica
+from decomfl_lab.replicas.replica import Replica, same_bits
 from decomfl_lab.runs.configuration import TrainConfig
 from decomfl_lab.runs.preparation import Prepared
 from decomfl_lab.storage.tables import table_beside
@@ -61,7 +60,7 @@ def checks(device: torch.device, *, sizes: Sequence[int] = SIZES, rounds: int = 
             here, ones = torch.ones(n, device=device), np.ones(n, dtype=np.float32)
             axpy_(here, seed, c, d=d, first=first, first_p=3, distribution=kind)
             noise.axpy(ones, seed, c, d=d, first=first, first_p=3, distribution=kind, backend=other)
-            cases.append(_same(here, torch.from_numpy(ones)))
+            cases.append(same_bits(here.cpu(), torch.from_numpy(ones)))
         yield BitCheck(f"directions: {kind}", len(cases), sum(cases))
     for kind in Distribution:
         cases = []
@@ -72,7 +71,7 @@ def checks(device: torch.device, *, sizes: Sequence[int] = SIZES, rounds: int = 
             here, there = torch.empty(len(c), n, device=device), torch.empty(len(c), n)
             form_points_(here, x.to(device), streams, c, kind)
             form_points_(there, x, streams, c, kind, backend=other)
-            cases.append(_same(here, there))
+            cases.append(same_bits(here.cpu(), there))
         yield BitCheck(f"points x + cz: {kind}", len(cases), sum(cases))
     for kind in Distribution:
         cases = []
@@ -117,7 +116,3 @@ def _replays(device: torch.device, other: str, changes: dict[str, Any], rounds: 
             for group in groups:
                 replica.catch_up(group)
             yield replica.digest() == federation.observer.digest()
-
-
-def _same(a: Tensor, b: Tensor) -> bool:
-    return bool(np.array_equal(a.cpu().numpy().view(np.uint32), b.cpu().numpy().view(np.uint32)))

@@ -151,8 +151,8 @@ def _local_updates(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Upd
             for client, line in zip(clients, lines, strict=True):
                 # The losses, where the objective forms x + c z_p itself, a layer at a time.
                 perturbable: Any = client.objective
-                step, distribution = client.steps_taken, line.distribution
-                along = [perturbable.along(line.x, step, *stream_of(line.seed, p), c, distribution) for p, c in points]
+                t, distribution = client.steps_taken, line.distribution
+                along = [perturbable.along(line.x, t, *stream_of(line.seed, p), c, distribution) for p, c in points]
                 values.append(torch.stack(along) if isinstance(along[0], Tensor) else np.array(along))
         else:
             points = first.estimator.points(P, first.mu)

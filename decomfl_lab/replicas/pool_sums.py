@@ -43,7 +43,7 @@ class PooledSgd(UpdateRule):
     slots = ("start", "sums")  # the model x_0, which stays, and the sums A, int32 of shape (S,)
 
     @property
-    def pool(self) -> int:
+    def pool(self) -> int:  # type: ignore[override]
         """See ``UpdateRule.pool``."""
         return self.size
 

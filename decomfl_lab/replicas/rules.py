@@ -149,7 +149,7 @@ class Sgd(UpdateRule):
         add_estimate(program, "x", step, -step.eta)
 
     @property
-    def correctable(self) -> bool:
+    def correctable(self) -> bool:  # type: ignore[override]
         """See ``UpdateRule.correctable``: without weight decay, which would scale x between the two."""
         return not self.weight_decay
 
@@ -303,7 +303,7 @@ class LowPrecision(UpdateRule):
         return ("x", *self.rule.slots)
 
     @property
-    def slots(self) -> tuple[str, ...]:
+    def slots(self) -> tuple[str, ...]:  # type: ignore[override]
         """The rule's, and with compensation one for each vector's lost part."""
         low = tuple(f"{name}.low" for name in self._vectors) if self.rounding == "compensated" else ()
         return (*self.rule.slots, *low)
