@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from decomfl_lab.cli.main import main
 from decomfl_lab.estimators.differences import central
-from decomfl_lab.laws import UPDATE_LAWS, update_suite, verify_update
+from decomfl_lab.laws import UPDATE_LAWS, verify_update
 from decomfl_lab.laws.exact import Copied, Functional, Replayed
 from decomfl_lab.noise import Distribution, Format
 from decomfl_lab.optim import MeZO
@@ -402,12 +402,6 @@ def test_what_a_step_raises_breaks_the_law_and_what_it_prints_is_not_shown(capsy
     (found,) = verify_update(Raises, laws=["restored-once"])
     assert (found.status, found.counterexample) == ("crashed", "raised   KeyError: 1")
     assert capsys.readouterr().out == ""
-
-
-def test_a_suite_has_a_test_a_law() -> None:
-    with pytest.raises(pytest.fail.Exception, match="BROKEN"):
-        update_suite(FAULTS["the sign is turned"][1])(ALONG)
-    update_suite(Copied)("restored-once")
 
 
 def test_the_command_tries_a_step_and_says_how_it_ends(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
