@@ -465,9 +465,10 @@ class _Map:
         return {name: self.first, f"{name}_row": self.steps[0], f"{name}_step": self.steps[1]}
 
     def places(self) -> NDArray[np.int64]:
-        """The places of all pixels, row by row, counted from pixel (0, 0)."""
+        """The places of all pixels, row by row, counted from pixel (0, 0); the last again until they fill a tile."""
         y, x = (grid.reshape(-1) for grid in np.mgrid[: self.height, : self.width])
-        return y * self.steps[0] + x * self.steps[1]
+        found = y * self.steps[0] + x * self.steps[1]
+        return np.pad(found, (0, max(PIXELS - found.size, 0)), "edge")
 
 
 class _Room:
@@ -494,42 +495,27 @@ class _Room:
         return _Map(first, 0, 1, 1, count, count)
 
 
-class _Packing:
-    """The place in x of each number of a thread's packed weights; −1 stands for no place, and the number is 0."""
+class _Columns:
+    """Columns of a table for the kernel, to which rows are added; at last one row more, so that no table is empty.
 
-    def __init__(self) -> None:
-        self._order: list[NDArray[np.int64]] = []
+    In the table of packed weights it is the place in x of each; −1 stands for no place, and the number is 0. In that of
+    offsets it is where a row of a tile is read, and where it is written.
+    """
+
+    def __init__(self, *last: int) -> None:
+        self._columns: list[list[NDArray[np.int64]]] = [[np.full(1, number)] for number in last]
         self._size = 0
 
-    def add(self, order: NDArray[np.int64]) -> int:
+    def add(self, *rows: NDArray[np.int64]) -> int:
         """Place of the first."""
         first = self._size
-        self._order.append(order.reshape(-1))
-        self._size += order.size
+        for column, own in zip(self._columns, rows, strict=True):
+            column.insert(-1, own.reshape(-1))
+        self._size += rows[0].size
         return first
 
-    def order(self) -> NDArray[np.int64]:
-        # One number more, so that no table is empty.
-        return np.concatenate([*self._order, np.full(1, -1)]).astype(np.int64)
-
-
-class _Offsets:
-    """Pairs of places, whole tiles of them: where a row of a tile is read, and where it is written."""
-
-    def __init__(self) -> None:
-        self._pairs: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
-
-    def add(self, source: NDArray[np.int64], target: NDArray[np.int64], least: int = 0) -> tuple[int, int]:
-        """Place and number; the last pair is repeated until there are ``least``."""
-        first = sum(len(pair[0]) for pair in self._pairs)
-        short = max(least - len(source), 0)
-        self._pairs.append((np.pad(source, (0, short), "edge"), np.pad(target, (0, short), "edge")))
-        return first, len(source) + short
-
-    def tables(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        # A net without convolutions has no pairs, and ``concatenate`` wants one.
-        sources, targets = zip(*(self._pairs or [(_HERE, _HERE)]), strict=True)
-        return np.concatenate(sources).astype(np.int64), np.concatenate(targets).astype(np.int64)
+    def tables(self) -> tuple[NDArray[np.int64], ...]:
+        return tuple(np.concatenate(column).astype(np.int64) for column in self._columns)
 
 
 @dataclass
@@ -579,7 +565,7 @@ class Network:
         # The place of each parameter in x. The last of the sums is d, to which no name belongs.
         starts = dict(zip(layout.names, np.cumsum([0, *layout.sizes]).tolist(), strict=False))
         self.d = layout.d
-        self._maps, self._features, self._packing, self._offsets = _Room(), _Room(), _Packing(), _Offsets()
+        self._maps, self._features, self._packing, self._offsets = _Room(), _Room(), _Columns(-1), _Columns(0, 0)
         self._in_order: list[_Conv | _Pool] = []
         stages: list[dict[str, int]] = []
         self._weights: list[dict[str, int]] = []  # of the convolutions through values: winograd.spread_weights
@@ -630,7 +616,8 @@ class Network:
                 else:
                     # The pixels that the corner sees, one for each output pixel.
                     seen = _Map(0, at.row, h, w, at.channels, at.stride, (sy, sx))
-                    begin, count = self._offsets.add(seen.places(), to.places(), PIXELS)
+                    written = to.places()
+                    begin, count = self._offsets.add(seen.places(), written), written.size
                     stage |= {"kind": _CONV, "first": begin, "count": count, "rows": kh, "run": run}
                     stage |= {"blocks": stride // own, "lanes": own}
                 stages.append(stage)
@@ -669,10 +656,10 @@ class Network:
         require(bool(linear), "module", "end in a Linear layer for the fused engine", module)
         assert features is not None
         self.classes = features.channels
-        self._slopes, self._turned = _Room(), _Packing()
+        self._slopes, self._turned = _Room(), _Columns(-1)
         self._back = _table(self._way_back(flattened))
         self._tables = (_table(stages), _table(linear), *self._offsets.tables(), _table(self._weights, KERNELS))
-        self._orders = (self._packing.order(), self._turned.order())
+        self._orders = (*self._packing.tables(), *self._turned.tables())
         self._shape = (*shape, features.first, features.channels)
 
     def _way_back(self, flattened: _Map | None) -> list[dict[str, int]]:
@@ -704,7 +691,7 @@ class Network:
             # Taps are where a kernel looks, from its corner: offsets into the image, and to a row of sums each. A
             # convolution through values finds its weights' slopes otherwise: it has no taps here.
             run, taps = kw * of.stride, np.arange(0 if m else kh * kw * of.stride)
-            first, _ = self._offsets.add(taps // run * of.row + taps % run, taps * layer.width)
+            first = self._offsets.add(taps // run * of.row + taps % run, taps * layer.width)
             stage = {"kind": _WEIGHTS, "src": src, "src_row": sy * of.row, "src_step": sx * of.stride}
             stage |= {**own.named("of"), **size_of_output, "first": first, "count": len(taps)}
             stage |= {"weights": layer.weights, "biases": layer.biases}
@@ -733,7 +720,8 @@ class Network:
             width = panel(of.stride)
             weights = self._turned.add(_packed(turned, of.stride, own.stride, width))
             seen_from = _Map(0, own.row, of.height, of.width, of.channels, own.stride)
-            first, count = self._offsets.add(seen_from.places(), behind.places(), PIXELS)
+            written = behind.places()
+            first, count = self._offsets.add(seen_from.places(), written), written.size
             corner = own.first + (pad + 1 - kh) * own.row + (pad + 1 - kw) * own.stride
             stage = {"kind": _CONV, "src": corner, "src_row": own.row, "rows": kh, "run": kw * own.stride}
             stage |= {**behind.named("dst"), "first": first, "count": count}
