@@ -78,12 +78,10 @@ class Delivery:
             return
         # What each participant holds: as it reports, or as the server has it tracked.
         held = [read(Held, report, decode=self.decode) for report in reports] if self.wants_reports else None
-        pulling = set()  # whose records are gone: they get the model, and are planned as holding this round
-        if server.replica is not None:
-            told = {at.client: at.round for at in held or ()}
-            holds = {i: server.held[i] for i in chosen if 0 <= i < len(server.held)} if held is None else told
-            pulling = {i for i in chosen if holds.get(i, server.round) < server.history.start}
-            held = held and [Held(at.client, server.round) if at.client in pulling else at for at in held]
+        holds = dict(enumerate(server.held)) if held is None else {at.client: at.round for at in held}
+        # Whose records are gone: they get the model, and are planned as holding this round.
+        pulling = {i for i in chosen if self._is_gone(holds.get(i, server.round))}
+        held = held and [Held(at.client, server.round) if at.client in pulling else at for at in held]
         before = list(server.held)  # a model may be lost on its way: it counts once the client answers
         server.held = [server.round if i in pulling else r for i, r in enumerate(before)]
         try:
