@@ -6,7 +6,7 @@ place in the data and model: whatever would give a real replica other bits gives
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -18,7 +18,7 @@ from decomfl_lab.estimators.differences import central
 from decomfl_lab.laws.contract import AnyClient, Case, Implementation
 from decomfl_lab.laws.edge import fitted
 from decomfl_lab.laws.register import LawBrokenError
-from decomfl_lab.laws.worlds.world import SIMPLEST, Choose, Parts, SmallFederation, World, case_of
+from decomfl_lab.laws.worlds.world import SIMPLEST, Choose, Parts, SmallFederation, Tell, World, case_of
 from decomfl_lab.objectives.objective import Objective
 from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.messages import Plan, Reply
@@ -87,7 +87,7 @@ def parts_of(implementation: Implementation | None = None) -> Parts:
     return Parts(implementation)
 
 
-def broken(parts: Parts, setting: SmallFederation, choose: Choose, tell: Callable[[str], None] | None = None) -> str:
+def broken(parts: Parts, setting: SmallFederation, choose: Choose, tell: Tell = None) -> str:
     """What is wrong with the history of these decisions; empty if nothing is."""
     if tell:
         tell(str(setting))

@@ -4,13 +4,13 @@ A history that breaks a rule is made shorter, decision by decision, as long as i
 """
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from decomfl_lab.laws.contract import Implementation
 from decomfl_lab.laws.worlds import histories
-from decomfl_lab.laws.worlds.world import SETTINGS, SmallFederation, World, silenced
+from decomfl_lab.laws.worlds.world import SETTINGS, SmallFederation, Tell, World, silenced
 
 ALIKE = 12
 """The first letters of what is wrong, which say of what kind it is."""
@@ -105,7 +105,7 @@ class Search:
             wrong = self.broken(Decisions(given=best), events.append)
         return Found(seed, wrong, {kind: tuple(own) for kind, own in best.items()}, tuple(events))
 
-    def broken(self, choose: Decisions, tell: Callable[[str], None] | None = None) -> str:
+    def broken(self, choose: Decisions, tell: Tell = None) -> str:
         """What is wrong with the history of these decisions; empty if nothing is."""
         return histories.broken(self.parts, SmallFederation.drawn(choose), choose, tell)
 

@@ -79,6 +79,8 @@ _MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 Choose = Callable[..., int]
 """A decision of this kind, below this number; the world in which it is taken is the third argument."""
+Tell = Callable[[str], None] | None
+"""Who is told what happens; None for nobody."""
 
 
 def _one_of(*values: Any) -> Any:
@@ -392,14 +394,8 @@ class World:
     _began: float | None = None  # when the round under way did
     _ends = 0  # of the server's processes
 
-    def __init__(
-        self,
-        own: Parts,
-        setting: SmallFederation,
-        choose: Choose,
-        tell: Callable[[str], None] | None,
-    ) -> None:
-        """A world before its first second; ``choose`` decides, and ``tell`` is told what happens, None for nobody."""
+    def __init__(self, own: Parts, setting: SmallFederation, choose: Choose, tell: Tell) -> None:
+        """A world before its first second; ``choose`` decides, and ``tell`` is told what happens."""
         self.setting, self._own, self._choose, self._tell = setting, own, choose, tell
         every = tuple(range(setting.clients))
         groups = [every] if setting.processes == "one for all" else [(i,) for i in every]
