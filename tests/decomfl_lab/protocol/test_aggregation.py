@@ -91,13 +91,7 @@ def _votes(*signs: int) -> list[np.ndarray[Any, Any]]:
     return [np.array([[sign]], dtype=np.int8) for sign in signs]
 
 
-@pytest.mark.parametrize(
-    ("rule", "n", "f", "t"),
-    [
-        (TrimmedMean(3), 9, 1, 3),
-        (Median(), 10, 1, 4),
-    ],
-)
+@pytest.mark.parametrize(("rule", "n", "f", "t"), [(TrimmedMean(3), 9, 1, 3), (Median(), 10, 1, 4)])
 def test_omega_cannot_be_smaller(rule: Aggregation, n: int, f: int, t: int) -> None:
     # The t smallest of the honest are at -1, the others at 0, and all liars above: then A = 0, and (A − ḡ)² = ω s².
     honest = [-1.0] * t + [0.0] * (n - f - t)
