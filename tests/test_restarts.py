@@ -43,26 +43,32 @@ def walked(folder: Path, *jobs: tuple[str, str, str]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("command", "fates"),
+    "jobs",
     [
-        ("run that is saved at its end", IN_TURN),
+        [("run that is saved at its end", IN_TURN, ""), PLANTED[2]],
         *(
-            pytest.param(name, IN_TURN, marks=pytest.mark.thorough)
-            for name in ("run", "run with joiners", "kappa", "MeZO")
+            pytest.param([(name, fates, "")], marks=pytest.mark.thorough)
+            for name, fates in (
+                *((name, IN_TURN) for name in ("run", "run with joiners", "kappa", "MeZO")),
+                *((name, IN_TURN.strip("*")) for name in LEAST),
+            )
         ),
-        *(pytest.param(name, IN_TURN.strip("*"), marks=pytest.mark.thorough) for name in LEAST),
+        pytest.param(PLANTED, marks=pytest.mark.thorough),
     ],
+    ids=str,
 )
-def test_a_command_that_is_stopped_at_any_event_of_its_disk_ends_as_if_it_had_not_been(
-    command: str, fates: str, tmp_path: Path
+def test_a_command_that_is_stopped_at_any_event_of_its_disk_ends_as_if_it_had_not_been_but_for_planted_faults(
+    jobs: list[tuple[str, str, str]], tmp_path: Path
 ) -> None:
-    (found,) = walked(tmp_path, (command, fates, ""))
-    assert found["wrong"] == []
-    assert found["unseen"] == []
-    events = len(found["events"])
-    assert events >= LEAST[command]
-    assert found["deaths"] == events * (1 if "*" in fates else len(Fate))
-    print(f"{command}: {events} events, {found['deaths']} deaths, which left {found['left']} different folders")
+    for (command, fates, fault), found in zip(jobs, walked(tmp_path, *jobs), strict=True):
+        events = len(found["events"])
+        print(f"{command}: {events} events, {found['deaths']} deaths, which left {found['left']} different folders")
+        if fault:
+            assert found["wrong"] or found["unseen"], f"{fault} ({command})"
+        else:
+            assert (found["wrong"], found["unseen"]) == ([], [])
+            assert events >= LEAST[command]
+            assert found["deaths"] == events * (1 if "*" in fates else len(Fate))
 
 
 OTHERS_OF_THEIR_KIND = [
@@ -77,12 +83,6 @@ OTHERS_OF_THEIR_KIND = [
 def test_other_ways_to_train_and_to_measure_survive_a_kill_at_any_event(name: str, tmp_path: Path) -> None:
     (found,) = walked(tmp_path, (name, "K", ""))
     assert (found["wrong"], found["deaths"] > 20) == ([], True)
-
-
-@pytest.mark.parametrize("planted", [PLANTED[2:3], pytest.param(PLANTED, marks=pytest.mark.thorough)], ids=len)
-def test_each_planted_fault_is_seen(planted: list[tuple[str, str, str]], tmp_path: Path) -> None:
-    for (command, _, fault), found in zip(planted, walked(tmp_path, *planted), strict=True):
-        assert found["wrong"] or found["unseen"], f"{fault} ({command})"
 
 
 @pytest.mark.thorough

@@ -130,8 +130,13 @@ class Threads:
                 self._pool.shutdown()
             own = torch.get_num_threads()
             started = threading.Barrier(count)
+
+            def alone(_: int) -> None:
+                torch.set_num_threads(1)
+                started.wait()  # so that no thread takes two of these
+
             self._pool, self.size, self._free = ThreadPoolExecutor(count), count, SimpleQueue()
-            for _ in self._pool.map(lambda _: _alone(started), range(count)):  # each thread once
+            for _ in self._pool.map(alone, range(count)):  # each thread once
                 self._free.put(Seat())
             torch.set_num_threads(own)  # OpenMP counts by thread, but threads yet to start ask torch
         return self._pool
@@ -139,8 +144,3 @@ class Threads:
     def release(self) -> None:
         """See ``Engine``. The threads' points stay: all clients of a simulation share them."""
         self._serial.release()
-
-
-def _alone(started: threading.Barrier) -> None:
-    torch.set_num_threads(1)
-    started.wait()  # so that no thread takes two of these

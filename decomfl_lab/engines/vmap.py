@@ -12,16 +12,13 @@ engine, and a gradient also with that of another set of clients.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import grad_and_value, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from decomfl_lab.devices import free_memory
@@ -44,41 +41,6 @@ SMALL = 1 << 26
 """Most elements that go into a pass that is recorded: larger ones keep the GPU busy, and copying them would cost."""
 
 Pass = Callable[..., Any]
-
-
-def attention(device: torch.device) -> AbstractContextManager[None]:
-    """How torch computes attention at many points without gradients.
-
-    On a GPU by its fused kernels, where it can under ``vmap``; else by plain products. Those of the CPU take a point at
-    a time under it.
-    """
-    return nullcontext() if device.type == "cuda" and shares_masks() else sdpa_kernel(SDPBackend.MATH)
-
-
-@cache
-def shares_masks() -> bool:
-    """Whether vmap gives fused attention a mask for every point where the points share one.
-
-    Up to torch 2.13 it gives the mask of one point, which a GPU refuses (pytorch/pytorch#161310); later ones are tried.
-    """
-    return tuple(map(int, torch.__version__.split(".")[:2])) > (2, 13) and gives_each_a_mask()
-
-
-def gives_each_a_mask() -> bool:
-    """What ``shares_masks`` tries: the shape of the mask that reaches the kernel, without a GPU or memory."""
-    fused = torch.ops.aten._scaled_dot_product_efficient_attention
-    found: list[int] = []
-
-    class Dispatched(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            if func is fused.default:
-                found.append(len(args[3]))
-            return func(*args, **(kwargs or {}))
-
-    q, mask = torch.empty(3, 2, 1, 4, 8, device="meta"), torch.empty(2, 1, 4, 4, device="meta")
-    with Dispatched():  # type: ignore[no-untyped-call]
-        vmap(lambda q: fused(q, q, q, mask, False)[0])(q)
-    return found == [6]
 
 
 @dataclass(frozen=True)
@@ -106,7 +68,9 @@ class Batches:
 
     def losses(self, points: Tensor, inputs: Any, targets: Any) -> Tensor:
         """f(x_n), shape (n,), at each row of ``points`` (n, d), all on the same batch."""
-        with torch.no_grad(), attention(points.device):
+        # Fused attention takes a point at a time under vmap, and a GPU's refuses a mask that the points share (torch
+        # 2.13, pytorch/pytorch#161310): here it is plain products.
+        with torch.no_grad(), sdpa_kernel(SDPBackend.MATH):
             values: Tensor = vmap(self.value, (0, None, None))(points, inputs, targets)
         return values
 

@@ -128,7 +128,7 @@ class RemoteFederation(DeComFLFederation):
             if entry.digest is None and len(self.log) == self.round:  # a kill may have come between the two writes
                 self._sign()
             return float("nan")
-        chosen = self.delivery.sample()
+        chosen = self.server.sample()
         if self.delivery.wants_reports:
             self._exchange(coordinator.ask(chosen), lambda: coordinator.heard)
         frames = coordinator.open(chosen)

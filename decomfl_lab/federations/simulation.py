@@ -135,7 +135,7 @@ class DeComFLFederation:
 
     def advance(self) -> float:
         """See ``Federation``."""
-        chosen, tracking = self.delivery.sample(), self.delivery.wants_reports
+        chosen, tracking = self.server.sample(), self.delivery.wants_reports
         held = [self.clients[i].report() for i in chosen] if tracking else []
         clients, plans = zip(*self._plans(chosen, held), strict=True)
         replies = self.replies(clients, plans)

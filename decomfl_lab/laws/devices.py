@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from decomfl_lab import noise
 from decomfl_lab.datasets.images import load_dataset
@@ -21,7 +20,7 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.federations.simulation import DeComFLFederation
 from decomfl_lab.noise import Distribution
 from decomfl_lab.replicas.rebuild import axpy_, form_points_, project
-from decomfl_lab.replicas.replica import Replica
+from decomfl_lab.replicas.replica import Replica, same_bits
 from decomfl_lab.runs.configuration import TrainConfig
 from decomfl_lab.runs.preparation import Prepared
 from decomfl_lab.storage.tables import table_beside
@@ -52,7 +51,16 @@ def checks(device: torch.device, *, sizes: Sequence[int] = SIZES, rounds: int = 
     """Every check, as soon as it is known: of noise vectors of these sizes, and of runs of so many rounds."""
     other = noise.cpu_backend() if device.type == "cuda" else "numpy"
     for kind in Distribution:
-        cases = [_noise(device, other, kind, n, first) for n, first in product(sizes, OFFSETS)]
+        cases = []
+        for n, first in product(sizes, OFFSETS):
+            # 1.5 z_3 + 0.25 z_4 added to a vector of ones, here and there.
+            seed, c = 2**63 + n, [1.5, 0.25]
+            d = n + first if kind is not Distribution.SPHERE else 2 * n  # the sphere's norm takes a pass over all of z
+            first = first if kind is not Distribution.SPHERE else min(first, n)
+            here, ones = torch.ones(n, device=device), np.ones(n, dtype=np.float32)
+            axpy_(here, seed, c, d=d, first=first, first_p=3, distribution=kind)
+            noise.axpy(ones, seed, c, d=d, first=first, first_p=3, distribution=kind, backend=other)
+            cases.append(same_bits(here.cpu(), torch.from_numpy(ones)))
         yield BitCheck(f"directions: {kind}", len(cases), sum(cases))
     for kind in Distribution:
         cases = []
@@ -63,7 +71,7 @@ def checks(device: torch.device, *, sizes: Sequence[int] = SIZES, rounds: int = 
             here, there = torch.empty(len(c), n, device=device), torch.empty(len(c), n)
             form_points_(here, x.to(device), streams, c, kind)
             form_points_(there, x, streams, c, kind, backend=other)
-            cases.append(_same(here, there))
+            cases.append(same_bits(here.cpu(), there))
         yield BitCheck(f"points x + cz: {kind}", len(cases), sum(cases))
     for kind in Distribution:
         cases = []
@@ -84,17 +92,6 @@ def require_bits(device: torch.device) -> None:
     for check in checks(device):
         if not check.holds:
             raise InputError(f"device must give the bits of the CPU, but {check.what} differs on {describe(device)}")
-
-
-def _noise(device: torch.device, other: str, kind: Distribution, n: int, first: int) -> bool:
-    """1.5 z_3 + 0.25 z_4 added to a vector of ones, here and there."""
-    seed, c = 2**63 + n, [1.5, 0.25]
-    d = n + first if kind is not Distribution.SPHERE else 2 * n  # the sphere's norm takes a pass over all of z
-    first = first if kind is not Distribution.SPHERE else min(first, n)
-    here, there = torch.ones(n, device=device), np.ones(n, dtype=np.float32)
-    axpy_(here, seed, c, d=d, first=first, first_p=3, distribution=kind)
-    noise.axpy(there, seed, c, d=d, first=first, first_p=3, distribution=kind, backend=other)
-    return _same(here, torch.from_numpy(there))
 
 
 _STREAMS = [(2**64 - 3, p) for p in (0, 31, 32, 7)]
@@ -119,7 +116,3 @@ def _replays(device: torch.device, other: str, changes: dict[str, Any], rounds: 
             for group in groups:
                 replica.catch_up(group)
             yield replica.digest() == federation.observer.digest()
-
-
-def _same(a: Tensor, b: Tensor) -> bool:
-    return bool(np.array_equal(a.cpu().numpy().view(np.uint32), b.cpu().numpy().view(np.uint32)))

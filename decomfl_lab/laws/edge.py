@@ -31,19 +31,19 @@ from decomfl_lab.replicas.replica import Replica, Snapshot
 
 def fitted(implementation: Implementation) -> Implementation:
     """The same implementation, whose parts give and take the lab's values; among themselves they use their own."""
+
+    def fit(edge: Any, make: Callable[..., Any], case: Case, *of: Any, **named: Any) -> Any:
+        made = make(case, *of, **named)
+        if isinstance(made, Server):
+            made.replica = _replica(made.replica, case)  # which may be somebody else's
+        return made if isinstance(made, Replica | Client | Server) else edge(made, case)
+
     outside: Any = copy.copy(implementation)
     for part, edge in _EDGES.items():
-        setattr(outside, part, partial(_fit, edge, getattr(implementation, part)))
+        setattr(outside, part, partial(fit, edge, getattr(implementation, part)))
     make: Any = implementation.backends
     outside.backends = lambda: {name: own if hasattr(own, "run") else _Slices(own) for name, own in make().items()}
     return cast("Implementation", outside)
-
-
-def _fit(edge: Any, make: Callable[..., Any], case: Case, *of: Any, **named: Any) -> Any:
-    made = make(case, *of, **named)
-    if isinstance(made, Server):
-        made.replica = _replica(made.replica, case)  # which may be somebody else's
-    return made if isinstance(made, Replica | Client | Server) else edge(made, case)
 
 
 def _asked(method: Callable[..., Any], *of: Any) -> Any:

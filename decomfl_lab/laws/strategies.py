@@ -192,9 +192,20 @@ class Support:
         return case
 
     def _accepted(self, case: Case, name: str, values: Iterable[Any]) -> Iterator[Case]:
-        """The accepted ones of the cases with these values of a field."""
-        changed = (_with(case, name, value) for value in values)
-        return (each for each in changed if each is not None and self.accepts(each))
+        """The accepted ones of the cases with these values of a field, and what each brings with it."""
+        for value in values:
+            rule = value if name == "rule" else case.rule
+            changes = {name: value}
+            if isinstance(rule, LowPrecision):  # which says its dtype
+                changes["dtype"] = getattr(torch, rule.dtype)
+            elif name == "rule" and case.dtype.itemsize == 2:
+                changes["dtype"] = torch.float32
+            if name == "rule" and bool(rule.pool) != (case.seeding is Seeding.POOL):
+                changes["seeding"] = Seeding.POOL if rule.pool else Seeding.PER_STEP
+            found = replace(case, **changes)
+            right = getattr(found, name) == value and _fit(rule, found.dtype, found.seeding)  # else the rule has none
+            if right and self.accepts(found):
+                yield found
 
     def _learn(self, case: Case) -> None:
         """Find an accepted case, of all combinations of values, and then the values that each of its fields may have.
@@ -218,20 +229,6 @@ class Support:
         """The values of a field, the implementation's simplest first."""
         own = [self.own[name]] if name in self.own else []
         return [*own, *(value for value in values if value not in own)]
-
-
-def _with(case: Case, name: str, value: Any) -> Case | None:
-    """The case with another value of a field, and what this brings with it; None where the rule has none like it."""
-    rule = value if name == "rule" else case.rule
-    changes = {name: value}
-    if isinstance(rule, LowPrecision):  # which says its dtype
-        changes["dtype"] = getattr(torch, rule.dtype)
-    elif name == "rule" and case.dtype.itemsize == 2:
-        changes["dtype"] = torch.float32
-    if name == "rule" and bool(rule.pool) != (case.seeding is Seeding.POOL):
-        changes["seeding"] = Seeding.POOL if rule.pool else Seeding.PER_STEP
-    changed = replace(case, **changes)
-    return changed if getattr(changed, name) == value and _fit(rule, changed.dtype, changed.seeding) else None
 
 
 def _fit(rule: UpdateRule, dtype: torch.dtype, seeding: Seeding) -> bool:

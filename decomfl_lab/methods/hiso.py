@@ -20,15 +20,8 @@ class Whitened(UpdateRule):
 
     nu: float = 0.95  # ν in [0, 1)
 
-    @property
-    def slots(self) -> tuple[str, ...]:
-        """The scale s."""
-        return ("scale",)
-
-    @property
-    def scaling(self) -> str:
-        """See ``UpdateRule.scaling``."""
-        return "scale"
+    slots = ("scale",)  # s
+    scaling = "scale"
 
     def start(self, slot: str) -> float:  # noqa: ARG002
         """See ``UpdateRule.start``."""

@@ -58,16 +58,15 @@ def _values(rule: Aggregation, replies: Sequence[ScalarArray]) -> _F64:
     return np.stack(replies).astype(np.float64)
 
 
-def _mean(values: _F64, total: int | None = None) -> _F32:
+def exact_mean(values: _F64, total: int | None = None) -> _F64:
     """The sum over the first axis, divided by ``total``, or by how many there are.
 
     The sum is ``math.fsum``'s, exact and rounded once, so it has no order to depend on; then one division in double
-    precision and one rounding to float32.
+    precision.
     """
     total = len(values) if total is None else total
     columns = values.reshape(len(values), -1).T.tolist()
-    mean = np.array([math.fsum(column) / total for column in columns])
-    return mean.astype(np.float32).reshape(values.shape[1:])
+    return np.array([math.fsum(column) / total for column in columns]).reshape(values.shape[1:])
 
 
 def weighed_mean(replies: Sequence[ScalarArray], weights: Sequence[int]) -> _F32:
@@ -87,7 +86,7 @@ def weighed_mean(replies: Sequence[ScalarArray], weights: Sequence[int]) -> _F32
     Algorithm 1, with scalars for models.
     """
     values = _values(Mean(), replies)
-    return _mean(values * np.array(weights, np.float64)[:, None, None], sum(weights))
+    return exact_mean(values * np.array(weights, np.float64)[:, None, None], sum(weights)).astype(np.float32)
 
 
 def _square(vector: _F64) -> float:
@@ -104,7 +103,7 @@ class Mean(Aggregation):
 
     def __call__(self, replies: Sequence[_F32]) -> _F32:
         """See ``Aggregation``."""
-        return _mean(_values(self, replies))
+        return exact_mean(_values(self, replies)).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -131,7 +130,7 @@ class ClippedMean(Aggregation):
         norms = [math.sqrt(_square(value)) for value in values]
         clip = self.clip or statistics.median(norms)
         shares = [min(1.0, clip / norm) if norm else 1.0 for norm in norms]
-        return _mean(values * np.array(shares)[:, None, None])
+        return exact_mean(values * np.array(shares)[:, None, None]).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -160,7 +159,7 @@ class TrimmedMean(Aggregation):
     def __call__(self, replies: Sequence[_F32]) -> _F32:
         """See ``Aggregation``."""
         inner = slice(self.tolerated, len(replies) - self.tolerated)
-        return _mean(np.sort(_values(self, replies), axis=0)[inner])
+        return exact_mean(np.sort(_values(self, replies), axis=0)[inner]).astype(np.float32)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ Liars are as strong as proofs let them be: they know what all honest clients of 
 What they send is a function of the run's seed, the round and the honest replies, so that a run repeats to the bit.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -15,7 +14,7 @@ from decomfl_lab.errors import is_number, require, require_int
 from decomfl_lab.noise import derive_seed, direction
 from decomfl_lab.noise.draws import STREAM, draws_of
 from decomfl_lab.plugins import OwnFunction
-from decomfl_lab.protocol.aggregation import Krum
+from decomfl_lab.protocol.aggregation import Krum, exact_mean
 from decomfl_lab.protocol.messages import Reply
 
 # Which random choices these are, beside those of server, clients and data.
@@ -41,12 +40,6 @@ _SCALES = {
 ATTACKS = tuple(_SCALES)
 VOTES = ("gaussian", "sign", "constant")
 """Those that say something where replies are signs."""
-
-
-def _mean(values: _F64) -> _F64:
-    """Of the first axis, every sum rounded once."""
-    columns = values.reshape(len(values), -1).T.tolist()
-    return np.array([math.fsum(column) for column in columns]).reshape(values.shape[1:]) / len(values)
 
 
 @dataclass(frozen=True)
@@ -113,8 +106,7 @@ class Attack:
         found = []
         for reply in replies:
             if reply.client in liars:
-                path = self.seed, _LIES, r, reply.client
-                said = self._lie(path, reply.scalars.astype(np.float64), honest, len(liars))
+                said = self._lie(reply, honest, len(liars))
                 if reply.scalars.dtype == np.int8:
                     reply = replace(reply, scalars=np.where(said >= 0, 1, -1).astype(np.int8))
                 else:
@@ -123,9 +115,10 @@ class Attack:
             found.append(reply)
         return found
 
-    def _lie(self, path: tuple[int, ...], own: _F64, honest: _F64, f: int) -> _F64:
-        """What one of f liars sends, of the path of its random choices, its own reply (K, P) and the honest ones."""
-        c, mean = self.scale or _SCALES.get(self.kind, 1.0), _mean(honest)
+    def _lie(self, reply: Reply, honest: _F64, f: int) -> _F64:
+        """What one of f liars sends, of its own reply (K, P) and the honest ones."""
+        own, path = reply.scalars.astype(np.float64), (self.seed, _LIES, reply.round, reply.client)
+        c, mean = self.scale or _SCALES.get(self.kind, 1.0), exact_mean(honest)
         match self.kind:
             case OwnFunction() | "gaussian":
                 # z, standard normal: a direction of the lab's stream.
@@ -141,7 +134,7 @@ class Attack:
             case "inner-product":
                 lie = -c * mean
             case "a-little":
-                lie = mean - c * np.sqrt(_mean((honest - mean) ** 2))
+                lie = mean - c * np.sqrt(exact_mean((honest - mean) ** 2))
             case "trim":
                 draws = draws_of(STREAM, *path)
                 uniform = np.array([draws.integers(1 << 24) / (1 << 24) for _ in range(own.size)]).reshape(own.shape)

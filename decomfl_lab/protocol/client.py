@@ -130,14 +130,42 @@ Update = tuple[ScalarArray, float, NDArray[np.float64] | None]
 
 def _local_updates(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Update]:
     """``local_update`` of each client, step by step together: along the same directions, from models of their own."""
+    first, P, K = clients[0], plans[0].P, plans[0].K
     estimates: list[list[ScalarEstimate]] = [[] for _ in clients]
     # Measure, then step, K times; the step after the last measurement is the record's, and is not taken here.
-    for k in range(plans[0].K):
-        for own, found in zip(estimates, _measure(clients, plans, k), strict=True):
-            own.append(found)
-        for client in clients:
+    for k in range(K):
+        lines = [client._line(plan.seeds[k], plan) for client, plan in zip(clients, plans, strict=True)]
+        samples = [client._sample for client in clients]
+        slopes: Values = np.empty((len(clients), 0))
+        # The losses where the estimator wants them, or gradients and their slopes.
+        if first.estimator.wants_slopes:
+            losses, gradients = first.engine.gradients([line.x for line in lines], samples)
+            streams = [stream_of(lines[0].seed, p) for p in range(P)]
+            if first.replica.rule.scaling:  # ⟨∇f, s ⊙ z⟩ = ⟨s ⊙ ∇f, z⟩
+                gradients = gradients * torch.stack([line.scale for line in lines if line.scale is not None])
+            slopes = project(gradients, streams, distribution=lines[0].distribution, workers=first.replica.workers)
+            values = losses[:, None]
+            slopes = slopes if isinstance(losses, Tensor) else on_host(slopes)
+        elif first.lean:
+            points, values = first.estimator.points(P, first.mu), []
+            for client, line in zip(clients, lines, strict=True):
+                # The losses, where the objective forms x + c z_p itself, a layer at a time.
+                perturbable: Any = client.objective
+                t, distribution = client.steps_taken, line.distribution
+                along = [perturbable.along(line.x, t, *stream_of(line.seed, p), c, distribution) for p, c in points]
+                values.append(torch.stack(along) if isinstance(along[0], Tensor) else np.array(along))
+        else:
+            points = first.estimator.points(P, first.mu)
+            # At the start all are at x_r, so that one x + c z_p serves everybody's batch; later each is at its own x.
+            if k == 0 and _at_one_point(lines):
+                values = first.engine.losses(lines[0], points, samples)
+            else:
+                each = zip(lines, samples, strict=True)
+                values = [first.engine.losses(line, points, [sample])[0] for line, sample in each]
+        for client, own, value, slope in zip(clients, estimates, values, slopes, strict=True):
+            own.append(client.estimator.combine(value, slope, client.mu))
             client.steps_taken += 1
-        if k + 1 < plans[0].K:
+        if k + 1 < K:
             both = zip(plans, estimates, strict=True)
             steps = [Step(plan.seeds[k], own[k].g, plan.eta, plan.distribution, last=False) for plan, own in both]
             together = step_together_([client.replica for client in clients], steps)
@@ -145,7 +173,6 @@ def _local_updates(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Upd
                 if not together:
                     client.replica.step_(step)
                 client._taken.append(step)
-    K = plans[0].K
     # All clients' K estimates come to the host at once, client by client.
     there = fetched([at for own in estimates for at in own])
     updates: list[Update] = []
@@ -157,40 +184,6 @@ def _local_updates(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Upd
         loss = float(np.mean([at.loss for at in mine]))
         updates.append((np.stack([at.g for at in mine]), loss, np.stack(curvatures) if curvatures else None))
     return updates
-
-
-def _measure(clients: Sequence[Client], plans: Sequence[Plan], k: int) -> list[ScalarEstimate]:
-    """Local step k of every client: the losses where the estimator wants them, or gradients and their slopes."""
-    first, P = clients[0], plans[0].P
-    lines = [client._line(plan.seeds[k], plan) for client, plan in zip(clients, plans, strict=True)]
-    samples = [client._sample for client in clients]
-    slopes: Values = np.empty((len(clients), 0))
-    if first.estimator.wants_slopes:
-        losses, gradients = first.engine.gradients([line.x for line in lines], samples)
-        streams = [stream_of(lines[0].seed, p) for p in range(P)]
-        if first.replica.rule.scaling:  # ⟨∇f, s ⊙ z⟩ = ⟨s ⊙ ∇f, z⟩
-            gradients = gradients * torch.stack([line.scale for line in lines if line.scale is not None])
-        slopes = project(gradients, streams, distribution=lines[0].distribution, workers=first.replica.workers)
-        values = losses[:, None]
-        slopes = slopes if isinstance(losses, Tensor) else on_host(slopes)
-    else:
-        points = first.estimator.points(P, first.mu)
-        if first.lean:
-            values = []
-            for client, line in zip(clients, lines, strict=True):
-                # The losses, where the objective forms x + c z_p itself, a layer at a time.
-                perturbable: Any = client.objective
-                step, distribution = client.steps_taken, line.distribution
-                along = [perturbable.along(line.x, step, *stream_of(line.seed, p), c, distribution) for p, c in points]
-                values.append(torch.stack(along) if isinstance(along[0], Tensor) else np.array(along))
-        # At the start all are at x_r, so that one x + c z_p serves everybody's batch.
-        elif k == 0 and _at_one_point(lines):  # later every client is at an x of its own
-            values = first.engine.losses(lines[0], points, samples)
-        else:
-            each = zip(lines, samples, strict=True)
-            values = [first.engine.losses(line, points, [sample])[0] for line, sample in each]
-    found = zip(clients, values, slopes, strict=True)
-    return [client.estimator.combine(own, slope, client.mu) for client, own, slope in found]
 
 
 def _at_one_point(lines: Sequence[Line]) -> bool:

@@ -1,14 +1,14 @@
 """Delivery: which messages a round consists of, who reads them and in which order, without transport.
 
     server side                                         client side
-    chosen = delivery.sample()
+    chosen = server.sample()
     (if delivery.wants_reports)                         report = ledger.sent(i, client.report(), upwards=True)
     delivery.open(chosen, reports) → (i, messages)      plan = receive(client, messages)
     (if server.weights.lacks(i)) delivery.hear(said)    said = ledger.sent(i, client.examples(), upwards=True)
                                                         reply = ledger.sent(i, client.handle(plan), upwards=True)
     record = delivery.close(replies)
 
-Whoever carries the messages (a simulator, the laws, a network) calls these five and nothing else.
+Whoever carries the messages (a simulator, the laws, a network) calls these and nothing else.
 """
 
 import dataclasses
@@ -61,10 +61,6 @@ class Delivery:
         """Whether participants must say what they hold before a round is opened."""
         return self.server.tracking is Tracking.CLIENTS and not self.models
 
-    def sample(self) -> tuple[int, ...]:
-        """C_r: who takes part in the round."""
-        return self.server.sample()
-
     def open(self, chosen: Sequence[int], reports: Iterable[bytes] = ()) -> Iterator[tuple[int, list[bytes]]]:
         """What each participant must read, in that order: perhaps a model, perhaps the run's seed, and the plan.
 
@@ -82,12 +78,10 @@ class Delivery:
             return
         # What each participant holds: as it reports, or as the server has it tracked.
         held = [read(Held, report, decode=self.decode) for report in reports] if self.wants_reports else None
-        pulling = set()  # whose records are gone: they get the model, and are planned as holding this round
-        if server.replica is not None:
-            told = {at.client: at.round for at in held or ()}
-            holds = {i: server.held[i] for i in chosen if 0 <= i < len(server.held)} if held is None else told
-            pulling = {i for i in chosen if holds.get(i, server.round) < server.history.start}
-            held = held and [Held(at.client, server.round) if at.client in pulling else at for at in held]
+        holds = dict(enumerate(server.held)) if held is None else {at.client: at.round for at in held}
+        # Whose records are gone: they get the model, and are planned as holding this round.
+        pulling = {i for i in chosen if self._is_gone(holds.get(i, server.round))}
+        held = held and [Held(at.client, server.round) if at.client in pulling else at for at in held]
         before = list(server.held)  # a model may be lost on its way: it counts once the client answers
         server.held = [server.round if i in pulling else r for i, r in enumerate(before)]
         try:

@@ -28,18 +28,7 @@ from decomfl_lab.protocol.client import Client, handle_all
 from decomfl_lab.protocol.delivery import Delivery, take_model
 from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.log import LogEntry
-from decomfl_lab.protocol.messages import (
-    Ask,
-    Dense,
-    Examples,
-    Hello,
-    Message,
-    Plan,
-    Refusal,
-    Reply,
-    RunSeed,
-    Welcome,
-)
+from decomfl_lab.protocol.messages import Ask, Dense, Examples, Hello, Message, Plan, Refusal, Reply, RunSeed, Welcome
 from decomfl_lab.protocol.server import Terms
 from decomfl_lab.protocol.wire import decode, encode, split_frame
 from decomfl_lab.records.pool import PoolSums

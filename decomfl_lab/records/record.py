@@ -42,12 +42,9 @@ class RoundRecord:
     def __post_init__(self) -> None:
         require_int("round", self.round, 0)
         require_finite_positive("eta", self.eta)
-        require(
-            self.scalars.ndim == 2 and self.scalars.dtype in (np.float32, np.int8) and self.scalars.size > 0,
-            "scalars",
-            "be a non-empty float32 array of shape (K, P), or one of int8 signs",
-            (self.scalars.dtype, self.scalars.shape),
-        )
+        form = self.scalars.dtype, self.scalars.shape
+        sound = self.scalars.ndim == 2 and form[0] in (np.float32, np.int8) and self.scalars.size > 0
+        require(sound, "scalars", "be a non-empty float32 array of shape (K, P), or one of int8 signs", form)
         require(len(self.seeds) == self.K, "seeds", f"hold one seed for each of K={self.K} steps", self.seeds)
         _ = self.seeding
         require_sound(f"scalars of round {self.round}", self.scalars)

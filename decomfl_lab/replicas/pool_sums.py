@@ -19,7 +19,7 @@ from decomfl_lab.noise import Distribution, Program
 from decomfl_lab.records.pool import FINEST, PoolSums
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.seeds import LARGEST_POOL, POOL, pooled
-from decomfl_lab.replicas.replica import Replica, Snapshot, same_bits
+from decomfl_lab.replicas.replica import Replica, Snapshot
 from decomfl_lab.replicas.rules import Sgd, Step, UpdateRule
 
 
@@ -40,13 +40,10 @@ class PooledSgd(UpdateRule):
         require_int("pool S", self.size, 1, LARGEST_POOL)
         require_int("pool_exponent", self.exponent, FINEST, 0)
 
-    @property
-    def slots(self) -> tuple[str, ...]:
-        """The model x_0, which stays, and the sums A, int32 of shape (S,)."""
-        return ("start", "sums")
+    slots = ("start", "sums")  # the model x_0, which stays, and the sums A, int32 of shape (S,)
 
     @property
-    def pool(self) -> int:
+    def pool(self) -> int:  # type: ignore[override]
         """See ``UpdateRule.pool``."""
         return self.size
 
@@ -150,12 +147,6 @@ class PooledReplica(Replica):
         super().restore(snapshot)
         self.state["sums"] = snapshot.state["sums"]
 
-    def share(self, other: Replica) -> bool:
+    def _there(self) -> dict[str, Tensor]:
         """See ``Replica``; x is compared where both have built it, and is a function of the rest."""
-        assert isinstance(other, PooledReplica)
-        built = [] if self._late or other._late else [(self._x, other._x)]
-        pairs = [*built, *((vector, other.state[slot]) for slot, vector in self.state.items())]
-        if self.round != other.round or not all(same_bits(mine, its) for mine, its in pairs):
-            return False
-        self.restore(other.snapshot())
-        return True
+        return self.state if self._late else {"x": self._x, **self.state}

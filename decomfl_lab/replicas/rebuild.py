@@ -36,22 +36,6 @@ def _triton() -> Any:
     return noise.load_backend("triton")
 
 
-def _check(name: str, tensor: Tensor, like: Tensor) -> None:
-    require(tensor.dtype in _DTYPES, f"dtype of {name}", f"be one of {', '.join(map(str, _DTYPES))}", tensor.dtype)
-    require(tensor.shape == like.shape, f"shape of {name}", f"be {tuple(like.shape)}", tuple(tensor.shape))
-    require(tensor.device == like.device, f"device of {name}", f"be {like.device}", tensor.device)
-    require(tensor.device.type in ("cpu", "cuda"), f"device of {name}", "be a CPU or CUDA device", tensor.device)
-    reach = 0  # elements that the dimensions of smaller stride reach over
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        require(
-            size == 1 or stride > reach,
-            name,
-            "hold each element once (no expanded or overlapping view)",
-            (tuple(tensor.shape), tensor.stride()),
-        )
-        reach += (size - 1) * stride
-
-
 def _blocks(first: int, tensors: Sequence[Tensor]) -> Iterator[tuple[int, list[Tensor]]]:
     """Cut tensors of one shape into (position, parts of at most ``BLOCK`` elements) in row-major order."""
     size = tensors[0].numel()
@@ -150,8 +134,20 @@ def rebuild_(
     for own, piece in zip(programs, pieces, strict=True):
         require(set(piece) == set(own.names), "piece", f"hold {own.names}", tuple(piece))
         tensors = [piece[name].detach() for name in own.names]
+        like = tensors[0]
         for name, tensor in zip(own.names, tensors, strict=True):
-            _check(name, tensor, tensors[0])
+            require(
+                tensor.dtype in _DTYPES, f"dtype of {name}", f"be one of {', '.join(map(str, _DTYPES))}", tensor.dtype
+            )
+            require(tensor.shape == like.shape, f"shape of {name}", f"be {tuple(like.shape)}", tuple(tensor.shape))
+            require(tensor.device == like.device, f"device of {name}", f"be {like.device}", tensor.device)
+            here = tensor.device.type in ("cpu", "cuda")
+            require(here, f"device of {name}", "be a CPU or CUDA device", tensor.device)
+            reach = 0  # elements that the dimensions of smaller stride reach over
+            for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+                rule = "hold each element once (no expanded or overlapping view)"
+                require(size == 1 or stride > reach, name, rule, (tuple(tensor.shape), tensor.stride()))
+                reach += (size - 1) * stride
         parts.append((own, tensors))
     backend = backend_for(parts[0][1][0]) if backend is None else backend
     d = sum(tensors[0].numel() for _, tensors in parts)

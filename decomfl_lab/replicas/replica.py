@@ -117,7 +117,7 @@ class Replica:
 
     def _run(self, program: Program | Sequence[Program]) -> None:
         self.own()
-        self._run_on(program, {"x": self.x, **self.state})
+        self._run_on(program, self._there())
 
     def _run_on(self, program: Program | Sequence[Program], vectors: Mapping[str, Tensor]) -> None:
         cut = {name: vector.split(self.sizes) for name, vector in vectors.items()}
@@ -228,18 +228,10 @@ class Replica:
 
     def restore(self, snapshot: Snapshot) -> None:
         """Be what the snapshot was: parameters, optimizer state and round (revert, or a pull)."""
-        require(
-            snapshot.x.shape == (self.d,) and snapshot.x.dtype == self.x.dtype,
-            "snapshot",
-            f"be of d={self.d} elements of {self.x.dtype}",
-            (tuple(snapshot.x.shape), snapshot.x.dtype),
-        )
-        require(
-            set(snapshot.state) == set(self.state),
-            "state of the snapshot",
-            f"be {set(self.state)}",
-            set(snapshot.state),
-        )
+        found, names = (tuple(snapshot.x.shape), snapshot.x.dtype), set(snapshot.state)
+        alike = found == ((self.d,), self.x.dtype)
+        require(alike, "snapshot", f"be of d={self.d} elements of {self.x.dtype}", found)
+        require(names == set(self.state), "state of the snapshot", f"be {set(self.state)}", names)
         self.x = snapshot.x.to(self.device)
         self.state = {slot: snapshot.state[slot].to(self.device) for slot in self.state}
         self.round = snapshot.round
@@ -247,11 +239,15 @@ class Replica:
 
     def share(self, other: "Replica") -> bool:
         """Hold the other's vectors instead of equal ones of this replica's own; False if a single bit differs."""
-        pairs = [(self.x, other.x), *((vector, other.state[slot]) for slot, vector in self.state.items())]
-        if self.round != other.round or not all(same_bits(mine, its) for mine, its in pairs):
+        mine, its = self._there(), other._there()
+        if self.round != other.round or not all(same_bits(mine[name], its[name]) for name in mine.keys() & its.keys()):
             return False
         self.restore(other.snapshot())
         return True
+
+    def _there(self) -> dict[str, Tensor]:
+        """The vectors that tell whether two replicas are the same."""
+        return {"x": self.x, **self.state}
 
     def forget(self) -> None:
         """Give the vectors away and keep the round alone, until the next ``restore``."""

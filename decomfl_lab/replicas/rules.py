@@ -45,33 +45,19 @@ class Step:
 class UpdateRule(ABC):
     """How a local step moves x."""
 
-    @property
-    def slots(self) -> tuple[str, ...]:
-        """Names of the optimizer's state vectors, all of x's shape."""
-        return ()
+    slots: tuple[str, ...] = ()
+    """Names of the optimizer's state vectors, all of x's shape."""
+    pool: int | None = None
+    """The size S of the pool that directions must come from (``Seeding.POOL``); None if they need not."""
+    reversible: bool = False
+    """Whether ``emit_reverse`` undoes a step to the bit."""
+    correctable: bool = False
+    """Whether ``emit_correction`` exchanges one step for another, up to rounding."""
+    scaling: str | None = None
+    """The slot s that directions are multiplied with, u = s ⊙ z; None where they are z.
 
-    @property
-    def pool(self) -> int | None:
-        """The size S of the pool that directions must come from (``Seeding.POOL``); None if they need not."""
-        return None
-
-    @property
-    def reversible(self) -> bool:
-        """Whether ``emit_reverse`` undoes a step to the bit."""
-        return False
-
-    @property
-    def correctable(self) -> bool:
-        """Whether ``emit_correction`` exchanges one step for another, up to rounding."""
-        return False
-
-    @property
-    def scaling(self) -> str | None:
-        """The slot s that directions are multiplied with, u = s ⊙ z; None where they are z.
-
-        The rule must leave s alone but in the ``last`` step of a round, since clients measure all steps along u.
-        """
-        return None
+    The rule must leave s alone but in the ``last`` step of a round, since clients measure all steps along u.
+    """
 
     def start(self, slot: str) -> float:  # noqa: ARG002
         """The number that a state vector is full of at the start."""
@@ -115,12 +101,8 @@ def programs_of(groups: Sequence[Group], steps: Sequence[Step]) -> list[Program]
 
 
 def _check_weight_decay(weight_decay: float) -> None:
-    require(
-        np.isfinite(weight_decay) and weight_decay >= 0,
-        "weight_decay",
-        "be finite and at least 0",
-        weight_decay,
-    )
+    sound = np.isfinite(weight_decay) and weight_decay >= 0
+    require(sound, "weight_decay", "be finite and at least 0", weight_decay)
 
 
 def _coefficients(step: Step, factor: float) -> NDArray[np.float32] | Tensor:
@@ -167,7 +149,7 @@ class Sgd(UpdateRule):
         add_estimate(program, "x", step, -step.eta)
 
     @property
-    def correctable(self) -> bool:
+    def correctable(self) -> bool:  # type: ignore[override]
         """See ``UpdateRule.correctable``: without weight decay, which would scale x between the two."""
         return not self.weight_decay
 
@@ -214,10 +196,7 @@ class Momentum(UpdateRule):
         require(0.0 <= self.beta < 1.0, "momentum", "be in [0, 1)", self.beta)
         require(self.convention in ("torch", "paper"), "convention", "be torch or paper", self.convention)
 
-    @property
-    def slots(self) -> tuple[str, ...]:
-        """The momentum m."""
-        return ("momentum",)
+    slots = ("momentum",)  # m
 
     def emit(self, program: Program, step: Step) -> None:
         """See ``UpdateRule.emit``."""
@@ -272,10 +251,7 @@ class AdaMM(UpdateRule):
         require(0.0 <= self.beta2 < 1.0, "beta2", "be in [0, 1)", self.beta2)
         require_finite_positive("epsilon", self.epsilon)
 
-    @property
-    def slots(self) -> tuple[str, ...]:
-        """First moment m, second moment v and its maximum v̂."""
-        return ("momentum", "variance", "maximum")
+    slots = ("momentum", "variance", "maximum")  # first moment m, second moment v and its maximum v̂
 
     def emit(self, program: Program, step: Step) -> None:
         """See ``UpdateRule.emit``."""
@@ -327,7 +303,7 @@ class LowPrecision(UpdateRule):
         return ("x", *self.rule.slots)
 
     @property
-    def slots(self) -> tuple[str, ...]:
+    def slots(self) -> tuple[str, ...]:  # type: ignore[override]
         """The rule's, and with compensation one for each vector's lost part."""
         low = tuple(f"{name}.low" for name in self._vectors) if self.rounding == "compensated" else ()
         return (*self.rule.slots, *low)
@@ -371,6 +347,7 @@ class GridSgd(UpdateRule):
 
     exponent: int = -20  # log₂ q; −20 resolves 1e-6 and admits |x| ≤ 8
 
+    reversible = True
     _BITS: ClassVar[int] = 23
 
     def __post_init__(self) -> None:
@@ -385,11 +362,6 @@ class GridSgd(UpdateRule):
     def largest(self) -> float:
         """The largest |x| that is admitted."""
         return 2.0 ** (self.exponent + self._BITS)
-
-    @property
-    def reversible(self) -> bool:
-        """See ``UpdateRule.reversible``."""
-        return True
 
     def begin(self, x: Tensor) -> Tensor:
         """See ``UpdateRule.begin``: the nearest point of the grid, ties to even."""

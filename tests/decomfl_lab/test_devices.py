@@ -247,17 +247,6 @@ def test_a_pass_is_recorded_when_it_comes_again_in_the_place_of_what_was_idle(mo
     assert passes.recorded == [5, 3, 2]
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_attention_is_fused_on_a_gpu_alone_and_where_points_can_share_a_mask() -> None:
-    """Up to torch 2.13 fused attention gets the mask of one point; a later one is tried in the same way."""
-    old = tuple(map(int, torch.__version__.split(".")[:2])) <= (2, 13)
-    assert not (old and batched.gives_each_a_mask())
-    assert batched.shares_masks() is batched.gives_each_a_mask()
-    for device, fused in ((GPU, batched.shares_masks()), (CPU, False)):
-        with batched.attention(device):
-            assert torch.backends.cuda.mem_efficient_sdp_enabled() is fused
-
-
 def test_a_point_in_16_bits_is_formed_in_32() -> None:
     module = build_model("mlp", seed=0, in_shape=(1, 28, 28), classes=10)
     objective = _objective(module)

@@ -159,7 +159,7 @@ def test_it_trains_and_counts_what_the_labs_ledger_counts(capsys: pytest.Capture
     delivery = Delivery(Server(10, 4, 2, Schedule(10), Schedule(0.1), 0, replica=Replica(torch.zeros(1), Sgd())))
     clients = [Client(i, Replica(torch.zeros(1), Sgd()), lambda x, t: 0.0, forward, 1e-3) for i in range(10)]
     for _ in range(50):
-        opened = delivery.open(delivery.sample())
+        opened = delivery.open(delivery.server.sample())
         replies = [clients[i].handle(receive(clients[i], sent)) for i, sent in opened]
         delivery.close([delivery.ledger.sent(reply.client, reply, upwards=True) for reply in replies])
     down, up = (

@@ -74,7 +74,7 @@ def test_a_coordinator_takes_or_refuses_any_frame_and_a_liar_harms_himself_alone
     session, accepted = elsewhere.coordinator, 0
     for n in range(FRAMES):
         if n % 10 == 0:
-            session.open(elsewhere.delivery.sample())
+            session.open(elsewhere.delivery.server.sample())
         others = session.steps.copy(), list(elsewhere.server.held), elsewhere.observer.digest()
         session.take(3, _frame(chance))
         assert (session.steps, elsewhere.server.held, elsewhere.observer.digest()) == others

@@ -191,7 +191,7 @@ class Bent(Foreign):
         return super().supports(case) and case.estimator == "forward"
 
 
-# Wrong clients, none of which is among the planted faults -----------------------------------------------------------
+# Wrong clients, none of which is like a planted fault ----------------------------------------------------------------
 
 
 def _bug(**bent: Any) -> type[Client]:
@@ -200,18 +200,6 @@ def _bug(**bent: Any) -> type[Client]:
 
 def _direction_of(seed_of: Any, p_of: Any = lambda self, p: p) -> Any:
     return lambda self, k, p: torch.from_numpy(self.case.direction(seed_of(self, k), p_of(self, p)))
-
-
-def _kept(name: str, value_of: Any) -> Any:
-    """The value of the call before, or of this one at the first."""
-
-    def call(self: Any, *at: Any) -> Any:
-        now = value_of(self, *at)
-        before = vars(self).get(name, now)
-        vars(self)[name] = now
-        return before
-
-    return call
 
 
 def _scalar(f: Any) -> Any:
@@ -228,10 +216,6 @@ def _with_lag(self: Any, plan: Any) -> None:
     self.steps += len(plan.records) > 1
 
 
-def _changed(seed: Any, i: int) -> Any:
-    return seed ^ i if isinstance(seed, int) else tuple(own ^ i for own in seed)
-
-
 def _last_of_a_later_place(self: Any, k: int, g: Any) -> Any:
     """One scalar of another sign, of a later round, client and local step."""
     if self.plan.round and self.id and k:
@@ -241,28 +225,20 @@ def _last_of_a_later_place(self: Any, k: int, g: Any) -> Any:
 
 BUGS = {
     # along what
-    "seeds-reversed": _bug(direction=_direction_of(lambda self, k: self.plan.seeds[-1 - k])),
     "next-direction": _bug(direction=_direction_of(lambda self, k: self.plan.seeds[k], lambda self, p: p + 1)),
-    "own-seed": _bug(direction=_direction_of(lambda self, k: _changed(self.plan.seeds[k], self.id))),
     "norm-one": _bug(direction=lambda self, k, p: torch.nn.functional.normalize(Client.direction(self, k, p), dim=0)),
     # where
-    "x-0": _bug(x_of=lambda self, k: self.case.initial()),
-    "x-before": _bug(x_of=_kept("x", Client.x_of)),
     "x-half-way": _bug(x_of=lambda self, k: torch.from_numpy((self.before.x + self.replica.x) / 2)),
     "steps-uphill": _bug(moves=lambda self, g: -g),
     "steps-not": _bug(moves=lambda self, g: 0 * g),
     # on which data
-    "counter-is-the-round": _bug(step=lambda self: self.plan.round),
     "counter-forgotten-at-a-pull": _bug(begin=_with_pull),
     "counter-counts-lags": _bug(begin=_with_lag),
     # what is made of it
-    "sign-in-later-rounds": _bug(sent=lambda self, k, g: -g if self.plan.round > 1 else g),
     "sign-of-later-clients": _bug(sent=lambda self, k, g: -g if self.id else g),
     "sign-of-one-scalar-alone": _bug(sent=_last_of_a_later_place),
     "over-2mu": _bug(scalar=_scalar(lambda f, x, z, t, mu: (f(x + mu * z, t) - f(x, t)) / (2 * mu))),
     "backward": _bug(scalar=_scalar(lambda f, x, z, t, mu: (f(x, t) - f(x - mu * z, t)) / mu)),
-    "over-K": _bug(sent=lambda self, k, g: g / self.plan.K),
-    "last-direction-alone": _bug(sent=lambda self, k, g: np.full_like(g, g[-1])),
     "by-the-first-client": _bug(answer=lambda self, reply: reply._replace(client=0)),
     "half-precision": _bug(sent=lambda self, k, g: g.astype(np.float16)),
 }

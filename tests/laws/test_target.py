@@ -109,26 +109,6 @@ def test_a_law_that_does_not_look_at_a_part_of_ones_own_says_so_by_name() -> Non
 
 
 @pytest.mark.thorough
-def test_outcomes_as_junit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "new" / "laws.xml"
-    some = ["--law", "pruning-keeps-what-is-needed", "--law", "a-gap-is-refused", "--law", "votes-are-counted"]
-    assert main(["verify", "--plant", "never-pruned", "--cases", "20", *some, "--junit", str(path)]) == 1
-    suite = ElementTree.parse(path).getroot()
-    counts = {name: suite.get(name) for name in ("name", "tests", "failures", "errors", "skipped")}
-    assert counts == {"name": "never-pruned", "tests": "3", "failures": "1", "errors": "0", "skipped": "1"}
-    failed = suite.find("testcase[@name='pruning-keeps-what-is-needed']/failure")
-    assert failed is not None
-    assert failed.text is not None
-    assert failed.text.startswith("differs  oldest round kept after round")
-    skipped = suite.find("testcase[@name='votes-are-counted']/skipped")
-    assert skipped is not None
-    assert skipped.get("message") == "not about your code but about aggregate"
-    capsys.readouterr()
-    assert main(["verify", "--junit", str(tmp_path)]) == 2
-    assert "junit must be a file that can be written, got" in capsys.readouterr().err
-
-
-@pytest.mark.thorough
 def test_the_list_of_laws_that_are_known_not_to_hold_is_strict() -> None:
     reasons = {"pruning-keeps-what-is-needed": "issue 12", "a-gap-is-refused": "was so once"}
     suite = laws.pytest_suite(laws.FAULTS["never-pruned"], cases=20, xfail=reasons)

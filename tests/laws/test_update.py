@@ -3,12 +3,9 @@
 import json
 import math
 import random
-import re
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from tempfile import mkdtemp
 from types import ModuleType
 from typing import Any
 
@@ -19,7 +16,7 @@ from torch import Tensor, nn
 
 from decomfl_lab.cli.main import main
 from decomfl_lab.estimators.differences import central
-from decomfl_lab.laws import UPDATE_LAWS, update_suite, verify_update
+from decomfl_lab.laws import UPDATE_LAWS, verify_update
 from decomfl_lab.laws.exact import Copied, Functional, Replayed
 from decomfl_lab.noise import Distribution, Format
 from decomfl_lab.optim import MeZO
@@ -28,8 +25,7 @@ from decomfl_lab.protocol.client import Client
 from decomfl_lab.protocol.messages import Plan
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.replicas.registry import make_replica
-from decomfl_lab.replicas.rules import Group, LowPrecision, Sgd, UpdateRule, programs_of
-from decomfl_lab.runs.replay import replay
+from decomfl_lab.replicas.rules import LowPrecision, Sgd, UpdateRule
 from tests.cases import refuses, rows_of, sampled
 
 
@@ -45,55 +41,12 @@ class LabMeZO(Functional):
 
         if not self.s:
             return dict(self.x)
-        MeZO(self.params(), lr=1.0, mu=abs(self.s), seed=self.seed, strict=False, trust=True).measure(closure)
+        MeZO(self.x.items(), lr=1.0, mu=abs(self.s), seed=self.seed, strict=False, trust=True).measure(closure)
         return seen[self.s < 0]
 
     def update(self, seed: int, g: float, lr: float) -> None:
         losses = iter((g, -g))
-        MeZO(self.params(), lr=lr, mu=1.0, seed=seed, strict=False, trust=True).step(lambda: next(losses))
-
-    def params(self) -> Any:
-        return self.x.items()
-
-
-class GroupedMeZO(LabMeZO):
-    """In two groups, of which the second one has the first parameter."""
-
-    def params(self) -> Any:
-        first, *others = self.x.items()
-        return [{"params": others}, {"params": [first]}]
-
-
-class LoggedMeZO(LabMeZO):
-    """The same along directions of one seed, stopped after every step: it goes on from its state and its log.
-
-    By the factor all parameters but the first are a group with that share of lr, and without weight decay.
-    """
-
-    settings = ({"momentum": 0.9}, {"factor": 0.25}, {"momentum": 0.9, "weight_decay": 0.5, "factor": 2.0})
-    folder: Path
-
-    def __init__(self, module: nn.Module, factor: float = 1.0, **options: Any) -> None:
-        super().__init__(module)
-        self.factor, self.options = factor, options
-        self.path, self.saved = Path(mkdtemp(dir=self.folder)) / "run.dcl", dict[str, Any]()
-
-    def update(self, seed: int, g: float, lr: float) -> None:
-        losses, (first, *others) = iter((g, -g)), self.x.items()
-        groups = [{"params": [first]}, {"params": others, "lr": self.factor * lr, "weight_decay": 0.0}]
-        params = self.x.items() if self.factor == 1 else groups
-        optimizer = MeZO(params, lr=lr, mu=1.0, strict=False, trust=True, log=self.path, **self.options)
-        if self.saved:
-            optimizer.load_state_dict(self.saved)
-        optimizer.step(lambda: next(losses))
-        self.saved = optimizer.state_dict()
-        optimizer._log.close()
-
-    def log(self) -> Path:
-        return self.path
-
-    def replay(self, log: Path) -> None:
-        self.x = dict(replay(log, self.module).model.named_parameters())
+        MeZO(self.x.items(), lr=lr, mu=1.0, seed=seed, strict=False, trust=True).step(lambda: next(losses))
 
 
 class LabClient(Functional):
@@ -144,9 +97,7 @@ class InNumpy(Functional):
         self.x = self.moved(seed, -lr * g)
 
 
-RIGHT: dict[str, Any] = {
-    own.__name__: own for own in (Copied, Replayed, Functional, InNumpy, LabMeZO, GroupedMeZO, LabClient)
-}
+RIGHT: dict[str, Any] = {own.__name__: own for own in (Copied, Replayed, Functional, InNumpy, LabMeZO, LabClient)}
 
 
 # Stand-ins --------------------------------------------------------------------------------------------------------
@@ -248,41 +199,6 @@ def test_a_right_step_keeps_every_law(name: str) -> None:
     assert not found.broken, found
     assert found.tried >= 11
     assert all("exact" in own.measured for own in found if own.tried and own.law in DRIFT)
-
-
-def no_factors(groups: Sequence[Group], steps: Any) -> Any:
-    return programs_of([own._replace(factor=1.0) for own in groups], steps)
-
-
-def other_decays(groups: Sequence[Group], steps: Any) -> Any:
-    return programs_of([own._replace(rule=other.rule) for own, other in zip(groups, groups[::-1], strict=True)], steps)
-
-
-right_load = MeZO.load_state_dict
-STEP, REPLAY, LOAD = "optim.programs_of", "replicas.replica.programs_of", "optim.MeZO.load_state_dict"
-DIFFERS = r"\d+ of \d+ numbers differ"
-FAULTS_OF_MEZO: dict[str, tuple[dict[str, Any], str]] = {
-    "none": ({}, "^$"),
-    "a replay knows no factors": ({REPLAY: no_factors}, DIFFERS),
-    "nobody knows factors": ({REPLAY: no_factors, STEP: no_factors}, "factor 0.25 x is the same as without"),
-    "a step decays as another group": ({STEP: other_decays}, DIFFERS),
-    "momentum is not restored": (
-        {LOAD: lambda self, state: right_load(self, {**state, "state": {}})}, "parameters must be those of the state"
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", sampled(FAULTS_OF_MEZO, 2))
-def test_mezo_replays_its_log_of_momentum_decay_and_groups_and_a_fault_of_them_is_seen(
-    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(LoggedMeZO, "folder", tmp_path, raising=False)
-    changes, said = FAULTS_OF_MEZO[name]
-    for place, fault in changes.items():
-        monkeypatch.setattr(f"decomfl_lab.{place}", fault)
-    plain, settings = verify_update(LoggedMeZO, laws=["log-replays", "settings-are-in-the-replay"])
-    assert plain.status == "holds", plain
-    assert re.search(said, settings.counterexample), settings
 
 
 # A fault for each law, planted in a step that is right.
@@ -486,12 +402,6 @@ def test_what_a_step_raises_breaks_the_law_and_what_it_prints_is_not_shown(capsy
     (found,) = verify_update(Raises, laws=["restored-once"])
     assert (found.status, found.counterexample) == ("crashed", "raised   KeyError: 1")
     assert capsys.readouterr().out == ""
-
-
-def test_a_suite_has_a_test_a_law() -> None:
-    with pytest.raises(pytest.fail.Exception, match="BROKEN"):
-        update_suite(FAULTS["the sign is turned"][1])(ALONG)
-    update_suite(Copied)("restored-once")
 
 
 def test_the_command_tries_a_step_and_says_how_it_ends(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -28,11 +28,7 @@ logger = logging.getLogger(__name__)
 
 FIRST_WAIT, LONGEST_WAIT = 0.2, 15.0
 """Seconds before the second attempt to connect, and the most between two; each wait is twice the one before."""
-FINAL = {
-    grpc.StatusCode.PERMISSION_DENIED,
-    grpc.StatusCode.UNIMPLEMENTED,
-    grpc.StatusCode.UNAUTHENTICATED,
-}
+FINAL = {grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNAUTHENTICATED}
 """Answers of a server after which nothing is gained by coming back."""
 UNTRUSTED = {
     "certificate has expired": "be valid now",
@@ -75,12 +71,7 @@ class StreamClient:
 
     def offer(self) -> dict[str, Any]:
         """What the server says of its run; InputError as ``serve``."""
-        found: dict[str, Any] = {}
-
-        def read(offer: dict[str, Any], _: Connection) -> None:
-            found.update(offer)
-
-        self._persist(read, OFFER_BYTES)
+        found: dict[str, Any] = self._persist(lambda offer, _: offer, OFFER_BYTES)
         return found
 
     def serve(
@@ -108,8 +99,8 @@ class StreamClient:
 
         self._persist(work, max(largest, OFFER_BYTES))
 
-    def _persist(self, work: "Callable[[dict[str, Any], Connection], None]", largest: int) -> None:
-        """Do the work on a connection, and again on a new one where that breaks."""
+    def _persist(self, work: "Callable[[dict[str, Any], Connection], Any]", largest: int) -> Any:
+        """What the work on a connection gives; it is done again on a new one where that breaks."""
         seen, wait = time.monotonic(), FIRST_WAIT
         while True:
             try:

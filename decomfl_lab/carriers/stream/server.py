@@ -33,14 +33,7 @@ from typing import Any
 import grpc
 
 from decomfl_lab.carriers.stream.certificates import Identity, client_name
-from decomfl_lab.carriers.stream.connection import (
-    HALF_NONCE,
-    OPTIONS,
-    SERVICE,
-    Link,
-    Seal,
-    require_address,
-)
+from decomfl_lab.carriers.stream.connection import HALF_NONCE, OPTIONS, SERVICE, Link, Seal, require_address
 from decomfl_lab.errors import InputError, require, shown
 from decomfl_lab.federations.carrier import Take
 from decomfl_lab.interrupts import idle
@@ -121,7 +114,10 @@ class StreamServer:
         while self.waiting and not frames.enough():
             left = None if end is None else max(0.0, end - time.monotonic())
             try:
-                connection, frame = self._next(left)
+                # What has arrived; else what arrives in time. While somebody is away, signals may end the wait.
+                ready = not self._arrived.empty() or self.waiting <= self.connected.keys()
+                with nullcontext() if ready else idle():
+                    connection, frame = self._arrived.get(timeout=left)
             except queue.Empty:
                 self._missed = set(range(self._M)) - self.connected.keys()
                 break
@@ -129,14 +125,6 @@ class StreamServer:
             if for_anybody and connection.i in frames and connection.i in self.connected:
                 for_anybody, self.waiting = False, self.waiting & self.connected.keys()
         self.waiting = set()
-
-    def _next(self, seconds: float | None) -> tuple[_Connection, bytes | None]:
-        """What arrives next; queue.Empty if nothing does in time. While somebody is away, signals may end the wait."""
-        try:
-            return self._arrived.get_nowait()
-        except queue.Empty:
-            with nullcontext() if self.waiting <= self.connected.keys() else idle():
-                return self._arrived.get(timeout=seconds)
 
     def _hear(self, connection: _Connection, frame: bytes | None, frames: Frames, take: Take) -> None:
         """Take in what came over a connection, and send what is to be said to it."""

@@ -31,6 +31,7 @@ from decomfl_lab.engines.kernels.tiles import (
     dots_one,
     largest,
     mask,
+    panel,
     route,
     tile,
     wide_tile,
@@ -265,17 +266,17 @@ def _add_rows(to, a, a_first, a_rows, a_step, b, b_first, b_step, terms, whole):
     """
     array, first, rows = to
     # Rows of the copy are 528 numbers apart, which is no power of two.
-    panel = np.empty((terms, _DEPTH + BLOCK), dtype=np.float32)
+    columns = np.empty((terms, _DEPTH + BLOCK), dtype=np.float32)
     for start in range(0, whole, _DEPTH):
         count, j = min(_DEPTH, whole - start), 0
         for n in range(terms):
             at = b_first + n * b_step + start
             for c in range(count):  # not a slice, whose check of shapes takes seconds to compile
-                panel[n, c] = b[at + c]
-        own = panel.reshape(-1)
+                columns[n, c] = b[at + c]
+        own = columns.reshape(-1)
         while j < count:
             wide = count - j >= WIDE
-            out, steps = first + start + j, (0, panel.shape[1])
+            out, steps = first + start + j, (0, columns.shape[1])
             add_products(array, out, rows, a, a_first, a_rows, (0, a_step), own, j, steps, (1, terms), wide)
             j += WIDE if wide else BLOCK
 
@@ -347,6 +348,7 @@ def _image_slopes(sums, maps, slopes, of_features, back, src_offsets, dst_offset
             slopes_back(sums, maps, slopes, stage, values, turned)
         elif stage.kind == _ROUTE:
             channels, size, row = stage.channels, stage.size, stage.src_row
+            down, across = stage.dst_row, stage.dst_step
             # Behind a ReLU a largest value of 0 passes nothing on: this is the mask of that ReLU too.
             floor = np.float32(0) if stage.relu else _ANY
             for y in range(stage.height):
@@ -354,23 +356,10 @@ def _image_slopes(sums, maps, slopes, of_features, back, src_offsets, dst_offset
                     corner = stage.src + y * size * row + x * size * channels
                     most = stage.top + y * stage.top_row + x * channels
                     mine = stage.of + y * stage.of_row + x * channels
-                    target = stage.dst + y * size * stage.dst_row + x * size * stage.dst_step
+                    target = stage.dst + y * size * down + x * size * across
                     for c in range(0, channels, BLOCK):
                         at, of, to = corner + c, mine + c, target + c
-                        route(
-                            maps,
-                            at,
-                            size,
-                            row,
-                            channels,
-                            most + c,
-                            floor,
-                            slopes,
-                            of,
-                            to,
-                            stage.dst_row,
-                            stage.dst_step,
-                        )
+                        route(maps, at, size, row, channels, most + c, floor, slopes, of, to, down, across)
         elif stage.kind == _MASK:
             for y in range(stage.height):
                 for x in range(stage.width):
@@ -479,20 +468,10 @@ class _Map:
         return {name: self.first, f"{name}_row": self.steps[0], f"{name}_step": self.steps[1]}
 
     def places(self) -> NDArray[np.int64]:
-        """The places of all pixels, row by row, counted from pixel (0, 0)."""
+        """The places of all pixels, row by row, counted from pixel (0, 0); the last again until they fill a tile."""
         y, x = (grid.reshape(-1) for grid in np.mgrid[: self.height, : self.width])
-        return y * self.steps[0] + x * self.steps[1]
-
-
-class _Features(NamedTuple):
-    """Numbers of a linear layer's inputs or outputs: ``numbers`` for each image, one image after another."""
-
-    first: int
-    numbers: int
-
-    def named(self, name: str) -> dict[str, int]:
-        """Where they begin and the step from image to image, as numbers of a stage."""
-        return {name: self.first, f"{name}_step": self.numbers}
+        found = y * self.steps[0] + x * self.steps[1]
+        return np.pad(found, (0, max(PIXELS - found.size, 0)), "edge")
 
 
 class _Room:
@@ -512,48 +491,34 @@ class _Room:
         self.size += (high + 2 * border) * row
         return _Map(first, row, height, width, channels, stride, apart)
 
-    def features(self, count: int) -> _Features:
+    def features(self, count: int) -> _Map:
+        """Inputs or outputs of a linear layer: so many numbers for each image, one image after another."""
         first = self.size
         self.size += CHUNK * count
-        return _Features(first, count)
+        return _Map(first, 0, 1, 1, count, count)
 
 
-class _Packing:
-    """The place in x of each number of a thread's packed weights; −1 stands for no place, and the number is 0."""
+class _Columns:
+    """Columns of a table for the kernel, to which rows are added; at last one row more, so that no table is empty.
 
-    def __init__(self) -> None:
-        self._order: list[NDArray[np.int64]] = []
+    In the table of packed weights it is the place in x of each; −1 stands for no place, and the number is 0. In that of
+    offsets it is where a row of a tile is read, and where it is written.
+    """
+
+    def __init__(self, *last: int) -> None:
+        self._columns: list[list[NDArray[np.int64]]] = [[np.full(1, number)] for number in last]
         self._size = 0
 
-    def add(self, order: NDArray[np.int64]) -> int:
+    def add(self, *rows: NDArray[np.int64]) -> int:
         """Place of the first."""
         first = self._size
-        self._order.append(order.reshape(-1))
-        self._size += order.size
+        for column, own in zip(self._columns, rows, strict=True):
+            column.insert(-1, own.reshape(-1))
+        self._size += rows[0].size
         return first
 
-    def order(self) -> NDArray[np.int64]:
-        # One number more, so that no table is empty.
-        return np.concatenate([*self._order, np.full(1, -1)]).astype(np.int64)
-
-
-class _Offsets:
-    """Pairs of places, whole tiles of them: where a row of a tile is read, and where it is written."""
-
-    def __init__(self) -> None:
-        self._pairs: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
-
-    def add(self, source: NDArray[np.int64], target: NDArray[np.int64], least: int = 0) -> tuple[int, int]:
-        """Place and number; the last pair is repeated until there are ``least``."""
-        first = sum(len(pair[0]) for pair in self._pairs)
-        short = max(least - len(source), 0)
-        self._pairs.append((np.pad(source, (0, short), "edge"), np.pad(target, (0, short), "edge")))
-        return first, len(source) + short
-
-    def tables(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        # A net without convolutions has no pairs, and ``concatenate`` wants one.
-        sources, targets = zip(*(self._pairs or [(_HERE, _HERE)]), strict=True)
-        return np.concatenate(sources).astype(np.int64), np.concatenate(targets).astype(np.int64)
+    def tables(self) -> tuple[NDArray[np.int64], ...]:
+        return tuple(np.concatenate(column).astype(np.int64) for column in self._columns)
 
 
 @dataclass
@@ -571,7 +536,7 @@ class _Conv:
 
     @property
     def width(self) -> int:
-        return _tile_width(self.to.stride)
+        return panel(self.to.stride)
 
 
 @dataclass
@@ -579,11 +544,6 @@ class _Pool:
     size: int
     of: _Map
     to: _Map
-
-
-def _tile_width(channels: int) -> int:
-    """Channels that a tile writes at once."""
-    return WIDE if channels % WIDE == 0 else BLOCK
 
 
 class Network:
@@ -608,7 +568,7 @@ class Network:
         # The place of each parameter in x. The last of the sums is d, to which no name belongs.
         starts = dict(zip(layout.names, np.cumsum([0, *layout.sizes]).tolist(), strict=False))
         self.d = layout.d
-        self._maps, self._features, self._packing, self._offsets = _Room(), _Room(), _Packing(), _Offsets()
+        self._maps, self._features, self._packing, self._offsets = _Room(), _Room(), _Columns(-1), _Columns(0, 0)
         self._in_order: list[_Conv | _Pool] = []
         stages: list[dict[str, int]] = []
         self._weights: list[dict[str, int]] = []  # of the convolutions through values: winograd.spread_weights
@@ -617,8 +577,8 @@ class Network:
         channels, height, width = in_shape if len(in_shape) == 3 else (1, 1, math.prod(in_shape))
         at = self._maps.map(height, width, channels, channels, _border(layers, 0))
         shape = (at.height, at.width * at.stride, at.row, at.first)
-        features: _Features | None = None
-        flattened: _Features | None = None
+        features: _Map | None = None
+        flattened: _Map | None = None
         for n, (name, layer) in enumerate(layers):
             following = layers[n + 1][1] if n + 1 < len(layers) else None
             relu = type(following) is nn.ReLU
@@ -635,7 +595,7 @@ class Network:
                 h, w = (at.height + 2 * pad - kh) // sy + 1, (at.width + 2 * pad - kw) // sx + 1
                 stride = -(-layer.out_channels // BLOCK) * BLOCK
                 to = self._maps.map(h, w, layer.out_channels, stride, _border(layers, n + 1))
-                start, own, m = starts[f"{name}.weight"], _tile_width(stride), 0
+                start, own, m = starts[f"{name}.weight"], panel(stride), 0
                 # The transforms take 16 channels at a time, which the three colours of an image are not.
                 if at.stride % BLOCK == 0:
                     m = tile_size(layer.kernel_size, layer.stride, h, w)
@@ -659,7 +619,8 @@ class Network:
                 else:
                     # The pixels that the corner sees, one for each output pixel.
                     seen = _Map(0, at.row, h, w, at.channels, at.stride, (sy, sx))
-                    begin, count = self._offsets.add(seen.places(), to.places(), PIXELS)
+                    written = to.places()
+                    begin, count = self._offsets.add(seen.places(), written), written.size
                     stage |= {"kind": _CONV, "first": begin, "count": count, "rows": kh, "run": run}
                     stage |= {"blocks": stride // own, "lanes": own}
                 stages.append(stage)
@@ -687,7 +648,7 @@ class Network:
                 assert features is not None
                 to_features = self._features.features(layer.out_features)
                 places = {"weights": starts[f"{name}.weight"], "biases": starts.get(f"{name}.bias", -1)}
-                counts = {"inputs": features.numbers, "outputs": to_features.numbers, "relu": relu}
+                counts = {"inputs": features.channels, "outputs": to_features.channels, "relu": relu}
                 linear.append(
                     {"kind": _LINEAR, **features.named("src"), **to_features.named("dst"), **places, **counts}
                 )
@@ -697,14 +658,14 @@ class Network:
                 needs(type(layer) is nn.ReLU and after, "be Conv2d, MaxPool2d, Flatten, Linear or ReLU after one")
         require(bool(linear), "module", "end in a Linear layer for the fused engine", module)
         assert features is not None
-        self.classes = features.numbers
-        self._slopes, self._turned = _Room(), _Packing()
+        self.classes = features.channels
+        self._slopes, self._turned = _Room(), _Columns(-1)
         self._back = _table(self._way_back(flattened))
         self._tables = (_table(stages), _table(linear), *self._offsets.tables(), _table(self._weights, KERNELS))
-        self._orders = (self._packing.order(), self._turned.order())
-        self._shape = (*shape, features.first, features.numbers)
+        self._orders = (*self._packing.tables(), *self._turned.tables())
+        self._shape = (*shape, features.first, features.channels)
 
-    def _way_back(self, flattened: _Features | None) -> list[dict[str, int]]:
+    def _way_back(self, flattened: _Map | None) -> list[dict[str, int]]:
         """The stages from the features' slopes to the gradient by the first convolution's weights."""
         # Slopes have no bias: convolutions of slopes are given zeros.
         zeros = self._turned.add(np.full(max((layer.of.stride for layer in self._in_order), default=0), -1))
@@ -733,7 +694,7 @@ class Network:
             # Taps are where a kernel looks, from its corner: offsets into the image, and to a row of sums each. A
             # convolution through values finds its weights' slopes otherwise: it has no taps here.
             run, taps = kw * of.stride, np.arange(0 if m else kh * kw * of.stride)
-            first, _ = self._offsets.add(taps // run * of.row + taps % run, taps * layer.width)
+            first = self._offsets.add(taps // run * of.row + taps % run, taps * layer.width)
             stage = {"kind": _WEIGHTS, "src": src, "src_row": sy * of.row, "src_step": sx * of.stride}
             stage |= {**own.named("of"), **size_of_output, "first": first, "count": len(taps)}
             stage |= {"weights": layer.weights, "biases": layer.biases}
@@ -759,10 +720,11 @@ class Network:
             # corner sees k − 1 − pad pixels up and left of the slope that lies over an input.
             behind = slopes[n - 1]
             turned = _weights(layer.layer, layer.start).transpose(1, 0, 2, 3)[:, :, ::-1, ::-1]
-            width = _tile_width(of.stride)
+            width = panel(of.stride)
             weights = self._turned.add(_packed(turned, of.stride, own.stride, width))
             seen_from = _Map(0, own.row, of.height, of.width, of.channels, own.stride)
-            first, count = self._offsets.add(seen_from.places(), behind.places(), PIXELS)
+            written = behind.places()
+            first, count = self._offsets.add(seen_from.places(), written), written.size
             corner = own.first + (pad + 1 - kh) * own.row + (pad + 1 - kw) * own.stride
             stage = {"kind": _CONV, "src": corner, "src_row": own.row, "rows": kh, "run": kw * own.stride}
             stage |= {**behind.named("dst"), "first": first, "count": count}

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from decomfl_lab.engines.base import Line, SampleLoss
 from decomfl_lab.engines.kernels.cnn import PART, Network, mean_of_parts, pixels
-from decomfl_lab.engines.kernels.language import LanguageNetwork, Prompts, language_network
+from decomfl_lab.engines.kernels.language import LanguageNetwork, Prompts
 from decomfl_lab.engines.threads import Seat, Threads
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.estimators.differences import Point
@@ -123,7 +123,7 @@ class Fused(Threads):
         require(not x.is_cuda, "device", "be the CPU for the fused engine", x.device)
         if key not in self._networks:
             if isinstance(module, Verbalized):
-                self._networks[key] = language_network(module, layout)
+                self._networks[key] = LanguageNetwork(module, layout)
             else:
                 self._networks[key] = Network(module, layout, key[1])
         network, (ids, labels) = self._networks[key], objective.batch(step)

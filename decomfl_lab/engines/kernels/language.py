@@ -19,9 +19,9 @@ in the form of transformers' ``OPTForCausalLM`` and ``LlamaForCausalLM``.
 
 # mypy: disable-error-code="no-untyped-call,misc,untyped-decorator,no-any-return,no-untyped-def"
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -375,27 +375,67 @@ class _Formed:
         return found.take(which, axis=1)
 
 
+@dataclass(frozen=True)
+class Architecture:
+    """What a kind of model has, by the names of its modules."""
+
+    layers: str  # the list of layers in the module that knows no head
+    # Maps of a layer: to keys, values and queries, from attention, up, down and, where there is one, to the gate.
+    linears: tuple[str, ...]
+    norms: tuple[str, ...]  # norms of a layer, and of the model after the last
+    pair: tuple[str, ...]  # parameters of a map and of a norm
+    tables: tuple[str, ...]  # embeddings of tokens and, where there are any, of positions
+    form: Mapping[str, object]  # what the configuration has to say
+
+
+ARCHITECTURES = {
+    # As ``facebook/opt-125m`` and ``language.opt`` have it: norms before, ReLU, biases.
+    "OPTForCausalLM": Architecture(
+        layers="module.model.decoder.layers",
+        linears=(*(f"self_attn.{part}_proj" for part in ("k", "v", "q", "out")), "fc1", "fc2"),
+        norms=("self_attn_layer_norm", "final_layer_norm", "final_layer_norm"),
+        pair=("weight", "bias"),
+        tables=("embed_tokens", "embed_positions"),
+        form={
+            "do_layer_norm_before": True,
+            "_remove_final_layer_norm": False,
+            "activation_function": "relu",
+            "enable_bias": True,
+            "layer_norm_elementwise_affine": True,
+        },
+    ),
+    # As ``HuggingFaceTB/SmolLM2-135M`` has it: RMS norms, rotary embeddings, grouped queries, a SiLU gate.
+    "LlamaForCausalLM": Architecture(
+        layers="module.model.layers",
+        linears=(
+            *(f"self_attn.{part}_proj" for part in ("k", "v", "q", "o")),
+            *(f"mlp.{part}_proj" for part in ("up", "down", "gate")),
+        ),
+        norms=("input_layernorm", "post_attention_layernorm", "norm"),
+        pair=("weight",),
+        tables=("embed_tokens",),
+        form={"hidden_act": "silu", "attention_bias": False, "mlp_bias": False},
+    ),
+}
+"""By the class of the model in transformers."""
+
+
 class LanguageNetwork:
     """A language model that answers a task, as tables for the kernels; the loss is cross entropy over the verbalizers.
 
-    Every parameter is in x, in float32. A kind of model says what it has by the attributes that have a value here.
+    Every parameter is in x, in float32.
     """
-
-    layers: ClassVar[str]  # name of the list of layers in the module that knows no head
-    linears: ClassVar[tuple[str, ...]]
-    """Maps of a layer: to keys, values and queries, from attention, up, down and, where there is one, to the gate."""
-    norms: ClassVar[tuple[str, ...]]  # norms of a layer, and of the model after the last
-    pair: ClassVar[tuple[str, ...]]  # parameters of a map and of a norm
-    tables: ClassVar[tuple[str, ...]]  # embeddings of tokens and, where there are any, of positions
-    form: ClassVar[dict[str, object]]  # what the configuration has to say
 
     def __init__(self, module: Verbalized, layout: Layout) -> None:
         """Find the parameters.
 
         Raises:
-            InputError: If the model is of a form that the kernels do not compute, or has parameters of another's, or
-                frozen ones; the message names what.
+            InputError: If the kernels do not compute this kind or form of model, or scaled rotary embeddings, or it has
+                parameters of another's, or frozen ones; the message names what.
         """
+        kind = type(module.module).__name__
+        require(kind in ARCHITECTURES, "model", f"be one of {', '.join(ARCHITECTURES)} for the fused engine", kind)
+        own = self.architecture = ARCHITECTURES[kind]
         config: Any = module.module.config
         self.width, self.heads = config.hidden_size, config.num_attention_heads
         self.each = getattr(config, "head_dim", self.width // self.heads)
@@ -403,7 +443,7 @@ class LanguageNetwork:
         self.classes = len(module.verbalizers)  # the number C
         self.pad, self.d = module.pad, layout.d
         self.vocabulary, self.context = config.vocab_size, config.max_position_embeddings
-        for name, wanted in self.form.items():
+        for name, wanted in own.form.items():
             found = getattr(config, name)
             require(found == wanted, f"{name} of the model", f"be {wanted} for the fused engine", found)
         require(layout.dtype == torch.float32, "dtype", "be float32 for the fused engine", layout.dtype)
@@ -412,12 +452,12 @@ class LanguageNetwork:
         # The place of each parameter in x. The last of the sums is d, to which no name belongs.
         place = dict(zip(layout.names, np.cumsum([0, *layout.sizes]).tolist(), strict=False))
         shape = dict(zip(layout.names, layout.shapes, strict=True))
-        base = self.layers.rpartition(".")[0]
-        tables = [f"{base}.{name}.weight" for name in self.tables]
+        base = own.layers.rpartition(".")[0]
+        tables = [f"{base}.{name}.weight" for name in own.tables]
         head = "module.lm_head.weight" if "module.lm_head.weight" in place else tables[0]  # tied
-        final = [f"{base}.{self.norms[-1]}.{which}" for which in self.pair]
-        parts = [f"{part}.{which}" for part in (*self.linears, *self.norms[:-1]) for which in self.pair]
-        layers = [[f"{self.layers}.{n}.{part}" for part in parts] for n in range(config.num_hidden_layers)]
+        final = [f"{base}.{own.norms[-1]}.{which}" for which in own.pair]
+        parts = [f"{part}.{which}" for part in (*own.linears, *own.norms[:-1]) for which in own.pair]
+        layers = [[f"{own.layers}.{n}.{part}" for part in parts] for n in range(config.num_hidden_layers)]
         known = {*tables, head, *final, *(name for names in layers for name in names)}
         # In one of the sets alone: what the architecture has and the model lacks, and the other way round.
         foreign = sorted(known ^ set(place))[:3]
@@ -431,10 +471,10 @@ class LanguageNetwork:
         def places(part: str) -> tuple[int, int]:
             return offsets[f"{part}.weight"], offsets.get(f"{part}.bias", -1)
 
-        self._norms = tuple(places(part) for part in self.norms[:-1])
+        self._norms = tuple(places(part) for part in own.norms[:-1])
         self._linears: tuple[tuple[int, ...], ...] = ()
-        for part in self.linears:
-            outputs, inputs = shape[f"{self.layers}.0.{part}.weight"]
+        for part in own.linears:
+            outputs, inputs = shape[f"{own.layers}.0.{part}.weight"]
             whole = inputs % BLOCK == outputs % BLOCK == 0
             rule = f"be multiples of {BLOCK} for the fused engine"
             require(whole, f"inputs and outputs of {part}", rule, (inputs, outputs))
@@ -442,6 +482,10 @@ class LanguageNetwork:
         self._tables, self._head = [place[name] for name in tables], place[head]
         self._final = place[final[0]]
         self._verbalizers = module.verbalizers
+        rotary: Any = getattr(module.module.base_model, "rotary_emb", None)
+        scaled = "default" if rotary is None else rotary.rope_type
+        require(scaled == "default", "rope_type of the model", "be default for the fused engine", scaled)
+        self._frequencies = None if rotary is None else rotary.inv_freq.float()
         self._eps = np.float32(getattr(config, "rms_norm_eps", nn.LayerNorm(1).eps))  # OPT's are made with torch's own
 
     def prompts(self, ids: Tensor) -> Prompts:
@@ -467,9 +511,11 @@ class LanguageNetwork:
 
     def rotation(self, length: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Cosines and sines of the angles that queries and keys are turned by, (length, channels / 2); or (0, 0)."""
-        del length
-        nothing = np.zeros((0, 0), dtype=np.float32)
-        return nothing, nothing
+        if self._frequencies is None:
+            nothing = np.zeros((0, 0), dtype=np.float32)
+            return nothing, nothing
+        angles = torch.arange(length, dtype=torch.float32)[:, None] * self._frequencies
+        return angles.cos().numpy(), angles.sin().numpy()
 
     def losses(
         self, form: Form, points: int, prompts: Prompts, targets: NDArray[np.int64], memory: Memory
@@ -495,7 +541,7 @@ class LanguageNetwork:
             positions = np.arange(len(prompts.tokens)) - prompts.starts[:-1].repeat(lengths)
             x += formed.rows(self._tables[1], width, _OFFSET + positions)
         # Copies, since the next call of ``formed`` writes over what this one gave.
-        final = [part.copy() for part in formed(self._final, self._final + len(self.pair) * width)]
+        final = [part.copy() for part in formed(self._final, self._final + len(self.architecture.pair) * width)]
         ends, out = np.empty((points, n * width), dtype=np.float32), np.empty((points, n))
         rotation = self.rotation(longest)
         scratch = self._scratch(longest, memory)
@@ -509,7 +555,7 @@ class LanguageNetwork:
                 _layer(own, ends[i], prompts.starts, part, *tables, packed, *scratch, self._eps, last)
         for i in range(points):
             # The final norm's bias follows its weight in x.
-            norm = (0, width if "bias" in self.pair else -1)
+            norm = (0, width if "bias" in self.architecture.pair else -1)
             _answer(out[i], ends[i], final[i], norm, head[i], targets, self._eps)
         return out
 
@@ -539,58 +585,3 @@ class LanguageNetwork:
         steps = tuple(np.arange(rows) * step for step in (self.width, inner, wide, narrow, wide + BLOCK))
         shape = (self.width, inner, self.heads, self.group, self.each)
         return work, tuple(regions), steps, np.zeros(PIXELS, dtype=np.int64), shape
-
-
-class OptNetwork(LanguageNetwork):
-    """OPT as ``facebook/opt-125m`` and ``language.opt`` have it: norms before, ReLU, biases."""
-
-    layers = "module.model.decoder.layers"
-    linears = (*(f"self_attn.{part}_proj" for part in ("k", "v", "q", "out")), "fc1", "fc2")
-    norms = ("self_attn_layer_norm", "final_layer_norm", "final_layer_norm")
-    pair = ("weight", "bias")
-    tables = ("embed_tokens", "embed_positions")
-    form: ClassVar[dict[str, object]] = {
-        "do_layer_norm_before": True,
-        "_remove_final_layer_norm": False,
-        "activation_function": "relu",
-        "enable_bias": True,
-        "layer_norm_elementwise_affine": True,
-    }
-
-
-class LlamaNetwork(LanguageNetwork):
-    """Llama as ``HuggingFaceTB/SmolLM2-135M`` has it: RMS norms, rotary embeddings, grouped queries, a SiLU gate."""
-
-    layers = "module.model.layers"
-    linears = (
-        *(f"self_attn.{part}_proj" for part in ("k", "v", "q", "o")),
-        *(f"mlp.{part}_proj" for part in ("up", "down", "gate")),
-    )
-    norms = ("input_layernorm", "post_attention_layernorm", "norm")
-    pair = ("weight",)
-    tables = ("embed_tokens",)
-    form: ClassVar[dict[str, object]] = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
-
-    def __init__(self, module: Verbalized, layout: Layout) -> None:
-        """See ``LanguageNetwork``; InputError also for scaled rotary embeddings."""
-        super().__init__(module, layout)
-        rotary: Any = module.module.base_model.rotary_emb  # type: ignore[union-attr]
-        require(
-            rotary.rope_type == "default", "rope_type of the model", "be default for the fused engine", rotary.rope_type
-        )
-        self._frequencies = rotary.inv_freq.float()
-
-    def rotation(self, length: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """See ``LanguageNetwork``."""
-        angles = torch.arange(length, dtype=torch.float32)[:, None] * self._frequencies
-        return angles.cos().numpy(), angles.sin().numpy()
-
-
-_NETWORKS = {"OPTForCausalLM": OptNetwork, "LlamaForCausalLM": LlamaNetwork}
-
-
-def language_network(module: Verbalized, layout: Layout) -> LanguageNetwork:
-    """The tables of a model; InputError if the kernels do not compute it."""
-    kind = type(module.module).__name__
-    require(kind in _NETWORKS, "model", f"be one of {', '.join(_NETWORKS)} for the fused engine", kind)
-    return _NETWORKS[kind](module, layout)

@@ -250,15 +250,6 @@ def the_sum_beside(right: Any, replica: PooledReplica, records: Sequence[RoundRe
 # Servers, weights and ledgers -------------------------------------------------------------------------------------
 
 
-def forgets_nothing(right: Any, server: Server, replies: Iterable[Reply]) -> Any:
-    """Keeps every record."""
-    start = server.history.start
-    kept = server.history.since(start)
-    record = right(replies)
-    server.history = type(server.history)((*kept, record), start)
-    return record
-
-
 def without_state(right: Any, _: Server) -> Snapshot:
     """Sends x and zeros for the optimizer's state."""
     found: Snapshot = right()
@@ -510,7 +501,8 @@ plant({
     "pruned-too-far": (_PRUNING, Server, "aggregate", then(
         lambda server, _: server.history.prune(max(server.held, default=server.round))
     )),
-    "never-pruned": (_PRUNING, Server, "aggregate", forgets_nothing),
+    # Keeps every record.
+    "never-pruned": (_PRUNING, Server, "_prune", lambda *_: None),
     "pull-without-state": ("dense-pull-equals-replay", Server, "dense_model", without_state),
     # Forgets all records when one client has pulled the model.
     "pull-prunes-for-all": ("any-order-of-events-keeps-the-bits", Server, "note_dense_pull", then(
@@ -694,11 +686,6 @@ def not_reverted(right: Any, client: Any, plan: Plan) -> Any:
     return reply
 
 
-def skipped(right: Any, _: Any, plan: Plan) -> Any:
-    emptied = [replace(record, scalars=np.zeros_like(record.scalars)) for record in plan.records[:-1]]
-    return right(replace(plan, records=(*emptied, *plan.records[-1:])))
-
-
 def answered(right: Any, client: Any, plan: Plan) -> Any:
     try:
         return right(plan)
@@ -745,7 +732,12 @@ def left_out(right: Any, server: Any, replies: Iterable[Reply]) -> Any:
 
 AROUND = {
     "the-model-is-not-reverted": AroundFault("client", "revert-leaves-every-bit", "handle", not_reverted),
-    "what-was-missed-is-skipped": AroundFault("client", _REBUILT, "handle", skipped),
+    "what-was-missed-is-skipped": AroundFault("client", _REBUILT, "handle", lambda right, _, plan: right(
+        replace(plan, records=(
+            *(replace(record, scalars=np.zeros_like(record.scalars)) for record in plan.records[:-1]),
+            *plan.records[-1:],
+        ))
+    )),
     "a-plan-that-lacks-records-is-answered": AroundFault("client", _REBUILT, "handle", answered),
     "scalars-depend-on-chance": AroundFault(
         "client", "runs-repeat-from-one-seed", "handle", partial(

@@ -11,16 +11,7 @@ from hypothesis import strategies as st
 from decomfl_lab.engines.base import wide_dtype
 from decomfl_lab.errors import InputError
 from decomfl_lab.laws import strategies as draw_from
-from decomfl_lab.laws.contract import (
-    Case,
-    Implementation,
-    Participation,
-    Played,
-    model_of,
-    play,
-    sums_or,
-    variant,
-)
+from decomfl_lab.laws.contract import Case, Implementation, Participation, Played, model_of, play, sums_or, variant
 from decomfl_lab.laws.properties.measurement import MeasurementWatch, WrittenOut
 from decomfl_lab.laws.register import LawBrokenError, bits, law, refused, same
 from decomfl_lab.protocol.delivery import Delivery

@@ -186,16 +186,12 @@ def _step(rule: UpdateRule, v: dict[str, _Vector], g: _Vector, z: list[_Vector],
 class MeasurementWatch(RoundWatch):
     """Looks on while rounds are played, and compares every scalar that is sent with what its client has to measure."""
 
-    def __init__(
-        self, case: Case, *, key: int | None = None, drifting: bool = False, said: Estimator | None = None
-    ) -> None:
+    def __init__(self, case: Case, *, key: int | None = None, said: Estimator | None = None) -> None:
         """A watch over clients whose losses are ``Wavy(case.d, i)``, and who may share a private key.
 
-        Those that are ``drifting`` are asked for their x at the beginning of a round: of clients that synchronise
-        without revert it is that of the records only up to rounding. Scalars are made of losses by what is ``said`` to
-        make them, or by the case's estimator.
+        Scalars are made of losses by what is ``said`` to make them, or by the case's estimator.
         """
-        self.case, self.drifting = case, drifting
+        self.case = case
         self.said = None if said is ESTIMATORS[case.estimator] else said
         self.model = WrittenOut(case, key=key)
         self.steps: Counter[int] = Counter()  # the local steps that each client has measured
@@ -203,11 +199,6 @@ class MeasurementWatch(RoundWatch):
         self.seeds: list[Any] = []  # of the round before, which had so many directions:
         self.P_before = 0
         self.losses = [Wavy(case.d, i) for i in range(case.M)]
-
-    def asks(self, client: AnyClient, plan: Plan) -> None:
-        """Ask a client that drifts for its x, before it does anything with this plan."""
-        client.replica.catch_up(plan.records)
-        self.model.vectors["x"] = client.replica.snapshot().x.cpu().numpy()
 
     def replied(self, client: AnyClient, plan: Plan, reply: Reply) -> None:
         """See ``RoundWatch``; LawBrokenError at the first scalar that is another."""
@@ -240,8 +231,7 @@ class MeasurementWatch(RoundWatch):
 
     def closed(self, record: RoundRecord) -> None:
         """See ``RoundWatch``."""
-        if not self.drifting:
-            self.model.apply(record)
+        self.model.apply(record)
         self.seeds, self.P_before = list(record.seeds), record.P
 
     def _mistakes(

@@ -243,14 +243,16 @@ def synchronised_clients_drift_within_their_roundings(implementation: Implementa
     rule, dtype = Sgd(), torch.float64 if case.dtype == torch.float64 else torch.float32
     case = variant(implementation, case, rule=rule, dtype=dtype)
     clients = [implementation.sync_client(case, i) for i in range(case.M)]
-    measured = MeasurementWatch(case, drifting=True, said=implementation.measured_by(case))
+    measured = MeasurementWatch(case, said=implementation.measured_by(case))
     played = Played(implementation.delivery(case), clients)
     length = [0.0] * case.M  # Σ |c| of all that client i applies and of all that the server does
     taken, spread = [0] * case.M, 0.0
     for at in case.rounds:
         replies: dict[int, Reply] = {}
         for client, plan in played.plans(at.clients):
-            measured.asks(client, plan)
+            # Its x is that of the records only up to rounding, so it is asked for it.
+            client.replica.catch_up(plan.records)
+            measured.model.vectors["x"] = client.replica.snapshot().x.cpu().numpy()
             replies[client.id] = client.handle(plan)
             measured.replied(client, plan, replies[client.id])
         record = played.server.aggregate(reply for i, reply in replies.items() if i not in at.lost)

@@ -239,10 +239,18 @@ def verify_identity(
     names = list(laws) or list(IDENTITY_LAWS)
     if unknown := [name for name in names if name not in IDENTITY_LAWS]:
         raise ValueError(f"laws must be among {', '.join(IDENTITY_LAWS)}, got {unknown[0]!r}")
+
+    def untouched() -> None:
+        for who in asked.everybody():
+            before = generators()
+            asked(who)
+            if generators() != before:
+                raise _BrokenError(f"asking for {_told(who)} moves a random generator that others use, too")
+
     checks: dict[str, Check] = {
         **_of_rows(cache(asked.rows), asked.own, asked.shared),
         "order-does-not-matter": lambda: _drawn(asked, cases, seed),
-        "randomness-of-others-stays": lambda: _require_untouched(asked),
+        "randomness-of-others-stays": untouched,
         "off-draws-anew": "no function without the sharing is given (off)",
     }
     if off is not None:
@@ -264,14 +272,6 @@ def _of_rows(rows: Callable[[], Rows], own: Collection[str], shared: Collection[
         "identities-differ": lambda: _require_distinct(rows(), owner, None),
         "shared-agree": (lambda: _require_shared(rows(), owner)) if shared else "no coordinate is shared",
     }
-
-
-def _require_untouched(asked: _Asked) -> None:
-    for who in asked.everybody():
-        before = generators()
-        asked(who)
-        if generators() != before:
-            raise _BrokenError(f"asking for {_told(who)} moves a random generator that others use, too")
 
 
 def _outcome(law: str, check: Check, count: int) -> Outcome:

@@ -9,7 +9,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Hashable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from decomfl_lab.errors import plural
 from decomfl_lab.laws.contract import Implementation
@@ -25,36 +25,21 @@ class Scope:
 
     setting: SmallFederation
     faults: int  # how many things go otherwise at most
-    session: bool = False  # whether histories are of sessions, or of deliveries alone
 
     def __str__(self) -> str:
         own = self.setting
-        what = "session" if self.session else "delivery"
-        pulls = "always" if own.pulls else "when gone" if own.keep else "never"
         size = f"{plural(own.clients, 'client')}, {plural(own.rounds, 'round')}, {plural(self.faults, 'thing')}"
-        return f"{what:9}{size:32}{own.tracking:9}history {own.keep or 'all':<5}pulls {pulls:10}"
+        return f"{size:32}{own.tracking:9}history {own.keep or 'all':<5}quorum {own.quorum} "
 
 
-def delivery(
-    clients: int, rounds: int, faults: int, tracking: Tracking, keep: int = 0, *, pulls: bool = False
-) -> Scope:
-    """The scope of deliveries whose records carry no seeds, so that clients have to be told the run's."""
-    setting = SmallFederation(clients, clients, rounds=rounds, tracking=tracking, keep=keep, pulls=pulls)
-    return Scope(replace(setting, seeding=Seeding.PER_RUN), faults)
-
-
-_WAYS = ((0, False), (1, False), (2, False), (0, True), (1, True), (2, True))
 SCOPES = (
-    *(delivery(2, 3, 2, Tracking.SERVER, keep, pulls=pulls) for keep, pulls in _WAYS),
-    *(delivery(2, 3, 2, Tracking.CLIENTS, keep) for keep in range(3)),
-    *(delivery(3, 2, 2, tracking, keep) for tracking in Tracking for keep in (0, 1)),
     *(
-        Scope(SmallFederation(1, 1, 1, None, 2, tracking=tracking, keep=keep, seeding=Seeding.PER_RUN), 3, session=True)
+        Scope(SmallFederation(1, 1, 1, None, 2, tracking=tracking, keep=keep, seeding=Seeding.PER_RUN), 3)
         for tracking in Tracking
         for keep in (0, 1)
     ),
     *(
-        Scope(SmallFederation(2, 2, quorum, 10.0, 2, tracking=tracking, check_every=1), 2, session=True)
+        Scope(SmallFederation(2, 2, quorum, 10.0, 2, tracking=tracking, check_every=1), 2)
         for tracking in Tracking
         for quorum in (1, 2)
     ),
@@ -108,12 +93,10 @@ class _Steps:
 def explore(scope: Scope, implementation: Implementation | None = None) -> Explored:
     """Search the scope, up to the first history in which something is wrong.
 
-    Clients and servers are the implementation's, by default the lab's; NotImplementedError if it has nothing to search
-    there.
+    Clients and servers are the implementation's, for None the lab's with the clients of ``Stand``; NotImplementedError
+    if it has nothing to search there.
     """
-    if implementation is None and not scope.session:
-        implementation = Implementation()
-    parts = parts_of(implementation, sessions=scope.session)
+    parts = parts_of(implementation)
     case = case_of(scope.setting)
     if not parts.implementation.supports(case):
         raise NotImplementedError(f"{parts.implementation.name}.supports refuses {case.rule}, K = {case.K}")

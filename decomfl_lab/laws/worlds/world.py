@@ -10,11 +10,10 @@ deterministic, so what one does is looked up where another history has had one i
 The server's processes come one after another; each has the disk of the one before it, and nothing else. *Frames* stand
 in a queue by the second at which they arrive. The *disk* loses what was written and not synced, and may be full.
 
-Who sits in the world, and what must be true there, is said by the two kinds of history (``histories``).
+Hosts, coordinator, delivery, log and codec are those that ``serve`` and ``join`` run.
 """
 
 import contextlib
-import hashlib
 import heapq
 import io
 import logging
@@ -28,35 +27,60 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from pathlib import Path
 from types import FunctionType
-from typing import Any, ClassVar
+from typing import Any
 
+import msgspec
 import torch
 from torch import Tensor
 
 from decomfl_lab.engines.base import Serial
+from decomfl_lab.errors import DivergedError, InputError
 from decomfl_lab.federations.carrier import Take
-from decomfl_lab.laws.contract import Case, Implementation, Wavy, model_of
-from decomfl_lab.laws.register import LawBrokenError, same
+from decomfl_lab.federations.remote import RemoteFederation
+from decomfl_lab.laws.contract import Case, Implementation, Wavy
+from decomfl_lab.laws.register import LawBrokenError, bits, same
 from decomfl_lab.noise import Distribution
 from decomfl_lab.protocol import session
-from decomfl_lab.protocol.aggregation import Weighting
+from decomfl_lab.protocol.aggregation import Weighting, Weights, weighed_mean
+from decomfl_lab.protocol.delivery import Delivery
 from decomfl_lab.protocol.ledger import Ledger
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.protocol.messages import Message, Plan, Welcome
 from decomfl_lab.protocol.server import Terms, Tracking
-from decomfl_lab.protocol.session import Frames
+from decomfl_lab.protocol.session import Coordinator, Frames, Host
+from decomfl_lab.protocol.wire import decode, split_frame
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.records.seeds import DerivedSeeds, PooledSeeds, Seeding
-from decomfl_lab.replicas.replica import Replica, Snapshot
+from decomfl_lab.replicas.replica import Snapshot
 from decomfl_lab.replicas.rules import Momentum
+from decomfl_lab.storage.outside import Saved, SavedFederation
 
 MOST_EVENTS = 2000
 """Messages after which a history is held to have no end."""
 SOON, LATE, MUCH_LATER = 1.0, 7.0, 45.0
 """Seconds that a frame is under way: as it should, past other frames, past the end of its exchange."""
+FATES: tuple[tuple[str, tuple[float, ...]], ...] = (
+    ("there as it should", (SOON,)),
+    ("late", (LATE,)),
+    ("very late", (MUCH_LATER,)),
+    ("sent twice", (SOON, LATE)),
+    ("lost", ()),
+    ("lost with its connection", ()),
+)
+"""When a frame arrives, once, twice or never."""
+ABSENCES = 3.0, 20.0, 100.0
+"""Seconds that a client's process is away after it died."""
+RUN = bytes(range(16))
+MOST_ENDS = 4
+"""The server's deaths and refusals after which the network becomes quiet."""
+PATIENCE = 60.0
+"""Seconds that a round waits for a quorum."""
+_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 
 Choose = Callable[..., int]
 """A decision of this kind, below this number; the world in which it is taken is the third argument."""
+Tell = Callable[[str], None] | None
+"""Who is told what happens; None for nobody."""
 
 
 def _one_of(*values: Any) -> Any:
@@ -80,7 +104,6 @@ class SmallFederation:
     seeding: Seeding = _one_of(Seeding.PER_STEP, Seeding.PER_RUN)  # noqa: RUF009
     weighting: Weighting = _one_of(*Weighting)  # noqa: RUF009
     check_every: int = _one_of(0, 0, 1, 2)  # rounds between two in which all clients prove their model, 0 for none
-    pulls: bool = False  # whether whoever missed a record is sent the model, not only where records are gone
 
     @classmethod
     def drawn(cls, choose: Choose) -> "SmallFederation":
@@ -93,7 +116,7 @@ class SmallFederation:
         return ", ".join(f"{name} {getattr(self, name)}" for name in SETTINGS)
 
 
-SETTINGS = {own.name: own.metadata["values"] for own in fields(SmallFederation) if own.metadata}
+SETTINGS = {own.name: own.metadata["values"] for own in fields(SmallFederation)}
 _federation = cache(SmallFederation)
 SIMPLEST = SmallFederation.drawn(lambda kind, count: 0)  # noqa: ARG005
 
@@ -200,19 +223,12 @@ def content(obj: Any, *, fast: bool = True) -> bytes:
     return file.getvalue()
 
 
-def digest_of(replica: Any) -> str:
-    """The digest of anybody's replica."""
-    if isinstance(replica, Replica):
-        return replica.digest()
-    return hashlib.blake2b(repr(model_of(replica)).encode(), digest_size=16).hexdigest()
-
-
 class Parts:
     """Servers and clients of an implementation, and what its histories share: hosts, by the numbers of their states."""
 
-    def __init__(self, implementation: Implementation, *, sessions: bool) -> None:
-        """No history yet; ``sessions`` says whether histories are of sessions, or of deliveries."""
-        self.implementation, self.sessions = implementation, sessions
+    def __init__(self, implementation: Implementation) -> None:
+        """No history yet."""
+        self.implementation = implementation
         self.run_seed: int = implementation.server(case_of(SIMPLEST)).run_seed  # that of every server
         self.holds: list[tuple[int, str]] = []  # the round and the digest of the model in each state of a host
         self._content: list[bytes] = []
@@ -231,7 +247,7 @@ class Parts:
         if whole not in self._number:
             self._number[whole] = len(self._content)
             self._content.append(whole)
-            self.holds.append((host.replica.round, digest_of(host.replica)))
+            self.holds.append((host.replica.round, host.replica.digest()))
         return self._number[whole]
 
     def host(self, state: int) -> Any:
@@ -248,12 +264,15 @@ class Parts:
         return found
 
 
-def _answer(host: Any, i: int, frame: Any) -> Any:
+def _answer(host: Host, i: int, frame: bytes) -> bytes:
     return host.handle({i: frame})[i]
 
 
-def _hello(host: Any, i: int) -> Any:
-    return host.hello(i)
+def _loads(host: Host, own: Parts, state: int) -> None:
+    """A new host has what one in this state saved."""
+    with tempfile.TemporaryDirectory(dir=_MEMORY) as folder:
+        own.host(state).save(Path(folder, "host"))
+        host.load(Path(folder, "host"))
 
 
 def rot(host: Any, start: bool = False) -> None:
@@ -281,8 +300,6 @@ class Process:
     deaths: int = 0
     wrong: bool = False  # whether its model has had other bits since it was last seen to be right
     strange: bool = False  # whether its x_0 is another one, so that it is wrong for ever
-    past: list[int] = field(default_factory=list)  # the states that it was in, where it may come back with these
-    lost: bool = False  # whether it came back with less than it had, and the server cannot know that
 
 
 # The disk -------------------------------------------------------------------------------------------------------------
@@ -364,46 +381,24 @@ class Log(RunLog):
 
 
 class World:
-    """A history under way: carrier, clock, disk and clients; whoever derives from it has the server's processes.
+    """A history under way: carrier, clock, disk, clients and the server's process, and what must be true of them.
 
     What happens at which second stands in a queue: a frame comes "down" or "up", a client says "hello", or is "back".
-    Frames are whatever has a length and can be compared.
+
+    The run has to end within a bounded number of messages once the network is quiet. A server that has no quorum in
+    time may refuse to go on, in words, while there are faults; it opens the round again, or is started again.
     """
 
-    fates: ClassVar[tuple[tuple[str, tuple[float, ...]], ...]] = (
-        ("there as it should", (SOON,)),
-        ("late", (LATE,)),
-        ("very late", (MUCH_LATER,)),
-        ("sent twice", (SOON, LATE)),
-        ("lost", ()),
-        ("lost with its connection", ()),
-    )
-    """When a frame arrives, once, twice or never."""
-    absences: ClassVar[tuple[float, ...]] = (3.0, 20.0, 100.0)
-    """Seconds that a client's process is away after it died."""
-    play: Callable[[], None]
-    """To the end; LawBrokenError, or whatever is raised, where something is wrong."""
-    _host: Callable[[tuple[int, ...]], Any]  # a new host of these clients
-    _messages: Callable[[Any], list[Any]]  # the messages of a frame
-    _server_state: Callable[[], Any]  # all that there is of the server, and on its disk
-    _ways: Callable[[Process], int]  # in how many ways a process may come back
-    # The state in which a process comes back, and its words; the way is below ``self._ways``.
-    _comes_back: Callable[[Process, int], tuple[int, str]]
-    _takes: Callable[[int, Any], None]  # the server has taken this frame of client i; more may have to be true then
-    _waits: Callable[[float], None]  # the server is about to wait for that long, and perhaps may not
+    _server: Any = None  # the process under way
+    _saved: Saved | None = None
+    _began: float | None = None  # when the round under way did
+    _ends = 0  # of the server's processes
 
-    def __init__(
-        self,
-        own: Parts,
-        setting: SmallFederation,
-        choose: Choose,
-        tell: Callable[[str], None] | None,
-    ) -> None:
-        """A world before its first second; ``choose`` decides, and ``tell`` is told what happens, None for nobody."""
+    def __init__(self, own: Parts, setting: SmallFederation, choose: Choose, tell: Tell) -> None:
+        """A world before its first second; ``choose`` decides, and ``tell`` is told what happens."""
         self.setting, self._own, self._choose, self._tell = setting, own, choose, tell
-        together = own.sessions and setting.processes == "one for all"
         every = tuple(range(setting.clients))
-        groups = [every] if together else [(i,) for i in every]
+        groups = [every] if setting.processes == "one for all" else [(i,) for i in every]
         self._processes = [Process(ids, state, state) for ids in groups for state in [self._fresh(ids)]]
         self._of = {i: process for process in self._processes for i in process.clients}
         self.now, self._quiet, self._bytes, self._events = 0.0, False, 0, 0
@@ -418,13 +413,22 @@ class World:
 
     def _fresh(self, ids: tuple[int, ...]) -> int:
         """The state of a new host of these clients."""
-        own = self.setting
-        like = (own.seeding, own.weighting) if self._own.sessions else own  # hosts of sessions differ in nothing else
-        state: int = self._own.once((like, ids), lambda: self._own.entered(self._host(ids)))
+
+        def make() -> int:
+            return self._own.entered(Host({i: self._client(i) for i in ids}, RUN, Terms.of(self._delivery().server)))
+
+        like = self.setting.seeding, self.setting.weighting  # hosts differ in nothing else
+        state: int = self._own.once((like, ids), make)
         return state
 
     def _client(self, i: int) -> Any:
         return self._own.implementation.client(case_of(self.setting), i, Weighty(16, i))
+
+    def _delivery(self) -> Delivery:
+        """The server's side of sessions at round 0."""
+        delivery = self._own.implementation.delivery(case_of(self.setting), with_model=self.setting.keep > 0)
+        delivery.server.m, delivery.server.weights = self.setting.sampled, Weights(self.setting.weighting)
+        return delivery
 
     @property
     def state(self) -> Any:
@@ -433,9 +437,13 @@ class World:
             (at - self.now, kind, i, deaths == self._of[i].deaths, frame)
             for at, _, kind, i, deaths, frame in self._queue
         )
-        nodes = [(own.state, own.fresh, own.here, own.wrong, own.lost, tuple(own.past)) for own in self._processes]
+        nodes = [(own.state, own.fresh, own.here, own.wrong) for own in self._processes]
         waits = frozenset(self._there), frozenset(self._waiting), self._end - self.now
-        return self._about, tuple(under_way), tuple(nodes), waits, self._server_state()
+        server, began = self._server, self._began
+        known = None if server is None else content((vars(server.coordinator), server.observer.digest()))
+        disk = self._file.getvalue(), self._file.synced, content(self._saved)
+        rest = known, disk, began is not None and began - self.now, self._ends, self._has_rotten
+        return self._about, tuple(under_way), tuple(nodes), waits, rest
 
     def chooses(self, kind: str, count: int, *about: Any) -> int:
         """What happens, of ``count`` possibilities; 0 in a quiet network."""
@@ -447,7 +455,8 @@ class World:
     def _say(self, words: str, *frames: Any) -> None:
         """Tell who reads along what happens; the messages of frames stand at each {}."""
         if self._tell:
-            named = [" + ".join(map(name_of, self._messages(frame))) or "nothing" for frame in frames]
+            messages = [[decode(each, self._own.run_seed) for each in split_frame(frame)] for frame in frames]
+            named = [" + ".join(map(name_of, each)) or "nothing" for each in messages]
             self._tell(f"{self.now:4g} s  {words.format(*named) if frames else words}")
 
     def dies(self, where: str, *frames: Any) -> None:
@@ -481,7 +490,8 @@ class World:
                 more = take(i, frame, float("nan"))
                 self._bytes += len(frame)
                 self._say(f"the server gets {{}} of client {i}", frame)
-                self._takes(i, frame)
+                if not self._has_rotten:  # and nobody began from another x_0
+                    same("how often a client is told that its model is wrong", self._server.coordinator.healed, 0)
                 if more is None:
                     waiting.discard(i)
                 elif more:
@@ -497,6 +507,19 @@ class World:
             self._say(f"the server has waited long enough for {listed(waiting or frames)}")
         self.dies("after an exchange")
 
+    def close(self) -> None:
+        """See ``Carrier``."""
+
+    def _waits(self, until: float) -> None:
+        """A server waits no longer than it may, where a round has one exchange."""
+        if self._began is None or self.setting.tracking is Tracking.CLIENTS:
+            return
+        limit, deadline = self._began + PATIENCE, self.setting.deadline
+        if deadline is not None and len(self._server.coordinator.replies) >= self.setting.quorum:
+            limit = max(self._began + deadline, self.now)
+        if until > limit:
+            raise LawBrokenError(f"the server waits until {until:g} s, where it may until {limit:g} s")
+
     def _happens(self) -> None:
         self._events += 1
         if self._events > MOST_EVENTS:
@@ -508,8 +531,8 @@ class World:
 
     def _send(self, kind: str, i: int, frame: Any) -> None:
         """A frame sets out, to arrive once, twice, late or never, perhaps as its connection is lost."""
-        fate = self.chooses("frame", len(self.fates), kind, i, frame)
-        how, arrivals = self.fates[fate]
+        fate = self.chooses("frame", len(FATES), kind, i, frame)
+        how, arrivals = FATES[fate]
         for seconds in arrivals:
             self._put(seconds, kind, i, frame)
         if fate:
@@ -527,48 +550,44 @@ class World:
         self._there.discard(i)
         if self._of[i].here:
             self._say(f"client {i} connects, which takes {after:g} s")
-            self._put(after, "hello", i, self._own.after(self._of[i].state, _hello, i)[1])
+            self._put(after, "hello", i, self._own.after(self._of[i].state, Host.hello, i)[1])
 
     # The clients.
 
     def _arrives(self, i: int, epoch: int, frame: Any) -> None:
         """A frame comes to a client, which answers, unless its process dies before or after."""
         process = self._of[i]
-        if not process.here or (self._own.sessions and epoch != process.deaths):
+        if not process.here or epoch != process.deaths:
             return
         self._rots(process)
-        ways = self._ways(process)
-        death = self.chooses("client", 1 + 3 * ways, i, frame)
-        when = -(-death // ways)  # 0 never, 1 before it reads, 2 before it answers, 3 after it answered
+        death = self.chooses("client", 7, i, frame)
+        when = (death + 1) // 2  # 0 never, 1 before it reads, 2 before it answers, 3 after it answered
         if when != 1:
             process.state, answer = self._own.after(process.state, _answer, i, frame)
             self._say(f"client {i} gets {{}}, {'but dies before it says' if when == 2 else 'says'} {{}}", frame, answer)
-            self._holds(i, frame)
+            # It has to hold the model of its round; after a wrong one, until it is seen to be right again, it need not.
+            r, digest = self._own.holds[process.state]
+            if process.wrong:
+                process.wrong = process.strange or self._given.get(r) != digest
+            else:
+                same(f"the model of round {r} that client {i} holds", digest, self._given.setdefault(r, digest))
             if answer and when != 2:
                 self._send("up", i, answer)
         if when:
-            before = process.state
-            process.state, words = self._comes_back(process, (death - 1) % ways)
-            process.lost = process.lost or process.state != before
+            if death % 2:
+                process.wrong, process.state, words = process.strange, process.fresh, "x_0"
+            else:
+                saved, words = process.state, "what it has saved"
+                process.state, _ = self._own.after(process.fresh, _loads, self._own, saved)
             process.deaths, process.here = process.deaths + 1, False
             self._there.difference_update(process.clients)
-            away = self.absences[self.chooses("absence", len(self.absences))]
+            away = ABSENCES[self.chooses("absence", len(ABSENCES))]
             self._put(away, "back", i)
             self._say(f"the process of {listed(process.clients)} dies, to come back with {words} in {away:g} s")
 
-    def _holds(self, i: int, frame: Any) -> None:  # noqa: ARG002
-        """Client i, which got this frame, has to hold the model of its round."""
-        process = self._of[i]
-        r, digest = self._own.holds[process.state]
-        if process.wrong:  # until it is seen to be right again
-            process.wrong = process.strange or self._given.get(r) != digest
-        else:
-            same(f"the model of round {r} that client {i} holds", digest, self._given.setdefault(r, digest))
-
     def _rots(self, process: Process) -> None:
-        """Perhaps bits of a model change, where every round of a session looks at digests before replies count."""
-        looks = self._own.sessions and self.setting.check_every == 1
-        if looks and self.chooses("rot", 2, process.clients):
+        """Perhaps bits of a model change, where every round looks at digests before replies count."""
+        if self.setting.check_every == 1 and self.chooses("rot", 2, process.clients):
             process.state, process.wrong, self._has_rotten = self._own.after(process.state, rot)[0], True, True
             self._say(f"bits of the model of {listed(process.clients)} change")
 
@@ -576,8 +595,6 @@ class World:
         if process.here:
             return
         process.here = True
-        if not self._own.sessions:  # it says something when it is asked
-            return
         self._rots(process)
         silent = self.setting.presence == "unknown" and self.chooses("silence", 2)
         for i in process.clients:
@@ -599,3 +616,157 @@ class World:
             self._back(process)
         for i in self._of.keys() - self._there if self.setting.presence == "known" else ():
             self._connects(i, SOON)
+
+    # The server.
+
+    def play(self) -> None:
+        """To the end; LawBrokenError, or whatever is raised, where something is wrong."""
+        # Perhaps a process has another x_0, so that it begins anew for ever, until somebody mends it at last.
+        if which := self.chooses("stranger", 1 + len(self._processes)):
+            process = self._processes[which - 1]
+            process.fresh = process.state = self._own.after(process.fresh, rot, True)[0]
+            process.wrong = process.strange = self._has_rotten = True
+            self._say(f"the process of {listed(process.clients)} has another x_0")
+        refused = False  # by a quiet network, as it may once, for what was still under way
+        while True:
+            if self._ends == MOST_ENDS:
+                self._becomes_quiet()
+            try:
+                with Log.open(self._file) as log:  # type: ignore[arg-type]
+                    # A new process of the server, to which nothing is under way that was sent to the one before.
+                    self._server = None
+                    self._queue = [event for event in self._queue if event[2] not in ("up", "hello")]
+                    heapq.heapify(self._queue)
+                    self._there.clear()
+                    for i in self._of if self.setting.presence == "known" else ():
+                        self._connects(i, (SOON, LATE, MUCH_LATER)[self.chooses("greeting", 3, i)])
+                    self._server = federation = RemoteFederation(
+                        self._delivery(),
+                        self._own.implementation._replica(case_of(self.setting)),
+                        self,
+                        RUN,
+                        quorum=self.setting.quorum,
+                        deadline=self.setting.deadline,
+                        patience=PATIENCE,
+                        check_every=self.setting.check_every,
+                        clock=lambda: self.now,
+                        log=log,
+                    )
+                    self._run(federation, log)
+                break
+            except DeathError:
+                self._file.falls(self.chooses("disk", 3))
+            except InputError as error:
+                if refused or isinstance(error, DivergedError):
+                    raise
+                refused = self._quiet
+                self._say(f"the server refuses to go on: {error}")
+            self._ends += 1
+            self.now += LATE
+            self._say("the server is started again")
+        # What the disk has is what the server has, what clients held, and what a follower of the log knows.
+        whole, setting = self._file.getvalue(), self.setting
+        key = setting.clients, setting.sampled, setting.quorum, whole
+        digests, steps = self._own.once(key, self._replayed, whole)
+        for r, digest in self._given.items():
+            if r >= len(digests):
+                raise LawBrokenError(f"a client held a model of round {r}, but the log has {len(digests) - 1} rounds")
+            same(f"the model of round {r} that clients held", digest, digests[r])
+        same("the last model", federation.observer.digest(), digests[-1])
+        same("the local steps that the server counts", federation.coordinator.steps, steps)
+        delivery = self._delivery()
+        follower = Coordinator(delivery, RUN)
+        with Log.open(File(whole)) as log:  # type: ignore[arg-type]
+            for entry in log.entries():
+                follower.repeat(entry)
+        known, knows = ((own.told, own.pulls, own.server.held, own.ledger) for own in (delivery, federation.delivery))
+        same("what a server knows that follows the log", knows, known)
+
+    def _run(self, federation: RemoteFederation, log: RunLog) -> None:
+        """From the checkpoint and the log to the end of the run."""
+        coordinator = federation.coordinator
+        if self._saved is not None:
+            federation.load(self._saved)
+            federation.log_to(log)
+        sent, counted = self._bytes, federation.ledger.bytes
+        while (r := federation.round) <= self.setting.rounds:
+            if r == self.setting.rounds:
+                self._becomes_quiet()
+            known = len(log) > r
+            self._began = self.now
+            try:
+                federation.advance()
+            except InputError as error:
+                if isinstance(error.__cause__, OSError):  # a full disk ends the process
+                    same("the round of the model of a server whose disk is full", federation.observer.round, len(log))
+                    self._say(f"the server ends: {error}")
+                    raise DeathError from error
+                if isinstance(error, DivergedError) or not self.chooses("again", 2):
+                    raise
+                self._say(f"the server refuses to go on, and opens the round again: {error}")
+                continue
+            took, self._began = self.now - self._began, None
+            if known:
+                counted = federation.ledger.bytes
+                self._say(f"round {r} is in the log")
+                continue
+            self._say(f"round {r} has a record of {listed(coordinator.replies)}")
+            silent = coordinator.asked - coordinator.refused.keys() - coordinator.replies.keys()
+            if took < (self.setting.deadline or PATIENCE) and self.setting.tracking is Tracking.SERVER:
+                there = silent if self.setting.presence == "unknown" else silent & self._there
+                same("who is there and is not waited for", there, set())
+            both = federation.ledger.bytes - counted + coordinator.session.bytes
+            same("the bytes that both ledgers count", both, self._bytes - sent)
+            if self._quiet and self.setting.presence == "unknown":  # else those who have come by then will do
+                same("who is asked in a quiet network and not heard", silent, set())
+            self.dies(f"after round {r}")
+            if self.chooses("checkpoint", 2):
+                tensors, values = federation.save()
+                self._saved = (
+                    {name: x.clone() for name, x in tensors.items()},
+                    msgspec.json.decode(msgspec.json.encode(values), type=SavedFederation),
+                )
+                self._say(f"the server has a checkpoint of round {r + 1}")
+                self.dies("after its checkpoint")
+        right = dict.fromkeys(self._of, federation.observer.digest())
+        for _ in range(3):  # again for those who had not come yet, or were refused for what was still under way
+            digests = federation.rebuilt()
+            if digests == right:
+                return
+        same("the digests of all clients at the end", digests, right)
+
+    def _replayed(self, whole: bytes) -> tuple[list[str], list[int]]:
+        """The digests of all models of a log, and each client's local steps, if its records are what they have to be.
+
+        Each is the mean of what those measure whom it names, at this model, in their next steps, so that no step counts
+        twice or is lost; they are a quorum of the sampled ones.
+        """
+        server, replica = self._delivery().server, self._own.implementation._replica(case_of(self.setting))
+        digests, steps = [replica.digest()], [0] * self.setting.clients
+        with Log.open(File(whole)) as log:  # type: ignore[arg-type]
+            for r, entry in enumerate(log.entries()):
+                who = entry.answered
+                places = ", ".join(f"{i} (local steps {steps[i]}, {steps[i] + 1})" for i in who)
+                what = f"the record of round {r}, the mean of what clients {places} measure"
+                chosen = set(who) <= set(entry.sampled) <= set(server.sampled(r))
+                if not chosen or len(set(who)) < max(self.setting.quorum, len(who)):
+                    raise LawBrokenError(f"{what}: no quorum of {self.setting.quorum} of those sampled")
+                replies = []
+                for i in who:
+                    key = i, steps[i], r, digests[-1]
+                    replies.append(self._own.once(key, self._measured, i, steps[i], replica))
+                    steps[i] += entry.record.K
+                weights = entry.examples or [1] * len(who)
+                same(what, bits(entry.record.scalars), bits(weighed_mean(replies, weights)))
+                replica.catch_up([entry.record])
+                digests.append(replica.digest())
+        return digests, steps
+
+    def _measured(self, i: int, steps: int, replica: Any) -> Any:
+        """What client i measures at this model in its local steps ``steps``, ``steps`` + 1, ..."""
+        terms, r = Terms.of(self._delivery().server), replica.round
+        assert terms.eta is not None
+        client = self._client(i)
+        client.replica.restore(replica.snapshot())
+        client.steps_taken = steps
+        return client.handle(Plan(r, terms.eta(r), terms.P(r), terms.distribution, terms.seeds(r))).scalars

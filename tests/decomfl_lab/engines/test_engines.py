@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
-from benchmarks import round as measuring
 from benchmarks.round import RoundOptions, round_
 from benchmarks.ways.mezo import scalar_error
 from benchmarks.ways.step import MU, EngineStep
 from decomfl_lab import InputError, Momentum, Sgd, TrainConfig, noise
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.engines import threads
-from decomfl_lab.engines.base import Engine, Line, Plain, Serial
+from decomfl_lab.engines.base import Engine, Line, Plain
 from decomfl_lab.engines.kernels import cnn as fused
 from decomfl_lab.engines.kernels import engine as fused_engine
 from decomfl_lab.engines.kernels import tiles
@@ -97,39 +96,6 @@ def test_the_tolerance_catches_planted_faults(monkeypatch: pytest.MonkeyPatch, f
     assert scalar_error(measure(make_engine(name)), reference) > 10 * TOLERANCE
 
 
-NETS: list[tuple[tuple[int, ...], list[nn.Module]]] = [
-    ((3, 9, 11), [nn.Conv2d(3, 5, (3, 2), stride=(2, 1), padding=1), nn.ReLU(), nn.Conv2d(5, 20, 2, bias=False)]),
-    ((3, 9, 11), [nn.Conv2d(3, 5, 2), nn.ReLU(), nn.Conv2d(5, 34, (3, 2), (2, 1), 1), nn.ReLU(), nn.Conv2d(34, 9, 3)]),
-    ((2, 7, 7), [nn.Conv2d(2, 17, 3), nn.MaxPool2d(2), nn.Conv2d(17, 3, 1, padding=2), nn.ReLU(), nn.MaxPool2d(3)]),
-    ((1, 4, 4), [nn.Conv2d(1, 2, 4)]),
-    ((13,), []),
-]
-
-
-@pytest.mark.parametrize(("in_shape", "layers"), NETS)
-@pytest.mark.parametrize("n", [1, 7, 37])
-def test_the_kernel_computes_any_sequential_net_it_accepts(
-    in_shape: tuple[int, ...], layers: list[nn.Module], n: int
-) -> None:
-    torch.manual_seed(n)
-    body = nn.Sequential(*layers, nn.Flatten())
-    width = body(torch.zeros(1, *in_shape)).shape[1]
-    module = nn.Sequential(*body, nn.Linear(width, 11, bias=False), nn.ReLU(), nn.Linear(11, 4))
-    layout = Layout.of(module)
-    images, labels = torch.randn(n, *in_shape), torch.randint(4, (n,))
-    network, x = Network(module, layout, in_shape), layout.flatten(module)
-    memory, more = network.workspace(), network.slopes_workspace()
-    for _ in range(2):  # what the first run leaves in the memory does not matter
-        found = network.losses(x, pixels(images), labels.numpy(), memory)
-        same, gradient = network.gradient(x, pixels(images), labels.numpy(), more)
-    wanted = cross_entropy(module.double()(images.double()), labels, reduction="none")
-    slopes = torch.cat([g.reshape(-1) for g in torch.autograd.grad(wanted.sum(), list(module.parameters()))])
-    module.float()
-    assert found == pytest.approx(wanted.detach().numpy(), rel=1e-5, abs=1e-5)
-    assert np.array_equal(same, found)
-    assert gradient == pytest.approx(slopes.numpy(), rel=1e-5, abs=1e-5 * float(slopes.abs().max()))
-
-
 @pytest.mark.parametrize("place", ["0.weight", "0.bias", "3.weight", "7.weight"])
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_a_model_that_is_not_finite_has_no_finite_loss(place: str, value: float) -> None:
@@ -157,7 +123,7 @@ def test_narrow_tiles_have_the_bits_of_wide_ones(monkeypatch: pytest.MonkeyPatch
         return [each.tobytes() for each in both]
 
     wide = found()
-    monkeypatch.setattr(fused, "_tile_width", lambda channels: tiles.BLOCK)
+    monkeypatch.setattr(fused, "panel", lambda channels: tiles.BLOCK)
     assert found() == wide
 
 
@@ -358,14 +324,3 @@ def test_rows_of_the_bench_hang_together() -> None:
     for row in rows:
         assert row.ratio == pytest.approx(baseline.seconds / row.seconds)
         assert row.scalar_error < TOLERANCE
-
-
-def test_a_wrong_engine_shows_in_the_scalar_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Wrong(Serial):
-        def _loss(self, objective: Any, point: torch.Tensor, step: int) -> float:
-            return 1.01 * super()._loss(objective, point, step)
-
-    monkeypatch.setattr(measuring, "make_engine", lambda _: Wrong())
-    rows = list(round_.rows(RoundOptions(batch=2, clients=1, perturbations=1, repeats=1, engine="plain")))
-    assert rows[-1].engine == "plain"
-    assert rows[-1].scalar_error > TOLERANCE

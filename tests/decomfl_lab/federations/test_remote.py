@@ -48,7 +48,7 @@ VOTES = but(estimator="central-sign", rule=Sgd(), seeding=Seeding.PER_RUN)
 @pytest.mark.parametrize(("case", "dtype"), [(VOTES, np.float32), (CASE, np.int8)])
 def test_scalars_of_another_type_than_the_runs_are_refused_by_both_sides(case, dtype):
     elsewhere, wrong = remote(case, quorum=2), np.ones((2, 3), dtype)
-    liar = elsewhere.delivery.sample()[0]
+    liar = elsewhere.delivery.server.sample()[0]
     lie = encode(Reply(liar, 0, wrong))
     elsewhere.carrier.between = lambda i, answer: b"".join(split_frame(answer)[:-1]) + lie if i == liar else answer
     elsewhere.advance()
@@ -86,7 +86,7 @@ def test_a_server_killed_before_it_signed_a_round_signs_it_when_it_follows_its_l
 
 def test_records_and_plans_that_are_not_as_agreed_are_refused():
     elsewhere = remote()
-    frames = elsewhere.coordinator.open(elsewhere.delivery.sample())
+    frames = elsewhere.coordinator.open(elsewhere.delivery.server.sample())
     i = next(iter(frames))
     plan = read(Plan, split_frame(frames[i])[-1])
     for name, changes in {
@@ -102,7 +102,7 @@ def test_records_and_plans_that_are_not_as_agreed_are_refused():
 
 def test_a_reply_counts_only_after_the_digest_that_was_asked_for():
     elsewhere = remote(quorum=2, deadline=1e-3, check_every=2)
-    silent = elsewhere.delivery.sample()[0]
+    silent = elsewhere.delivery.server.sample()[0]
     elsewhere.carrier.between = lambda i, answer: split_frame(answer)[-1] if i == silent else answer
     elsewhere.advance()
     assert silent not in elsewhere.coordinator.replies

@@ -91,13 +91,7 @@ def _votes(*signs: int) -> list[np.ndarray[Any, Any]]:
     return [np.array([[sign]], dtype=np.int8) for sign in signs]
 
 
-@pytest.mark.parametrize(
-    ("rule", "n", "f", "t"),
-    [
-        (TrimmedMean(3), 9, 1, 3),
-        (Median(), 10, 1, 4),
-    ],
-)
+@pytest.mark.parametrize(("rule", "n", "f", "t"), [(TrimmedMean(3), 9, 1, 3), (Median(), 10, 1, 4)])
 def test_omega_cannot_be_smaller(rule: Aggregation, n: int, f: int, t: int) -> None:
     # The t smallest of the honest are at -1, the others at 0, and all liars above: then A = 0, and (A − ḡ)² = ω s².
     honest = [-1.0] * t + [0.0] * (n - f - t)
@@ -218,7 +212,7 @@ def test_a_client_that_says_another_number_is_left_out_from_then_on_and_named() 
 )
 def test_a_reply_without_its_clients_own_number_does_not_count(messages: list[Any], told: str) -> None:
     elsewhere = remote(quorum=2)
-    i = elsewhere.delivery.sample()[1]
+    i = elsewhere.delivery.server.sample()[1]
     elsewhere.carrier.between = answers(lambda _: messages, i)
     elsewhere.advance()
     assert elsewhere.coordinator.refused == {i: told.format(i)}
@@ -240,7 +234,7 @@ def test_a_saved_server_knows_the_numbers_and_refuses_others(kind: type[RemoteFe
         for _ in range(3):
             second.advance()
         assert (second.observer.digest(), second.ledger.save()) == (here.observer.digest(), here.ledger.save())
-        liar = second.delivery.sample()[0]
+        liar = second.delivery.server.sample()[0]
         second.carrier.hosts[liar] = host(liar, 7)
         second.advance()
         assert "as it said before, got 7" in second.coordinator.refused[liar]

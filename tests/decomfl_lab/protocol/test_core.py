@@ -8,35 +8,20 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 
 from decomfl_lab.errors import InputError
 from decomfl_lab.estimators.differences import ESTIMATORS, central, forward
-from decomfl_lab.layout import Layout
 from decomfl_lab.noise import Distribution, direction
 from decomfl_lab.objectives.objective import EpochBatches
 from decomfl_lab.protocol.aggregation import Krum
 from decomfl_lab.protocol.client import Client
-from decomfl_lab.protocol.delivery import Delivery
 from decomfl_lab.protocol.messages import Held, Plan
-from decomfl_lab.protocol.server import PullPolicy, Server, Terms, Tracking, sample_clients
+from decomfl_lab.protocol.server import Server, Terms, Tracking, sample_clients
 from decomfl_lab.records.record import RoundRecord
 from decomfl_lab.records.schedules import Schedule
 from decomfl_lab.replicas.replica import Replica
-from decomfl_lab.replicas.rules import LowPrecision, Momentum, Sgd, UpdateRule
+from decomfl_lab.replicas.rules import Sgd
 from tests.cases import refuses
-
-floats = st.floats(-1e3, 1e3)
-
-
-@given(st.lists(floats, min_size=1, max_size=6), floats, st.floats(1e-3, 10))
-def test_differences_of_a_line_are_its_slopes(slopes: list[float], base: float, mu: float) -> None:
-    for estimator in (forward, central):
-        values = np.array([base + c * slopes[p] for p, c in estimator.points(len(slopes), mu)])
-        estimate = estimator.combine(values, np.empty(0), mu)
-        assert estimate.g.dtype == np.float32
-        assert np.allclose(estimate.g, slopes, rtol=1e-6, atol=1e-12 * (abs(base) + 1e3 * mu) / mu * 10)
-        assert np.isclose(estimate.loss, base, atol=1e-9 * (abs(base) + 1e3 * mu))
 
 
 @given(st.lists(st.floats(-1e3, 1e3, width=32, allow_subnormal=False), min_size=1, max_size=9))
@@ -63,28 +48,6 @@ def test_a_sign_is_that_of_the_difference_and_of_none_that_is_no_number(slopes: 
 def test_records_refuse_what_cannot_be_replayed(changes: dict[str, object]) -> None:
     right = RoundRecord(0, 0.1, Distribution.GAUSSIAN, (3, 4), np.ones((2, 3), np.float32))
     replace(right, **changes)  # type: ignore[arg-type]
-
-
-class _Tied(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.a = nn.Linear(4, 4)
-        self.b = nn.Linear(4, 4)
-        self.b.weight = self.a.weight
-        self.frozen = nn.Parameter(torch.ones(3), requires_grad=False)
-        self.scale = nn.Parameter(torch.tensor(2.0))
-
-
-def test_layout_counts_tied_weights_once_and_leaves_frozen_ones() -> None:
-    module = _Tied()
-    layout = Layout.of(module)
-    assert layout.d == 16 + 4 + 4 + 1
-    x = layout.flatten(module)
-    layout.bind(module, x)
-    x += 1.0
-    assert torch.equal(layout.flatten(module), x)
-    assert module.b.weight.data_ptr() == module.a.weight.data_ptr()
-    assert torch.equal(module.frozen, torch.ones(3))
 
 
 @pytest.mark.parametrize("mu", [0.1, 1e-3, 0.7])
@@ -145,7 +108,7 @@ def test_a_client_that_fails_half_way_is_back_where_it_was() -> None:
     assert np.array_equal(client.replica.x, np.ones(4))
 
 
-# The server, and what a delivery tells its policy ---------------------------------------------------------------------
+# The server -----------------------------------------------------------------------------------------------------------
 
 
 ETA, P = Schedule(0.5, {2: 0.25, 3: 0.125, 6: 0.0625}), Schedule(3, {1: 1, 4: 2})
@@ -211,28 +174,3 @@ def test_a_server_that_tracks_its_clients_takes_no_reports() -> None:
     assert server().held == [0, 0, 0, 0]
     with pytest.raises(InputError, match="reports must be left out where the server tracks the clients"):
         server().plan_round((0,), [Held(0, 0)])
-
-
-# What a delivery tells its policy of the model ------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("rule", "dtype", "told"),
-    [
-        (Sgd(), torch.float32, {"d": 3, "vectors": 1, "bytes_per_element": 4}),
-        (Momentum(0.9), torch.float64, {"d": 3, "vectors": 2, "bytes_per_element": 8}),
-        (LowPrecision(Momentum(0.9)), torch.bfloat16, {"d": 3, "vectors": 2, "bytes_per_element": 4}),
-    ],
-)
-def test_a_policy_is_told_what_a_pull_would_send(rule: UpdateRule, dtype: torch.dtype, told: dict[str, int]) -> None:
-    seen: list[dict[str, int]] = []
-
-    class Spy(PullPolicy):
-        def pulls(self, records: Any, **model: int) -> bool:
-            seen.append(model)
-            return super().pulls(records, **model)
-
-    replica = Replica(torch.zeros(3, dtype=dtype), rule)
-    server = Server(M=1, m=1, K=1, P=Schedule(1), eta=Schedule(0.1), seed=0, replica=replica)
-    list(Delivery(server, policy=Spy()).open([0]))
-    assert seen == [told]

@@ -19,7 +19,7 @@ from decomfl_lab import InputError, Sgd
 from decomfl_lab.engines.base import Line, Serial
 from decomfl_lab.engines.kernels import language as kernel
 from decomfl_lab.engines.kernels.engine import Fused
-from decomfl_lab.engines.kernels.language import language_network
+from decomfl_lab.engines.kernels.language import LanguageNetwork
 from decomfl_lab.engines.registry import make_engine
 from decomfl_lab.engines.vmap import Batched
 from decomfl_lab.estimators.differences import central, forward
@@ -79,7 +79,7 @@ def line(module: Verbalized, distribution: Distribution = Distribution.GAUSSIAN)
 
 def fused(module: Verbalized, ids: Tensor, targets: Any, x: Tensor | None = None) -> NDArray[np.float64]:
     """The kernels' loss of each prompt, at the module's own parameters or at x."""
-    network = language_network(module, Layout.of(module))
+    network = LanguageNetwork(module, Layout.of(module))
     x = Layout.of(module).flatten(module) if x is None else x
 
     def form(parts: Sequence[Tensor], first: int) -> None:
@@ -160,10 +160,10 @@ def test_of_a_point_only_the_rows_that_are_read_and_the_layers_are_formed(
         formed.extend(range(first, first + len(parts[0])))
         parts[0].copy_(x[first : first + len(parts[0])])
 
-    network = language_network(module, layout)
+    network = LanguageNetwork(module, layout)
     network.losses(form, 1, network.prompts(ids), np.array([0, 1, 0]), network.workspace())
     assert not {table + row * width + i for row in unread for i in range(width)} & {*formed}
-    assert {at[f"{prefix}layers.0.{part}.weight"] for part in network.linears} <= {*formed}
+    assert {at[f"{prefix}layers.0.{part}.weight"] for part in network.architecture.linears} <= {*formed}
 
 
 def test_samples_of_several_models_are_measured_as_alone() -> None:
@@ -319,7 +319,7 @@ def test_batched_losses_and_gradients_of_language_models(kind: str) -> None:
 
 
 def test_prompts_that_the_kernel_cannot_take_are_refused() -> None:
-    network = language_network(answers("opt"), Layout.of(answers("opt")))
+    network = LanguageNetwork(answers("opt"), Layout.of(answers("opt")))
     for ids, message in (
         (torch.tensor([[5, 6, PAD]]), "prompts must be padded on the left for the fused engine"),
         (torch.full((1, 41), 5), "prompts must have at most 40 tokens, got 41"),
@@ -337,4 +337,4 @@ def test_the_forms_of_models_that_the_kernels_compute_are_checked(kind: str, cha
     library, own = transformers(), {"word_embed_proj_dim": 32, "ffn_dim": 64} if kind == "OPT" else {}
     config = getattr(library, f"{kind}Config")(**{**SHAPE, "num_key_value_heads": 2, **own, **change})
     module = Verbalized(library.AutoModelForCausalLM.from_config(config), (7, 30), PAD)
-    language_network(module, Layout.of(module))
+    LanguageNetwork(module, Layout.of(module))
