@@ -69,11 +69,9 @@ def test_vectors_of_the_stream_are_printed_alone(vectors: Path, capsys: pytest.C
 def test_a_wrong_call_gets_an_error(
     words: list[str],
     complaint: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    here: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     Path("full").mkdir()
     Path("full/file").write_text("")
     assert complaint in refused(capsys, *words)

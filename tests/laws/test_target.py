@@ -31,10 +31,9 @@ from tests.laws.foreign import Client, Foreign
 
 
 @pytest.fixture
-def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Path:
-    monkeypatch.chdir(tmp_path)
+def mine(here: Path, capsys: pytest.CaptureFixture[str]) -> Path:
     assert main(["verify", "--target-template"]) == 0
-    path = tmp_path / "mine.py"
+    path = here / "mine.py"
     path.write_text(capsys.readouterr().out, encoding="utf-8")
     return path
 
@@ -69,9 +68,8 @@ def test_the_template_has_every_member_that_the_laws_use(name: str, contract: An
 
 @pytest.mark.parametrize(("text", "says"), rows_of(__file__)["rows"])
 def test_a_target_that_fails_is_told_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], text: str, says: str
+    here: Path, capsys: pytest.CaptureFixture[str], text: str, says: str
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     Path("mine.py").write_text(text)
     line = refused(capsys, "verify", "--target", "mine.py:Mine")
     assert re.search(says, line), line
@@ -255,9 +253,8 @@ def _tracks_nothing(**skips: str) -> laws.Implementation:
 
 
 def test_a_law_without_a_case_is_an_error_unless_the_target_says_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     source = "\n".join([
         "from decomfl_lab import laws", "class Mine(laws.Implementation):",
         "    def supports(self, case): return case.tracking is laws.Tracking.SERVER",

@@ -2,7 +2,6 @@
 
 import datetime
 import stat
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -108,8 +107,8 @@ def test_a_file_that_is_no_key_is_refused_with_the_way_out(content, tmp_path):
     assert len(make_certificates(tmp_path, 1)) == 2
 
 
-def test_without_its_extra_the_command_ends_with_a_sentence(monkeypatch, capsys, tmp_path):
-    monkeypatch.setitem(sys.modules, "grpc", None)
+def test_without_its_extra_the_command_ends_with_a_sentence(without, capsys, tmp_path):
+    without("grpc")
     assert "needs the extra stream: pip install " in refused(capsys, "certificates", str(tmp_path))
 
 

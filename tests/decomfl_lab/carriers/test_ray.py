@@ -96,8 +96,8 @@ def test_lab_train_gives_the_same_table_and_model_and_goes_on(options):
     assert (bool(elsewhere.verify()), elsewhere.verify().clients) == (True, 3)
 
 
-def test_without_ray_the_error_says_which_extra_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)
+def test_without_ray_the_error_says_which_extra_to_install(without):
+    without("ray")
     with pytest.raises(InputError, match=r"Ray needs the extra ray: pip install "):
         trained(federation=lab.Ray())
 

@@ -100,14 +100,13 @@ def clients():
 
 
 def test_a_server_that_is_stopped_saves_the_round_and_a_client_joins_while_the_others_stay(
-    tmp_path, address, capsys, monkeypatch
+    here, address, capsys, monkeypatch
 ):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "hospitals.py").write_text(OWN)
+    (here / "hospitals.py").write_text(OWN)
     run = "data = 'hospitals:clients'\nmodel = 'logistic'\nsampled = 2\nperturbations = 3\nbatch_size = 8\n"
     for M in (2, 3):
-        (tmp_path / f"{M}.toml").write_text(f"clients = {M}\n{run}")
-    codes, fl, log = [], tmp_path / "fl", tmp_path / "fl" / "run.dcl"
+        (here / f"{M}.toml").write_text(f"clients = {M}\n{run}")
+    codes, fl, log = [], here / "fl", here / "fl" / "run.dcl"
     monkeypatch.setenv("CLIENTS", "2")
     threads = [joining(fl, address, codes, i, more=" --config 2.toml --trust-code") for i in range(2)]
     argv = f"serve --config 2.toml --trust-code --rounds 100000 --out {fl} --bind {address}".split()
@@ -123,7 +122,7 @@ def test_a_server_that_is_stopped_saves_the_round_and_a_client_joins_while_the_o
         thread.join(30)
     found = said(capsys)
     assert codes == [0, 0, 0]
-    values = {**read_config(tmp_path / "3.toml"), "joined": {reached: 1}}
+    values = {**read_config(here / "3.toml"), "joined": {reached: 1}}
     fresh = Run(config_from_mapping(values, "here", trust_code=True))
     fresh.config = fresh.config.but(rounds=reached + 6)
     fresh.train()

@@ -85,14 +85,13 @@ FAULTS: dict[str, tuple[Any, str, Callable[..., Any], str, bool]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_tolerance_catches_planted_faults(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+def test_the_tolerance_catches_planted_faults(fault: str, plant: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     owner, attribute, wrong, name, slopes = FAULTS[fault]
     step = EngineStep("cnn-mnist", batch=20, clients=2, P=2)
     measure, reference = (step.slopes, step.wide_slopes()) if slopes else (step.scalars, step.reference())
     monkeypatch.setattr(fused_engine, "PART", 19)  # of 20 images one is another part
     assert scalar_error(measure(make_engine(name)), reference) < TOLERANCE
-    right = getattr(owner, attribute)
-    monkeypatch.setattr(owner, attribute, lambda *of, **named: wrong(right, *of, **named))
+    plant(owner, attribute, wrong)
     assert scalar_error(measure(make_engine(name)), reference) > 10 * TOLERANCE
 
 
