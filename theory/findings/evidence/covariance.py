@@ -227,6 +227,9 @@ def exact(name: str) -> Evidence:
         case "not centred":
             second = SAMPLE.second_moment(2, 1, replacement=True)
             return unlike(second - square, second, "covariance against second moment")
+        case "moment of the mean":
+            moment = SAMPLE.second_moment(2, 1, replacement=True)
+            return same(moment, printed_covariance(SAMPLE, 2, 1), "E ∇̄f∇̄fᵀ, d = 4")
         case "trace of Δ":
             squares = (SAMPLE.gradients - SAMPLE.gradient) ** 2
             return same(np.trace(SAMPLE.between), squares.sum() / SAMPLE.M, "Tr Δ and the mean of ‖∇f − ∇f_i‖²")
@@ -247,6 +250,7 @@ def exact(name: str) -> Evidence:
 refutes("lemma.covariance", "line-1300", cause="sets-of-clients")(exact, "sets of clients")
 refutes("eq.fejiosd", cause="sets-of-clients", witness=True)(exact, "all of two clients")
 refutes("line-1297", cause="formula-slips")(exact, "not centred")
+supports("line-1283.2")(exact, "moment of the mean")
 supports("line-1324")(exact, "trace of Δ")
 supports("line-1306.2")(exact, "one drawn client")
 refutes("line-1306", cause="mean-missing")(exact, "one mini-batch")

@@ -466,6 +466,15 @@ def at_one(name: str) -> Evidence:
             r = replace(one_round, phases=(0.0, 0.0, 0.0), scales=(1.0, 1.0, 1.0))
             what = "three clients of different slopes: E‖(1/m)ΣΣ[G − ∇f^μ]‖² against (1/mM)ΣΣE‖·‖²"
             return exceeds(r.sampled_square(r.G - r.smooth), r.total((r.G - r.smooth) ** 2) / r.m, what)
+        case "Jensen doubles":  # E‖G‖² ≤ 2E‖G − ∇f_i^μ‖² + 2E‖∇f_i^μ‖², which Jensen's inequality gives, is no equality
+            r = one_round
+            left, right = r.total(r.G**2), 2 * r.total((r.G - r.smooth) ** 2) + 2 * r.total(r.smooth**2)
+            return exceeds(right, left, "three clients, K = 2: Jensen's bound against ΣE‖G‖²")
+        case "sums exchanged":  # Σ_k Σ_{τ≤k} kX_τ and Σ_τ (Σ_{k≥τ} k)X_τ, K = 4
+            X = sp.symbols("X1:5")
+            by_step = sum(k * X[tau - 1] for k in range(1, 5) for tau in range(1, k + 1))
+            exchanged = sum(sum(range(tau, 5)) * X[tau - 1] for tau in range(1, 5))
+            return equal(by_step, exchanged, "K = 4: both orders of the sums")
         case "(c) is not equal":
             left, right = one_round.mean_of_clients
             return exceeds(right, left, "(c), 2 of 3 clients without replacement: right side, left side")
@@ -489,6 +498,8 @@ refutes("assumption.lip", cause="smoothness")(at_one, "rough")
 mends("assumption.lip")(at_one, "not rough")
 refutes("line-1107", "line-1112", cause="mini-batch")(at_one, "substituted drift")
 refutes("line-1166.2", cause="shared-directions")(at_one, "A_2 is not of independent clients")
+refutes("line-1079", cause="identities", witness=True)(at_one, "Jensen doubles")
+supports("line-1106")(at_one, "sums exchanged")
 refutes("line-1191.2", cause="sets-of-clients")(at_one, "(c) is not equal")
 supports("eq.lemma.avg_rv")(at_one, "mean of three")
 supports("line-429")(by_role(at_one), "dimension matters")

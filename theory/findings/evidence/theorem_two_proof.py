@@ -221,6 +221,15 @@ def exact(name: str) -> Evidence:
         case "without smoothing":  # E zzᵀ zzᵀ = d E zzᵀ on the sphere
             eye = np.eye(4, dtype=int)
             return same(design("sphere", 4).sandwich(eye) / 4, eye, "E Z, d = 4")
+        case "sphere of radius √8":
+            eye = np.eye(8, dtype=int)
+            moment = design("sphere", 8).sandwich(eye) / 8  # E zzᵀ zzᵀ = d E zzᵀ
+            return same(moment, eye, "E zzᵀ on the sphere of radius √8")
+        case "own directions":  # two clients with ∇f_i = v: E ∇̄f ∇̄fᵀ against shared ones, as in the algorithm
+            v = np.array([1, 2, 0, -1])
+            shared = design("sphere", 4).sandwich(np.outer(v, v))
+            what = "m = 2, equal gradients: own directions against shared"
+            return unlike((shared + np.outer(v, v)) / 2, shared, what)
         case "quartic":  # f = x_1⁴: coefficient of μ²x_1, 4 E z_1⁴ of the sphere, 12 d E u_1² = 12d/(d + 2) of its ball
             fourth = sum(Fraction(int(v)) ** 4 for v in design("sphere", 8).points[:, 0]) / 240
             return same(4 * fourth, Fraction(12 * 8, 10), "f = x_1⁴, d = 8: sphere and its ball (12 for Gaussian z)")
@@ -253,6 +262,8 @@ def exact(name: str) -> Evidence:
     raise KeyError(name)
 
 
+mends("line-443", "line-446")(exact, "sphere of radius √8")
+refutes("line-443", cause="formula-slips")(exact, "own directions")
 supports("line-1262")(exact, "averaged scalars")
 refutes("line-1270", "eq.fjiow.ek", "line-1279.2", cause="formula-slips")(exact, "one point for all")
 mends("line-1270", "eq.fjiow.ek", "line-1279.2")(exact, "a point each")
