@@ -108,15 +108,18 @@ _PARTS: Final = {
     "with replacement": [(SAMPLE, 1, 1), (SAMPLE, 2, 1), (SAMPLE, 2, 3), (_ONE, 2, 2), (_ONE, 3, 4)],
     "T_1 without noise, clients drawn with replacement": [(QUIET, *sizes) for sizes in _SIZES],
     "T_2 alone": [(NOISY, *sizes) for sizes in _SIZES],
+    "φΔ for Δ": [(SAMPLE, 1, 2), (SAMPLE, 2, 2), (SAMPLE, 3, 1), (_ONE, 2, 3)],
 }
 
 
 def part(what: str) -> Evidence:
-    """The lemma for clients drawn with replacement."""
+    """The lemma for clients drawn with replacement, or the mended one for different clients."""
+    replacement = what != "φΔ for Δ"
+    lemma = printed_covariance if replacement else mended_covariance
     return _all(
         same(
-            clients.second_moment(m, P, replacement=True),
-            printed_covariance(clients, m, P),
+            clients.second_moment(m, P, replacement=replacement),
+            lemma(clients, m, P),
             f"{what}, d = {clients.d}, m = {m}, P = {P}",
         )
         for clients, m, P in _PARTS[what]
@@ -124,18 +127,7 @@ def part(what: str) -> Evidence:
 
 
 mends("lemma.covariance", "line-1300")(part, "with replacement")
-
-
-@mends("lemma.covariance", "line-1300")
-def lemma_mended() -> Evidence:
-    return _all(
-        same(
-            clients.second_moment(m, P, replacement=False),
-            mended_covariance(clients, m, P),
-            f"φΔ for Δ, d = {clients.d}, m = {m}, P = {P}",
-        )
-        for clients, m, P in [(SAMPLE, 1, 2), (SAMPLE, 2, 2), (SAMPLE, 3, 1), (_ONE, 2, 3)]
-    )
+mends("lemma.covariance", "line-1300")(part, "φΔ for Δ")
 
 
 def _all(found: Iterable[Evidence]) -> Evidence:
