@@ -1,6 +1,6 @@
 """The theorems, the corollary and the lemmas of the paper, as printed and as mended: the rows of ``paper.toml``."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
@@ -8,7 +8,7 @@ import sympy as sp
 
 from decomfl_lab.storage.tables import table_beside
 from theory.notation.formula import parsed
-from theory.notation.setting import DISTRIBUTIONS
+from theory.notation.setting import DISTRIBUTIONS, Variant
 from theory.statements import left_sides
 from theory.statements.statement import ONE_HESSIAN, Statement
 
@@ -19,6 +19,7 @@ _ASSUMED: Final[dict[str, str]] = {"one_hessian": ONE_HESSIAN}
 for _name, _text in _DATA.pop("assumptions").items():  # each may name those before it
     _ASSUMED[_name] = _text.format_map(_ASSUMED)
 EACH, DOMINATED = _ASSUMED["each"], _ASSUMED["dominated"]
+_ASSUMED_OF: Final[Mapping[Variant, str]] = {"stated": "{printed}", "corrected": "{each}"}
 
 
 def _statements() -> Iterator[Statement]:
@@ -27,7 +28,7 @@ def _statements() -> Iterator[Statement]:
     for name, text in _DATA["formulas"].items():
         shared[name] = parsed(text, **shared)
     for name, row in _DATA.items():
-        for variant, assumed in (("stated", "{printed}"), ("corrected", "{each}")):
+        for variant, assumed in _ASSUMED_OF.items():
             if variant not in row:
                 continue
             own = {"assumptions": assumed, "distributions": DISTRIBUTIONS, **row[variant]}

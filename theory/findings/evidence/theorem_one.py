@@ -450,9 +450,10 @@ def at_one(name: str) -> Evidence:
             bound = math.fsum(value_of(term, values) for term in PRINTED["eq.hh"].values()) + 1.0
             return exceeds(0.5 * values["rho"], bound, "100 equal linear clients, d = 10, P = 1: A_2")
         case "rough":  # the variance of G for clients whose kinks cancel in f, against eq.lemma.zo_var with the L of f
-            bound = statement("variance", "stated").bound(Setting(d=20, L=1e-6, mu=1e-3, sigma_G=1.0), a=0.0, delta=0.0)
+            flat = Setting(d=20, L=1e-6, mu=1e-3, sigma_G=1.0)
+            bound = math.fsum(statement("variance", "stated").bound(flat, a=0.0, delta=0.0))
             what = "f_i = ±(√(‖x‖² + δ²) − δ), f = 0, d = 20, P = 1: E‖G − ∇f_i^μ‖², eq.lemma.zo_var"
-            return exceeds(kinked, math.fsum(bound), what)
+            return exceeds(kinked, bound, what)
         case "not rough":  # with L = 1/δ, which these clients have, the bound is kept: δ = 10⁻⁵
             here = Setting(d=20, L=1e5, mu=1e-3, sigma_G=1.0)
             return keeps("variance", kinked, here, "the same with L = 1/δ, their own", a=0.0, delta=0.0)
