@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-import matplotlib
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -13,7 +12,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from decomfl_lab.errors import require_choice
 from figures.curves import BAND, COUNT_LABELS, Count, Kind, draw_mean, extra_legend
 from figures.layout import LOST_POINTS, axes_of, legend_below, page, require_known
-from figures.style import LineStyle, rc
+from figures.style import LineStyle
 
 _LEAST_WIDTH: Final = 9.6  # inches of a figure at least; long labels need them
 _LOGIT_TICKS: Final = (0.1, 0.2, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.97, 0.98, 0.99, 0.995, 0.999)
@@ -98,15 +97,14 @@ def comparison(
     averaged = [frame.groupby("series")["seed"] for _, kind, frame in frames if kind in ("curves", "reference")]
     banded = any(bool((seeds.nunique() > 1).any()) for seeds in averaged)
     lost = any(panel.xscale == "log" and bool((frame[panel.x] <= 0).any()) for panel, _, frame in frames)
-    with matplotlib.rc_context(rc()):
-        shared, across = across is not None, across or len(panels)
-        down = -(-len(panels) // across)
-        columns = 2 if across == 1 else 4
-        drawn = {series for panel in panels for series in panel.frame["series"]}
-        extras = {kind for panel in panels for kind in panel.frames} - {"curves"}
-        rows = -(-(len(drawn) + len(extras)) // columns)
-        words = [caption, BAND if banded else "", LOST_POINTS if lost else ""]
-        figure, plots = page(max(4.8 * across, _LEAST_WIDTH), 3.2 * down + 0.2 * rows, title=title, caption=words)
+    shared, across = across is not None, across or len(panels)
+    down = -(-len(panels) // across)
+    columns = 2 if across == 1 else 4
+    drawn = {series for panel in panels for series in panel.frame["series"]}
+    extras = {kind for panel in panels for kind in panel.frames} - {"curves"}
+    rows = -(-(len(drawn) + len(extras)) // columns)
+    words = [caption, BAND if banded else "", LOST_POINTS if lost else ""]
+    with page(max(4.8 * across, _LEAST_WIDTH), 3.2 * down + 0.2 * rows, title=title, caption=words) as (figure, plots):
         axes = axes_of(plots, down, across, sharex=shared, sharey=shared)
         for ax, panel in zip(axes, panels, strict=False):
             _draw(ax, panel, styles)

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -13,7 +12,7 @@ from matplotlib.ticker import PercentFormatter
 
 from decomfl_lab.errors import require
 from figures.layout import legend_below, page
-from figures.style import INK, OKABE_ITO, SOFT, rc
+from figures.style import INK, OKABE_ITO, SOFT
 
 _ORANGE, _GREEN, _BLUE, _RED, _PINK, _SKY = OKABE_ITO
 _SERIES: Final = ((_BLUE, "o", "-"), (_RED, "s", "--"), (_ORANGE, "D", ":"))
@@ -49,8 +48,7 @@ def edge(
     series = list(dict.fromkeys(by_step["series"]))
     require(len(series) <= len(_SERIES), "series of by_step", f"be at most {len(_SERIES)}", series)
     require(len(limits) <= len(_BANDS), "limits", f"be at most {len(_BANDS)}", list(limits))
-    with matplotlib.rc_context(rc()):
-        figure, plots = page(11.0, 6.4, title=title, caption=[caption])
+    with page(11.0, 6.4, title=title, caption=[caption]) as (figure, plots):
         grid = plots.add_gridspec(2, 6)
         steps = plots.add_subplot(grid[0, :3])
         ticks = sorted(set(by_step["h"]))

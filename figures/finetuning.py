@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -11,7 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
 from figures.layout import axes_of, page, require_known
-from figures.style import INK, SOFT, LineStyle, rc
+from figures.style import INK, SOFT, LineStyle
 
 _GREY = "#8C959F"
 _BEFORE: Mapping[str, tuple[str, Any]] = {
@@ -44,9 +43,8 @@ def accuracies(frame: pd.DataFrame, styles: Mapping[str, LineStyle], *, title: s
     panels = list(frame.groupby("panel", sort=False))
     across = min(_COLUMNS, len(panels))
     down = -(-len(panels) // across)
-    with matplotlib.rc_context(rc()):
-        height = down * (0.9 + 0.27 * len(names)) + 0.6
-        figure, plots = page(max(6.0, 2.9 * across + 0.6), height, title=title, caption=[caption])
+    height = down * (0.9 + 0.27 * len(names)) + 0.6
+    with page(max(6.0, 2.9 * across + 0.6), height, title=title, caption=[caption]) as (figure, plots):
         axes = axes_of(plots, down, across, sharey=True)
         for ax, (panel, own) in zip(axes, panels, strict=False):
             ax.set_title(str(panel))
@@ -109,8 +107,7 @@ def round_costs(
         InputError: If a series has no style.
     """
     require_known("series", {*frame.series, *formulas}, styles)
-    with matplotlib.rc_context(rc()):
-        figure, plots = page(5.8, 4.2, title=title, caption=[caption])
+    with page(5.8, 4.2, title=title, caption=[caption]) as (figure, plots):
         ax = plots.subplots()
         d = np.geomspace(frame.d.min() / 2, frame.d.max() * 2, 50)
         for name, (constant, slope) in formulas.items():

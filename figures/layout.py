@@ -1,16 +1,18 @@
 """What figures share: heading, room for the plots, caption under them; and how frames are checked."""
 
 import textwrap
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
+import matplotlib
 import pandas as pd
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 
 from decomfl_lab.errors import InputError, require
-from figures.style import SOFT
+from figures.style import SOFT, rc
 
 LOST_POINTS = "Points at 0 lie outside the logarithmic axis."
 
@@ -18,37 +20,40 @@ _CHARACTERS_AN_INCH = 16.4  # of caption text
 _CAPTION_LINE = 0.165  # inches
 
 
-def page(width: float, height: float, *, title: str, caption: Sequence[str]) -> tuple[Figure, SubFigure]:
-    """Return a figure and the part of it that is for the plots, between heading and caption.
-
-    Call it, and draw, within ``matplotlib.rc_context(rc())``.
+@contextmanager
+def page(
+    width: float, height: float, *, title: str, caption: Sequence[str], grid: bool = True
+) -> Iterator[tuple[Figure, SubFigure]]:
+    """A figure and the part of it that is for the plots, between heading and caption; its style is in force inside.
 
     Args:
         width: Inches.
         height: Inches of the plots, legends included.
         title: Heading of the whole figure; empty for none.
         caption: Sentences to set under the plots in small grey text, wrapped; empty ones are left out.
+        grid: Whether panels have lines behind what is drawn.
     """
     text = " ".join(" ".join(caption).split())
     lines = textwrap.wrap(text, width=int(width * _CHARACTERS_AN_INCH), break_on_hyphens=False)
     foot_height = _CAPTION_LINE * len(lines) + 0.22
     plots_height = height + (0.4 if title else 0.0)
-    figure = Figure(figsize=(width, plots_height + foot_height))
-    parts = figure.subfigures(2, 1, squeeze=False, height_ratios=[plots_height, foot_height])
-    plots, foot = cast(list[SubFigure], list(parts[:, 0]))
-    if title:
-        plots.suptitle(title, x=0.012, ha="left", fontsize=11.5, fontweight="bold")
-    foot.text(
-        0.012,
-        1.0 - 0.1 / foot_height,
-        "\n".join(lines),
-        ha="left",
-        va="top",
-        fontsize=8.0,
-        color=SOFT,
-        linespacing=1.35,
-    )
-    return figure, plots
+    with matplotlib.rc_context({**rc(), **({} if grid else {"axes.grid": False})}):
+        figure = Figure(figsize=(width, plots_height + foot_height))
+        parts = figure.subfigures(2, 1, squeeze=False, height_ratios=[plots_height, foot_height])
+        plots, foot = cast(list[SubFigure], list(parts[:, 0]))
+        if title:
+            plots.suptitle(title, x=0.012, ha="left", fontsize=11.5, fontweight="bold")
+        foot.text(
+            0.012,
+            1.0 - 0.1 / foot_height,
+            "\n".join(lines),
+            ha="left",
+            va="top",
+            fontsize=8.0,
+            color=SOFT,
+            linespacing=1.35,
+        )
+        yield figure, plots
 
 
 def axes_of(plots: SubFigure, down: int, across: int, **given: Any) -> list[Axes]:

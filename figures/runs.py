@@ -2,14 +2,13 @@
 
 import textwrap
 
-import matplotlib
 import pandas as pd
 from matplotlib.figure import Figure
 
 from decomfl_lab.errors import require, require_choice
 from figures.curves import BAND, draw_mean
 from figures.layout import legend_below, page, require_columns
-from figures.style import rc, series_styles
+from figures.style import series_styles
 
 X = {
     "rounds": ("round", "communication round"),
@@ -46,8 +45,7 @@ def run_curves(frame: pd.DataFrame, *, x: str = "rounds", y: str = "accuracy") -
     several = drawn.groupby("label")["seed"].nunique().max() > 1
     words = {label: textwrap.fill(label, _WIDTH) for label in styles}
     lines = sum(said.count("\n") + 1 for said in words.values())
-    with matplotlib.rc_context(rc()):
-        figure, plots = page(6.4, 3.6 + 0.18 * lines, title="", caption=[BAND] if several else [])
+    with page(6.4, 3.6 + 0.18 * lines, title="", caption=[BAND] if several else []) as (figure, plots):
         ax = plots.subplots()
         for label, style in styles.items():
             draw_mean(ax, drawn[drawn["label"] == label], across, up, style, label=words[label])

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Final
 
-import matplotlib
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -11,7 +10,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, PercentFor
 
 from figures.curves import BAND, draw_mean
 from figures.layout import axes_of, legend_below, page, require_known
-from figures.style import SOFT, LineStyle, rc
+from figures.style import SOFT, LineStyle
 
 READINGS: Final[Mapping[str, str]] = {"kappa": "o", "d": "s"}  # what the rounds are drawn against, with its marker
 ROOM: Final = 3.0  # times the rounds of the smallest model, up and down, that the last panel shows at least
@@ -47,8 +46,7 @@ def size_figure(
     require_known("series", {*curves["series"], *points["series"]}, styles)
     banded = bool((curves.groupby("series")["seed"].nunique() > 1).any())
     reached = points.dropna(subset=["rounds"])
-    with matplotlib.rc_context(rc()):
-        figure, plots = page(14.0, 3.6, title=title, caption=[caption, BAND if banded else ""])
+    with page(14.0, 3.6, title=title, caption=[caption, BAND if banded else ""]) as (figure, plots):
         accuracy, loss, needed = axes_of(plots, 1, 3)
         for series, style in styles.items():
             own = curves[curves["series"] == series]

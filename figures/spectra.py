@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -12,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 
 from figures.layout import axes_of, legend_below, page, require_known
-from figures.style import OKABE_ITO, SOFT, rc
+from figures.style import OKABE_ITO, SOFT
 
 KAPPAS: Mapping[str, str] = {
     "signed": "tr H / ‖H‖₂",
@@ -63,8 +62,7 @@ def training_spectra(
         f"eigenvalues known one by one. Near 0: |λ| below {near:.0%} of the largest.",
         "Bars of κ: its interval.",
     ]
-    with matplotlib.rc_context(rc()):
-        figure, plots = page(max(9.6, 2.7 * len(steps)), 6.8, title=title, caption=explained)
+    with page(max(9.6, 2.7 * len(steps)), 6.8, title=title, caption=explained) as (figure, plots):
         upper, lower = plots.subfigures(2, 1, squeeze=False, height_ratios=[0.9, 1.25])[:, 0]
         axes = axes_of(upper, 1, len(steps), sharex=True, sharey=True)
         widths = curves.groupby("step")["bandwidth"].first()
@@ -167,9 +165,8 @@ def census_figure(rows: pd.DataFrame, last: pd.DataFrame, *, title: str = "", ca
     require_known("readings", rows["reading"], KAPPAS)
     order = last.drop_duplicates(_OWN)
     places = {key: n for n, key in enumerate(order[_OWN].itertuples(index=False, name=None))}
-    with matplotlib.rc_context(rc()):
-        explained = [caption, "Bars and bands: intervals. A κ, or an end of its interval, below 1 is at the edge."]
-        figure, plots = page(12.5, max(5.0, 0.27 * len(places) + 1.4), title=title, caption=explained)
+    explained = [caption, "Bars and bands: intervals. A κ, or an end of its interval, below 1 is at the edge."]
+    with page(12.5, max(5.0, 0.27 * len(places) + 1.4), title=title, caption=explained) as (figure, plots):
         left, right = plots.subfigures(1, 2, squeeze=False, width_ratios=[1.75, 1.0])[0]
         (ax,) = axes_of(left, 1, 1)
         for n, (name, meaning) in enumerate(KAPPAS.items()):
@@ -232,8 +229,7 @@ def kernel_figure(
     Returns:
         A figure without pyplot state.
     """
-    with matplotlib.rc_context(rc()):
-        figure, plots = page(11.0, 4.4, title=title, caption=[caption, "Bars: 95 % intervals over networks."])
+    with page(11.0, 4.4, title=title, caption=[caption, "Bars: 95 % intervals over networks."]) as (figure, plots):
         against, ranks = axes_of(plots, 1, 2, width_ratios=[1.2, 1.0])
         for name, colour, marker in zip(predictors, (_BLUE, _ORANGE, _GREEN), ("o", "x", "+"), strict=True):
             against.plot(errors[name], errors["value"], marker, color=colour, markersize=4, alpha=0.7, label=name)

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
-import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -12,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from figures.layout import axes_of, legend_below, page, require_known
-from figures.style import OKABE_ITO, SOFT, LineStyle, rc
+from figures.style import OKABE_ITO, SOFT, LineStyle
 
 _ORANGE, _GREEN, _BLUE, _RED, _PINK, _SKY = OKABE_ITO
 _SOLID = (0.0, ())
@@ -65,8 +64,7 @@ def dimension_free(
         A figure without pyplot state; InputError if a series is unknown.
     """
     require_known("series", {*by_d["series"], *by_kappa["series"]}, LINES)
-    with matplotlib.rc_context(rc()):
-        figure, plots = page(10.2, 3.9, title=title, caption=[caption])
+    with page(10.2, 3.9, title=title, caption=[caption]) as (figure, plots):
         left, right = axes_of(plots, 1, 2, sharey=True)
         for ax, frame, x, fixed in ((left, by_d, "d", "kappa"), (right, by_kappa, "kappa", "d")):
             _draw(ax, frame, x, "value")
@@ -106,8 +104,10 @@ def speed_ups(
     words = {"m": "clients sampled", "P": "directions", "K": "local steps"}
     require_known("knob of frame", frame["knob"], words)
     knobs = [knob for knob in words if knob in set(frame["knob"])]
-    with matplotlib.rc_context(rc()):
-        figure, plots = page(10.6, 4.0, title=title, caption=[caption, "Grey: slope −1, the claimed linear speed-up."])
+    with page(10.6, 4.0, title=title, caption=[caption, "Grey: slope −1, the claimed linear speed-up."]) as (
+        figure,
+        plots,
+    ):
         axes = axes_of(plots, 1, len(knobs), sharey=True)
         for ax, knob in zip(axes, knobs, strict=True):
             own = frame[(frame["knob"] == knob)].dropna(subset=["rounds"])
@@ -162,8 +162,7 @@ def step_sizes(frame: pd.DataFrame, *, title: str = "", caption: str = "") -> Fi
         below_limit=np.log10(frame["limit"] / frame["stated"]),
     )
     palette = ListedColormap(list(CONDITIONS.values()))
-    with matplotlib.rc_context({**rc(), "axes.grid": False}):
-        figure, plots = page(3.1 * len(steps) + 1.6, 7.6, title=title, caption=[caption])
+    with page(3.1 * len(steps) + 1.6, 7.6, title=title, caption=[caption], grid=False) as (figure, plots):
         grid = plots.subplots(3, len(steps), sharex=True, sharey=True, squeeze=False)
         reach = float(slack["over_corrected"].abs().max()) or 1.0
         shades: dict[str, dict[str, object]] = {
@@ -207,8 +206,7 @@ def training(frame: pd.DataFrame, *, title: str = "", caption: str = "") -> Figu
     """
     require_known("series of frame", frame["series"], LINES)
     panels = list(dict.fromkeys(frame["panel"]))
-    with matplotlib.rc_context(rc()):
-        figure, plots = page(max(7.0, 5.1 * len(panels)), 3.8, title=title, caption=[caption])
+    with page(max(7.0, 5.1 * len(panels)), 3.8, title=title, caption=[caption]) as (figure, plots):
         axes = axes_of(plots, 1, len(panels))
         for ax, panel in zip(axes, panels, strict=True):
             own = frame[frame["panel"] == panel]

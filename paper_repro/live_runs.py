@@ -192,7 +192,21 @@ def run_live(
             left[name].discard(key)
             if left[name]:
                 continue
-            overlays[name] = _drawn_over(name, works[name], recorded, request)
+            own, scale = works[name], request.options.scale.name
+            results = {each.key(): made for each in own if (made := each.result(request.asked.cache / each.key()))}
+            frames, facts = zip(*results.values(), strict=True)
+            rows = Rows(scale, pd.concat(frames, ignore_index=True), [*filter(None, facts)])
+            # The recorded runs of the same settings are drawn thin, to their end.
+            kept = recorded_rows(name, scale)
+            found = agreement(own, results, rows.rows, kept)
+            part = judged(name, rows, replace(request.options, longer=kept))
+            # Where every row is as it is recorded, a figure would show the same points once more.
+            figure = None if found.equal == found.rows else part.section.figure
+            part = replace(part, section=replace(part.section, id=f"{name}-live", figure=figure, more_figures={}))
+            # The page alone shows it: no picture is a file of its own.
+            drawn = written(request.asked.out / FOLDER, part, kinds=())
+            data = facts_of(rows.provenance).get("data", "")
+            overlays[name] = overlay(own, found, drawn, recorded, data)
             done = ", ".join(FACTS[each].title.partition(":")[0] for each in PARTS if each in overlays)
             far = "" if len(overlays) == len(works) else " so far (load this page again to see more)"
             show(overlays, f"Checked live on this machine{far}: {len(overlays)} of {len(works)} parts: {done}.")
@@ -200,21 +214,3 @@ def run_live(
     # The dearest of a part first, so that its processes end together.
     ordered = (sorted(own, key=lambda work: -work.cost) for own in works.values())
     compute([*chain.from_iterable(ordered)], on_result=ended)
-
-
-def _drawn_over(name: str, works: Sequence[Work | Job], recorded: Sequence[ClaimOutcome], request: Request) -> Overlay:
-    """A part of live runs, drawn over what is recorded of it, with what the comparison says."""
-    results = {work.key(): result for work in works if (result := work.result(request.asked.cache / work.key()))}
-    frames, facts = zip(*results.values(), strict=True)
-    rows = Rows(request.options.scale.name, pd.concat(frames, ignore_index=True), [*filter(None, facts)])
-    # The recorded runs of the same settings are drawn thin, to their end.
-    kept = recorded_rows(name, request.options.scale.name)
-    at = replace(request.options, longer=kept)
-    found = agreement(works, results, rows.rows, kept)
-    part = judged(name, rows, at)
-    # Where every row is as it is recorded, a figure would show the same points once more.
-    figure = None if found.equal == found.rows else part.section.figure
-    part = replace(part, section=replace(part.section, id=f"{name}-live", figure=figure, more_figures={}))
-    # The page alone shows it: no picture is a file of its own.
-    made = written(request.asked.out / FOLDER, part, kinds=())
-    return overlay(works, found, made, recorded, facts_of(rows.provenance).get("data", ""))

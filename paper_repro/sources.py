@@ -13,7 +13,7 @@ from paper_repro.request import Request
 from paper_repro.workflow import recordings
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.recordings import Rows
-from paper_repro.workflow.runs import SO_FAR, Job, Result, Work, is_whole
+from paper_repro.workflow.runs import SO_FAR, Job, Result, Work, is_whole, so_far_words
 from paper_repro.workflow.verdicts.claims import ON_GPU
 from paper_repro.workflow.verdicts.measures import CHECKED
 
@@ -127,7 +127,9 @@ def _keep(name: str, pieces: Sequence[Piece], options: Options, into: Path) -> N
         if work.key() in here:
             candidates.append(here[work.key()])
         if earlier is not None and len(kept := work.among(earlier.rows)):
-            candidates.append((kept, earlier.provenance_of(kept)))
+            # What they can come from: how far a run had come is all that tells provenances apart.
+            so_far = None if is_whole(kept) else so_far_words(kept, kept["planned"].max())
+            candidates.append((kept, [facts for facts in earlier.provenance if facts.get(SO_FAR) == so_far]))
         if candidates:
             reached[work.key()] = max(candidates, key=far)
     facts = [each for _, own in reached.values() for each in own]

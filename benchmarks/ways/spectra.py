@@ -21,13 +21,14 @@ from hessian.operators.operator import DenseOperator, Operator, digest
 Matrix = tuple[Operator, NDArray[np.float64]]  # a matrix, and its eigenvalues
 
 
-class _Diagonal(Operator):
+class Diagonal(Operator):
     """The diagonal matrix of some eigenvalues."""
 
     name, dtype, device = "diagonal", torch.float64, torch.device("cpu")
 
-    def __init__(self, eigenvalues: NDArray[np.float64]) -> None:
-        self.values, self.d = torch.from_numpy(eigenvalues), len(eigenvalues)
+    def __init__(self, eigenvalues: ArrayLike) -> None:
+        self.values = torch.tensor(np.asarray(eigenvalues, dtype=np.float64))
+        self.d = len(self.values)
 
     def matvec(self, v: Tensor) -> Tensor:
         """See ``Operator``."""
@@ -41,7 +42,7 @@ class _Diagonal(Operator):
 def _diagonal(*parts: ArrayLike) -> Callable[[], Matrix]:
     """The matrix of these eigenvalues."""
     eigenvalues = np.concatenate([np.atleast_1d(np.asarray(part, dtype=np.float64)) for part in parts])
-    return lambda: (_Diagonal(eigenvalues), eigenvalues)
+    return lambda: (Diagonal(eigenvalues), eigenvalues)
 
 
 def _dense(H: Tensor) -> Matrix:

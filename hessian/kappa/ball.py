@@ -31,7 +31,7 @@ from hessian.estimate import Estimate, require_confidence
 from hessian.kappa.effective_rank import effective_rank
 from hessian.kappa.result import EffectiveRank
 from hessian.operators.matrices import as_operator
-from hessian.operators.probes import probe_at
+from hessian.operators.probes import probe
 from hessian.readings import Reading, Reported
 
 _DIRECTIONS = 45
@@ -147,7 +147,7 @@ def ball_probe(
     uniform = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_DIRECTIONS,))).random(points)
     others = []
     for j, u in enumerate(uniform):
-        z = probe_at(x, seed, _DIRECTIONS, j)
+        z = probe(x, seed, _DIRECTIONS, j)
         others.append(x + (radius * float(u) / float(z.norm())) * z)
     return _probed(operator_at, [x, *others], radius, seed, dominate, rtol, confidence, max_products)
 

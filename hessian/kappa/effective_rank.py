@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Unpack
 
+import torch
+
 from decomfl_lab.datasets.batches import Data
 from decomfl_lab.errors import InputError, known_options, require, require_finite_positive
 from decomfl_lab.objectives.batch_loss import LossFunction
@@ -21,6 +23,7 @@ from hessian.operators.options import CurvatureKeywords
 from hessian.operators.selection import Source, curvature
 from hessian.operators.transforms.whitening import WhitenedOperator
 from hessian.resumption import Checkpoint
+from hessian.spectrum.lanczos import coefficients, dot
 
 
 @known_options
@@ -142,7 +145,11 @@ def effective_rank(
                 on_progress(run.progress())
         result = run.result()
         if g is not None:
-            result = dataclasses.replace(result, gradient_shares=run.along_ritz_vectors(g))
+            # The share (uᵀg)²/‖g‖² of g along each Ritz vector u.
+            s = torch.linalg.eigh(run.krylov.projected).eigenvectors
+            squares = (torch.tensor(coefficients(run.krylov.vectors, g), dtype=s.dtype) @ s).square()
+            shares = tuple((squares / (dot(g, g) or 1.0)).tolist())
+            result = dataclasses.replace(result, gradient_shares=shares)
     return dataclasses.replace(result, reason="; ".join([result.reason, *operator.remarks]))
 
 

@@ -38,7 +38,7 @@ from decomfl_lab.errors import require, require_finite_positive, require_int
 from decomfl_lab.estimators.second_differences import BRACKETS, MOMENT_DISTRIBUTIONS, bracket, cumulants, power_sums
 from decomfl_lab.noise import Distribution
 from hessian.estimate import Estimate, require_confidence
-from hessian.operators.probes import probe_at
+from hessian.operators.probes import probe
 from hessian.readings import Reading, Reported
 
 Loss = Callable[[Tensor], float]
@@ -93,7 +93,7 @@ def evaluation_noise(f: Loss, x: Tensor, *, seed: int) -> float:
     _require_point(x)
     unit = torch.finfo(x.dtype).eps / 2
     scale = float(x.double().square().mean().sqrt()) or 1.0
-    z = probe_at(x, seed, _NOISE, 0)
+    z = probe(x, seed, _NOISE, 0)
     table = np.array([_value(f, x + (128 * unit * scale * i) * z) for i in range(9)])
     floor = 0.5 * unit * abs(float(table[0]))
     levels = []
@@ -179,7 +179,7 @@ def mu_ladder(
     rising = len(mus) >= 3 and all(a < b for a, b in pairwise(mus))
     require(rising, "mus", "be at least three rising numbers", tuple(mus))
     require_int("probes of the ladder", probes, 2)
-    z = [probe_at(x, seed, _LADDER, p, distribution) for p in range(probes)]
+    z = [probe(x, seed, _LADDER, p, distribution) for p in range(probes)]
     center = _value(f, x)
     q = np.stack([second_differences(f, x, z, mu, center) for mu in mus])
     noise = evaluation_noise(f, x, seed=seed)
@@ -309,7 +309,7 @@ def forward_only(
     ladder = mu_ladder(f, x, seed=seed, mus=mus, distribution=distribution)
     mu = ladder.mu if mu is None else require_finite_positive("mu", mu)
     d = x.numel()
-    q = second_differences(f, x, (probe_at(x, seed, _PROBES, p, distribution) for p in range(probes)), mu)
+    q = second_differences(f, x, (probe(x, seed, _PROBES, p, distribution) for p in range(probes)), mu)
     trace = Estimate.of(q.tolist())
     frobenius_squared, cube, brackets, indefinite = None, None, {}, False
     if distribution in MOMENT_DISTRIBUTIONS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import matplotlib
@@ -113,7 +113,20 @@ def _eigenvalues(ax: Axes, result: EffectiveRank, density: SpectralDensity | Non
     known = residuals <= _CONVERGED * np.abs(ritz)
     scale = _Scale(ritz if density is None else np.concatenate([ritz, density.nodes]), result.norm)
     u = np.linspace(scale.low, scale.high, 900)
-    x, curves = scale.back(u), np.array(list(_curves(scale, u, result, known, density)))
+    # The number of eigenvalues near each u, as the start vector or each probe sees it; none after a restart.
+    seen: list[Floats] = []
+    if density is not None:
+        nodes, spread = density.nodes, ~density.exact
+        fixed = _bumps(scale, u, nodes[density.exact], np.ones(int(density.exact.sum())), np.zeros(0))
+        each = (_bumps(scale, u, nodes[spread], result.d * shares[spread], nodes[spread]) for shares in density.samples)
+        seen += [fixed + bumps for bumps in each]
+    elif result.ritz_weights:
+        # The eigenvalues that are not known one by one are d less those: the weights share them out.
+        rest, weights = ritz[~known], np.array(result.ritz_weights)[~known]
+        counts = weights * (result.d - known.sum()) / (weights.sum() or 1.0)
+        fixed = _bumps(scale, u, ritz[known], np.ones(int(known.sum())), np.zeros(0))
+        seen.append(fixed + _bumps(scale, u, rest, counts, rest))
+    x, curves = scale.back(u), np.array(seen)
     if len(curves):
         low, mean, high = curves.min(axis=0), curves.mean(axis=0), curves.max(axis=0)
         ax.fill_between(x, _LEAST, np.maximum(mean, _LEAST), color=_BLUE, alpha=0.16, linewidth=0)
@@ -142,25 +155,6 @@ def _eigenvalues(ax: Axes, result: EffectiveRank, density: SpectralDensity | Non
     ax.set_xlabel("eigenvalue λ")
     ax.set_ylabel("eigenvalues near λ")
     ax.legend(loc="upper left" if at > 0 else "upper right")
-
-
-def _curves(
-    scale: _Scale, u: Floats, result: EffectiveRank, known: NDArray[np.bool_], density: SpectralDensity | None
-) -> Iterable[Floats]:
-    """The number of eigenvalues near each u, as the start vector or each probe sees it; none after a restart."""
-    ritz, d = np.array(result.ritz_values), result.d
-    if density is not None:
-        nodes, spread = density.nodes, ~density.exact
-        fixed = _bumps(scale, u, nodes[density.exact], np.ones(int(density.exact.sum())), np.zeros(0))
-        for shares in density.samples:
-            yield fixed + _bumps(scale, u, nodes[spread], d * shares[spread], nodes[spread])
-    elif result.ritz_weights:
-        # The eigenvalues that are not known one by one are d less those: the weights share them out.
-        rest, weights = ritz[~known], np.array(result.ritz_weights)[~known]
-        counts = weights * (d - known.sum()) / (weights.sum() or 1.0)
-        yield _bumps(scale, u, ritz[known], np.ones(int(known.sum())), np.zeros(0)) + _bumps(
-            scale, u, rest, counts, rest
-        )
 
 
 def _bumps(scale: _Scale, u: Floats, nodes: Floats, counts: Floats, neighbours: Floats) -> Floats:

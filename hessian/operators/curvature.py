@@ -53,7 +53,7 @@ class _CurvatureOperator(Operator):
         # what was not tried of the derivatives, and why; empty where they were, or will be at the first product
         self.remark = ""
         self._tried = objective.trusted or objective.compute != "float32"  # as those in full were tried
-        self._recurrent = objective.has(nn.RNNBase)
+        self._recurrent = any(isinstance(part, nn.RNNBase) for part in objective.module.modules())
 
     def matvec(self, v: Tensor) -> Tensor:
         """See ``Operator``; InputError if torch has no such derivative, or the product is not finite.

@@ -134,9 +134,20 @@ def why_not_piecewise_affine(objective: MeanLoss) -> str | None:
                 weights[node] = frozenset({names[node.args[1]]})
                 continue
             weights[node] = frozenset().union(*(weights[used] for used in node.all_input_nodes))
-            obstacle = _obstacle(name, node, weights) if weights[node] and not _is_cut_of_x(node) else None
-            if obstacle is not None:
-                return obstacle
+            if not weights[node] or _is_cut_of_x(node):
+                continue
+            if not (name in _AFFINE or name in _PIECEWISE or name in _PRODUCTS or name in _CONSTANT_PLACES):
+                return f"operation {name!r}"
+            at = {place: weights[used] for place, used in enumerate(node.args) if isinstance(used, Node)}
+            for place in _CONSTANT_PLACES.get(name, ()):
+                if at.get(place):
+                    return f"operation {name!r} with what depends on {min(at[place])!r}"
+            if name == "native_batch_norm" and node.args[5]:
+                return f"operation {name!r} with the statistics of the batch"
+            factors = [at.get(place, frozenset()) for place in _PRODUCTS.get(name, ())]
+            both = frozenset[str]().union(*factors[:1]).intersection(*factors[1:])
+            if both:
+                return f"operation {name!r} of two values that both depend on parameter {min(both)!r}"
         else:  # constants and the output
             weights[node] = frozenset()
     return None
@@ -146,22 +157,3 @@ def _is_cut_of_x(node: Node) -> bool:
     """Whether the node cuts the flat x into the parameters, the first thing that is done to it."""
     source = node.args[0] if node.args else None
     return "split_with_sizes" in str(node.target) and isinstance(source, Node) and source.op == "placeholder"
-
-
-def _obstacle(name: str, node: Node, weights: Mapping[Node, frozenset[str]]) -> str | None:
-    def at(place: int) -> frozenset[str]:
-        used = node.args[place] if place < len(node.args) else None
-        return weights[used] if isinstance(used, Node) else frozenset()
-
-    if not (name in _AFFINE or name in _PIECEWISE or name in _PRODUCTS or name in _CONSTANT_PLACES):
-        return f"operation {name!r}"
-    if any(at(place) for place in _CONSTANT_PLACES.get(name, ())):
-        return f"operation {name!r} with what depends on {min(at(_CONSTANT_PLACES[name][0]))!r}"
-    if name == "native_batch_norm" and node.args[5]:
-        return f"operation {name!r} with the statistics of the batch"
-    if name in _PRODUCTS:
-        first, second = _PRODUCTS[name]
-        both = at(first) & at(second)
-        if both:
-            return f"operation {name!r} of two values that both depend on parameter {min(both)!r}"
-    return None

@@ -428,10 +428,6 @@ class MeanLoss(Function):
         found = [self.weight_of(rows(piece.batch, slice(i, i + 1))) for i in range(piece.examples)]
         return torch.tensor(found, dtype=torch.float64).div_(math.fsum(found)).to(self.device, self.dtype)
 
-    def has(self, kind: type[nn.Module]) -> bool:
-        """Whether the module contains a part of this kind."""
-        return any(isinstance(part, kind) for part in self.module.modules())
-
     def fingerprint(self) -> str:
         """A digest of module, loss, data, weights, mode, dtype, what is in x and what is not, but not of x."""
         h = hashlib.blake2b(digest_size=8)

@@ -18,7 +18,7 @@ from decomfl_lab.objectives.function import enabled
 from hessian.estimate import require_confidence
 from hessian.operators.operator import Counted
 from hessian.operators.options import CurvatureKeywords
-from hessian.operators.probes import probe_at
+from hessian.operators.probes import probe
 from hessian.operators.selection import Source, curvature
 from hessian.readings import Reading, Reported
 from hessian.spectrum.lanczos import Krylov, require_room
@@ -142,7 +142,7 @@ def diagonal(
             assert found.weights is not None  # there are no restarts
             rho = float(found.ritz_values[int((found.weights.cumsum(0) >= 0.5).double().argmax())])
             for samples in range(1, products - steps + 1):
-                z = probe_at(values, seed, _SIGNS, samples, Distribution.RADEMACHER)
+                z = probe(values, seed, _SIGNS, samples, Distribution.RADEMACHER)
                 Pz = krylov.complement_(z.clone())
                 # Welford's update of the mean and of the sum of squares about it.
                 off = z * krylov.complement_of_product_(counted.matvec(Pz).sub_(Pz, alpha=rho)) - values

@@ -12,7 +12,7 @@ from torch.nn.functional import pad
 
 from decomfl_lab.noise import Distribution, derive_seed
 from decomfl_lab.storage.outside import SavedForms
-from hessian.operators.probes import probe_at
+from hessian.operators.probes import probe
 from hessian.spectrum.lanczos import coefficients, dot
 
 Array = NDArray[np.float64]
@@ -39,7 +39,7 @@ def sketch(y: Tensor) -> Tensor:
     Each block has its own turn, so two of its elements never meet and those of different blocks seldom do; and where
     they do, their signs are random (the count-sketch of Charikar, Chen and Farach-Colton 2002).
     """
-    signs = probe_at(y.new_empty(SKETCH), 0, 0, 0, Distribution.RADEMACHER)
+    signs = probe(y.new_empty(SKETCH), 0, 0, 0, Distribution.RADEMACHER)
     total = torch.zeros_like(signs)
     for b, block in enumerate(y.split(SKETCH)):
         turns = derive_seed(0, b)

@@ -22,7 +22,6 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.storage.files import file_digest
 from decomfl_lab.storage.provenance import code_version
 from paper_repro.workflow import manifest
-from paper_repro.workflow.runs import SO_FAR, is_whole, so_far_words
 from paper_repro.workflow.verdicts.claims import PARTS, RECORDED, SCALE_NAMES, ClaimOutcome, claim
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -43,11 +42,6 @@ class Rows:
     def complete(self) -> bool:
         """Whether every run was finished."""
         return self.runs[0] == self.runs[1]
-
-    def provenance_of(self, rows: pd.DataFrame) -> list[Mapping[str, Any]]:
-        """What the rows of one run can come from: how far it had come is all that tells provenances apart."""
-        far = None if is_whole(rows) else so_far_words(rows, rows["planned"].max())
-        return [facts for facts in self.provenance if facts.get(SO_FAR) == far]
 
     @property
     def words(self) -> str:

@@ -102,28 +102,25 @@ def runs_of(part: str, options: Options) -> list[Job]:
             found += [job for job in theirs if all(job.labels[name] in own for name, own in row.where.items())]
             continue
         for known in values_of(row, vars(options.scale.of(part))):
-            if "reading" not in row.labels or known["reading"] in options.readings:
-                found += _runs(row, known, on_gpu=options.device != "cpu")
+            if "reading" in row.labels and known["reading"] not in options.readings:
+                continue
+            config, seeds = configuration(row, known), _value(row.seeds, known)
+            seeds = seeds[:1] if row.first else seeds
+            runs = [(config.but(_value(row.by, known)) if row.by else config, seeds, row.urgency, row.labels)]
+            # The runs by finite differences that check these: they take long on a CPU, and little on a GPU.
+            if rounds := _value(row.differences, known):
+                on_gpu = options.device != "cpu"
+                check = config.but(rounds=config.rounds if on_gpu else rounds)
+                first = (seeds, (0,)) if on_gpu else (seeds[:1], (3,))
+                runs.append((check, *first, {**row.labels, CHECKED: True}))
+            for own, of_seeds, urgency, given in runs:
+                name = own.method.name
+                scalars = "gradients" if own.method.gradients else "differences"
+                measured = "projection" if name.endswith("-projection") else scalars
+                of_run = {**own.to_dict(), **known, "method": name, "measured": measured}
+                labels = {label: _value(value, of_run) for label, value in given.items()}
+                title = row.title.format(**{**of_run, **labels})
+                for n, seed in enumerate(of_seeds):
+                    told = f"{title}, seed {seed}{', finite differences' if labels.get(CHECKED) else ''}"
+                    found.append(Job(own.but(seed=seed), labels, told, urgency=urgency[min(n, len(urgency) - 1)]))
     return found
-
-
-def _runs(row: Series, known: Mapping[str, Any], *, on_gpu: bool) -> Iterator[Job]:
-    """The runs of a series, and those by finite differences that check it."""
-    config, seeds = configuration(row, known), _value(row.seeds, known)
-    seeds = seeds[:1] if row.first else seeds
-    runs = [(config.but(_value(row.by, known)) if row.by else config, seeds, row.urgency, row.labels)]
-    if rounds := _value(row.differences, known):
-        # Differences take long on a CPU, and little on a GPU.
-        check = config.but(rounds=config.rounds if on_gpu else rounds)
-        first = (seeds, (0,)) if on_gpu else (seeds[:1], (3,))
-        runs.append((check, *first, {**row.labels, CHECKED: True}))
-    for own, of_seeds, urgency, given in runs:
-        name = own.method.name
-        scalars = "gradients" if own.method.gradients else "differences"
-        measured = "projection" if name.endswith("-projection") else scalars
-        of_run = {**own.to_dict(), **known, "method": name, "measured": measured}
-        labels = {label: _value(value, of_run) for label, value in given.items()}
-        title = row.title.format(**{**of_run, **labels})
-        for n, seed in enumerate(of_seeds):
-            told = f"{title}, seed {seed}{', finite differences' if labels.get(CHECKED) else ''}"
-            yield Job(own.but(seed=seed), labels, told, urgency=urgency[min(n, len(urgency) - 1)])

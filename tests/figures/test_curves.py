@@ -17,7 +17,7 @@ from figures.comparison import by_communication, comparison
 from figures.curves import mean_and_band
 from figures.layout import legend_below, page
 from figures.panels import dark_greys, picture
-from figures.style import rc, series_styles
+from figures.style import series_styles
 from tests.cases import refuses
 
 ROUNDS = (20, 40)
@@ -111,8 +111,7 @@ def test_bad_input_is_refused_by_name(attempt: Callable[[], Any]) -> None:
 
 
 def curve(x: list[float], y: list[float]) -> Figure:
-    with matplotlib.rc_context(rc()):
-        figure, plots = page(6.0, 3.0, title="Heading & more", caption=["First sentence.", "Second one. " * 20])
+    with page(6.0, 3.0, title="Heading & more", caption=["First sentence.", "Second one. " * 20]) as (figure, plots):
         ax = plots.subplots()
         ax.plot(x, y, color="#d55e00", gid="curve")
         ax.set(title="Panel", xlabel="rounds", xscale="log")
@@ -150,8 +149,7 @@ def test_text_stays_text_and_the_caption_stands_beside_the_drawing() -> None:
 
 
 def test_every_panel_stands_alone_with_the_ticks_and_labels_that_it_shares_and_the_legend_is_entries() -> None:
-    with matplotlib.rc_context(rc()):
-        figure, plots = page(8.0, 6.0, title="", caption=[])
+    with page(8.0, 6.0, title="", caption=[]) as (figure, plots):
         axes = plots.subplots(2, 2, sharex=True, sharey=True)
         for n, ax in enumerate(axes.flat):
             ax.plot([0, 1], [0, 7], label=f"line {n}", color=f"C{n}")

@@ -1,12 +1,9 @@
 """Operators with known spectra for the tests of the estimators."""
 
-from collections.abc import Sequence
-
-import numpy as np
 import torch
 from torch import Tensor
 
-from hessian.operators.operator import DenseOperator, Operator, digest
+from hessian.operators.operator import DenseOperator
 
 
 def rotated(eigenvalues: list[float] | Tensor, seed: int = 0, dtype: torch.dtype = torch.float64) -> DenseOperator:
@@ -16,22 +13,6 @@ def rotated(eigenvalues: list[float] | Tensor, seed: int = 0, dtype: torch.dtype
     Q = torch.linalg.qr(torch.randn(len(values), len(values), generator=generator, dtype=torch.float64)).Q
     A = Q * values @ Q.T
     return DenseOperator(((A + A.T) / 2).to(dtype))
-
-
-class Diagonal(Operator):
-    """A diagonal matrix of any dimension."""
-
-    name, device = "diagonal", torch.device("cpu")
-
-    def __init__(self, eigenvalues: Sequence[float], dtype: torch.dtype = torch.float64) -> None:
-        self.values = torch.tensor(np.asarray(eigenvalues), dtype=dtype)
-        self.d, self.dtype = len(self.values), dtype
-
-    def matvec(self, v: Tensor) -> Tensor:
-        return self.values * v
-
-    def fingerprint(self) -> str:
-        return digest("diagonal", self.values)
 
 
 class Broken(DenseOperator):

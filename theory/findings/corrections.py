@@ -3,13 +3,12 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import sympy as sp
-from sympy.parsing.sympy_parser import parse_expr
 
 from theory.findings.data import MENDED as RAW
-from theory.notation.formula import value_of, written
+from theory.notation.formula import parsed, value_of, written
 from theory.notation.symbols import UNITS
 
 
@@ -36,12 +35,6 @@ class Display:
 
     def __str__(self) -> str:
         return f"{self.left} {self.relation} {' + '.join(map(written, self.terms.values()))}".replace("+ −", "− ")
-
-
-def parsed(text: str, *, evaluate: bool = True, **others: Any) -> sp.Expr:
-    """A formula of the data in the symbols of ``theory.notation.symbols``, and in others by their names."""
-    symbols = {str(symbol): symbol for symbol in UNITS}
-    return parse_expr(text, local_dict={**symbols, **others}, evaluate=evaluate)
 
 
 MENDED: Final[dict[str, Display]] = {}

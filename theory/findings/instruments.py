@@ -17,7 +17,7 @@ from theory.findings.finding import Evidence
 from theory.notation.formula import unit_of, written
 from theory.notation.setting import Setting
 from theory.notation.units import UnitError, require_one_unit
-from theory.statements.statement import Variant
+from theory.statements.statement import Statement, Variant
 
 _ROUNDING = 1e-9
 
@@ -165,21 +165,25 @@ def breaks(
         variant: Variant of the statement.
         point: Symbols that belong to a point, as for ``Statement.bound``.
     """
-    bound, admitted = _bound(name, variant, setting, point)
-    found = exceeds(left, bound, f"{what}: {name} as {variant}")
-    return replace(found, holds=found.holds and admitted)
+    return _against(exceeds, left, statement(name, variant), setting, what, point)
 
 
 def keeps(
     name: str, left: float, setting: Setting, what: str, variant: Variant = "corrected", **point: float
 ) -> Evidence:
     """Evidence that a bound is kept, as ``breaks`` is that it is exceeded."""
-    bound, admitted = _bound(name, variant, setting, point)
-    found = at_most(left, bound, f"{what}: {name} as {variant}")
-    return replace(found, holds=found.holds and admitted)
+    return _against(at_most, left, statement(name, variant), setting, what, point)
 
 
-def _bound(name: str, variant: Variant, setting: Setting, point: Mapping[str, float]) -> tuple[float, bool]:
-    each = statement(name, variant)
+def _against(
+    judge: Callable[..., Evidence],
+    left: float,
+    each: Statement,
+    setting: Setting,
+    what: str,
+    point: Mapping[str, float],
+) -> Evidence:
+    """What is judged of a left side beside a bound, which counts where the setting keeps the bound's conditions."""
     admitted = each.admits(setting) if each.eta or each.mu else True
-    return math.fsum(each.bound(setting, **point)), admitted
+    found = judge(left, math.fsum(each.bound(setting, **point)), f"{what}: {each.name} as {each.variant}")
+    return replace(found, holds=found.holds and admitted)

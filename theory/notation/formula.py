@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 import sympy as sp
+from sympy.parsing.sympy_parser import parse_expr
 
 from decomfl_lab.errors import InputError
 from theory.notation.symbols import LETTERS, UNITS
@@ -35,6 +36,12 @@ def formula(name: str, expression: Any) -> sp.Expr:
         raise InputError(f"{name} must use theory.symbols ({known}) or theory.symbol, got another {unknown[0]}")
     exact = {number: sp.Rational(Fraction(float(number)).limit_denominator(10**6)) for number in found.atoms(sp.Float)}
     return found.xreplace({number: each for number, each in exact.items() if float(each) == float(number)})
+
+
+def parsed(text: str, *, evaluate: bool = True, **others: Any) -> sp.Expr:
+    """A formula of a table, in the symbols of ``theory.notation.symbols`` and in others by their names."""
+    symbols = {str(symbol): symbol for symbol in UNITS}
+    return parse_expr(text, local_dict={**symbols, **others}, evaluate=evaluate)
 
 
 @lru_cache(maxsize=4096)

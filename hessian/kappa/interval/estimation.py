@@ -23,7 +23,7 @@ from hessian.operators.probes import probe
 from hessian.parts import PARTS
 from hessian.readings import Reading, reading_of
 from hessian.spectrum.forms import LARGE, SKETCH, SphereForms
-from hessian.spectrum.lanczos import Krylov, basis_that_fits, coefficients, dot, require_room
+from hessian.spectrum.lanczos import Krylov, basis_that_fits, dot, require_room
 from hessian.spectrum.unseen_eigenvalues import UNLIKELY
 
 Array = NDArray[np.float64]
@@ -536,12 +536,6 @@ class _Run:
             seconds=self.seconds + time.perf_counter() - self._started,
             history=tuple(self.history),
         )
-
-    def along_ritz_vectors(self, g: Tensor) -> tuple[float, ...]:
-        """The share (uᵀg)²/‖g‖² of g (d,) along each Ritz vector u."""
-        s = torch.linalg.eigh(self.krylov.projected).eigenvectors
-        squares = (torch.tensor(coefficients(self.krylov.vectors, g), dtype=s.dtype) @ s).square()
-        return tuple((squares / (dot(g, g) or 1.0)).tolist())
 
     def _parts(self) -> Iterator[Reading]:
         """κ of each part that these products tell."""

@@ -30,7 +30,7 @@ from decomfl_lab.errors import require, require_finite_positive, require_int
 from decomfl_lab.objectives.trials.derivatives import SLOPES, is_gradient
 from decomfl_lab.objectives.vectors import inner, relative
 from hessian.operators.operator import Operator, digest
-from hessian.operators.probes import probe_at
+from hessian.operators.probes import probe
 
 _SMOOTHING = 43
 
@@ -92,7 +92,7 @@ class SmoothedOperator(Operator):
         self.dtype = x.dtype
         self.device = x.device
         self.layout = getattr(objective, "layout", None)
-        moved = self.x + self.mu * probe_at(self.x, seed, _SMOOTHING, 0)
+        moved = self.x + self.mu * probe(self.x, seed, _SMOOTHING, 0)
         require(not torch.equal(moved, self.x), "mu", f"move x (it does not in {x.dtype})", mu)
         self.remark = ""
         self._tried = getattr(objective, "trusted", False)
@@ -100,7 +100,7 @@ class SmoothedOperator(Operator):
     def _points(self, along: Tensor) -> Iterator[Tensor]:
         """The points y_s, for the unit vector ``along``."""
         for s in range(self.samples):
-            u = probe_at(self.x, self.seed, _SMOOTHING, s // 2)
+            u = probe(self.x, self.seed, _SMOOTHING, s // 2)
             yield self.x + (self.mu if s % 2 else -self.mu) * (u - (u @ along) * along)
 
     def matvec(self, v: Tensor) -> Tensor:
@@ -111,7 +111,7 @@ class SmoothedOperator(Operator):
         # A remark where ∇f(x) is not what values of f say; no error, as f may have a kink at x, or its least value.
         if not self._tried:
             self._tried = True
-            z = probe_at(self.x, self.seed, _SMOOTHING, 0)
+            z = probe(self.x, self.seed, _SMOOTHING, 0)
             z /= z.norm()
             agrees, slope, found = is_gradient(self.x, self.objective.gradient(self.x), z, self.objective)
             if not agrees:

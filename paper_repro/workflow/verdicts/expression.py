@@ -210,17 +210,6 @@ def _to_reach(own: _Number) -> Reading:
     return Reading(math.nan, ends=(never, math.inf)) if found is None else Reading(found)
 
 
-def _level(own: _Number) -> Reading:
-    """The highest of the levels that every series reaches."""
-    found = highest_level(own.runs)
-    return _NONE if found is None else Reading(found)
-
-
-def _over(own: _Number) -> Reading:
-    """How many of the series that are finished end at a round."""
-    return Reading(sum(len(run) > 0 and run["round"].max() == own.value("round") for run in map(ended, own.runs)))
-
-
 _TAKEN: Final[Mapping[str, Callable[[pd.Series[Any]], Any]]] = {
     "first": lambda values: values.iloc[0],
     "last": lambda values: values.iloc[-1],
@@ -297,10 +286,14 @@ _MEASURES: Final[Mapping[str, Callable[[_Number], Reading]]] = {
     "gain at the end": _gain,
     "to reach": _to_reach,
     "spent": lambda own: Reading(spent := float(own.rows[own.row["column"]].max()), ends=(spent, math.inf)),
-    "level": _level,
+    # the highest of the levels that every series reaches
+    "level": lambda own: _NONE if (found := highest_level(own.runs)) is None else Reading(found),
     # the last round that all series have
     "common": lambda own: Reading(min((int(run["round"].max()) if len(run) else 0 for run in own.runs), default=0)),
-    "over": _over,
+    # how many of the series that are finished end at a round
+    "over": lambda own: Reading(
+        sum(len(run) > 0 and run["round"].max() == own.value("round") for run in map(ended, own.runs))
+    ),
     # of columns
     "column": _column,
     "share": _share,

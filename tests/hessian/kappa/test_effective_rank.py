@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import hessian
-from benchmarks.ways.spectra import SPECTRA
+from benchmarks.ways.spectra import SPECTRA, Diagonal
 from decomfl_lab.errors import InputError
 from decomfl_lab.storage.checkpoint_file import read_checkpoint, write_checkpoint
 from hessian import DenseOperator, EffectiveRankProgress, effective_rank, lanczos
@@ -26,7 +26,7 @@ from hessian.spectrum.forms import PRODUCTS
 from hessian.spectrum.walks import Walk
 from tests.cases import sampled
 from tests.hessian.problems import data, mlp
-from tests.hessian.spectra import Diagonal, Watched, rotated
+from tests.hessian.spectra import Watched, rotated
 from tests.situations import zoo
 
 TAIL = torch.cat([torch.tensor([40.0, 25.0, 11.0, 6.0, -4.0]), torch.linspace(-0.2, 1.0, 195)]).double()

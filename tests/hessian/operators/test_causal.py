@@ -41,15 +41,6 @@ def test_padding_of_one_batch_or_of_many_is_no_matter(kind):
     torch.testing.assert_close(one.matvec(v), many.matvec(v), rtol=1e-11, atol=1e-13)
 
 
-@pytest.mark.parametrize("kind", ["opt", "llama", "gpt2"])
-def test_the_own_loss_of_a_causal_model_is_seen_to_leave_the_first_label_out(kind):
-    batches = [_texts(3, 7, 5), _texts(2, 9)]
-    f = MeanLoss(tiny(kind), None, batches, chunk=1)
-    assert f.weight == 2 + 6 + 4 + 1 + 8
-    first, second = (MeanLoss(tiny(kind), None, batch).value for batch in batches)
-    assert f.value == pytest.approx((12 * first + 9 * second) / 21, rel=1e-5)
-
-
 def _texts(*lengths: int) -> dict[str, Tensor]:
     ids = torch.randint(3, V, (len(lengths), max(lengths)), generator=torch.Generator().manual_seed(0))
     mask = (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()

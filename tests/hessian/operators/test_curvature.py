@@ -196,11 +196,6 @@ def test_what_has_no_such_derivatives_is_refused_with_what_to_do(use, f):
     use(f)
 
 
-def test_a_gauss_newton_matrix_needs_no_losses_of_single_examples():
-    f = with_batches()
-    assert GaussNewtonOperator(f).quad(f.x) > 0
-
-
 # --- Fisher -----------------------------------------------------------------------------------------------------------
 
 

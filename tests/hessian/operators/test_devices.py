@@ -22,7 +22,7 @@ from decomfl_lab.objectives.function import Slopes
 from hessian import GaussNewtonOperator, HessianOperator, MeanLoss, Operator, effective_rank, lanczos
 from hessian.kappa.interval import forecast
 from hessian.kappa.interval.estimation import BESIDE
-from hessian.operators.probes import probe_at
+from hessian.operators.probes import probe
 from hessian.spectrum import lanczos as krylov_module
 from hessian.trained_models import trained_here
 from tests import nets
@@ -116,7 +116,7 @@ def test_a_host_read_in_every_piece_is_noticed() -> None:
 def test_a_probe_made_in_its_place_has_the_bits_of_the_stream(distribution: Distribution, dtype: torch.dtype) -> None:
     for d in (1, 300, 70_001):
         stream = torch.from_numpy(noise.direction(derive_seed(7, 2), 5, d, distribution=distribution)).to(dtype)
-        made = probe_at(torch.empty(d, dtype=dtype), 7, 2, 5, distribution)
+        made = probe(torch.empty(d, dtype=dtype), 7, 2, 5, distribution)
         assert torch.equal(made.view(torch.uint8), stream.view(torch.uint8))
 
 

@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from hessian import HessianOperator, MeanLoss, SmoothedOperator
 from hessian.kappa.function_values import second_differences
-from hessian.operators.probes import probe_at
+from hessian.operators.probes import probe
 from tests.hessian import problems
 
 
@@ -99,7 +99,7 @@ def test_second_differences_estimate_the_mean_smoothed_trace_of_all_scales_up_to
     scales = (torch.arange(2000).double() + 0.5) * mu / 2000
     traces = torch.stack([f.smoothed_hessian(x, float(s)).trace() for s in scales])
     truth = float((2 / mu**2) * (scales * traces).sum() * mu / 2000)
-    q = second_differences(f, x, (probe_at(x, 0, 99, p) for p in range(2000)), mu)
+    q = second_differences(f, x, (probe(x, 0, 99, p) for p in range(2000)), mu)
     stderr = q.std(ddof=1) / math.sqrt(len(q))
     assert abs(q.mean() - truth) < 4 * stderr
     assert stderr < 0.03 * truth

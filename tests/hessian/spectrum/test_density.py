@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.ways.spectra import Diagonal
 from hessian.operators.probes import probe
 from hessian.spectrum.density import PROBES, spectral_density
-from tests.hessian.spectra import Diagonal, rotated
+from tests.hessian.spectra import rotated
 
 BULK = [20.0, 12.0, -5.0, *np.linspace(-1.0, 2.0, 197)]
 

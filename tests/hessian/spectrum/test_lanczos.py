@@ -11,7 +11,7 @@ from torch import Tensor
 
 from benchmarks.ways.spectra import SPECTRA
 from hessian.operators.operator import Counted, DenseOperator
-from hessian.operators.probes import probe_at
+from hessian.operators.probes import probe
 from hessian.spectrum import lanczos as lanczos_module
 from hessian.spectrum.lanczos import Krylov, Lanczos, _complement_, lanczos
 from tests.cases import rows_of
@@ -65,7 +65,7 @@ def test_recurrence_orthogonality_and_residuals_hold_for_every_spectrum(
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_second_pass_is_taken_where_little_is_left(dtype: torch.dtype) -> None:
     vectors = lanczos(rotated(list(range(300)), dtype=dtype), steps=9, seed=0).vectors
-    v, errors = vectors[2] + 1e-4 * probe_at(vectors[0], 0, 0, 0), []
+    v, errors = vectors[2] + 1e-4 * probe(vectors[0], 0, 0, 0), []
     for small in (lanczos_module._SMALL, float("inf")):  # the second never takes another pass
         with mock.patch.object(lanczos_module, "_SMALL", small):
             u = _complement_(vectors, v.clone())

@@ -11,13 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from benchmarks.ways.spectra import Diagonal
 from hessian import effective_rank, lanczos, top_eigenvalues
 from hessian.operators.probes import probe
 from hessian.spectrum import unseen_eigenvalues
 from hessian.spectrum.lanczos import START
 from hessian.spectrum.unseen_eigenvalues import Hidden
 from tests.cases import sampled
-from tests.hessian.spectra import Diagonal, rotated
+from tests.hessian.spectra import rotated
 
 
 @given(st.lists(st.floats(-10, 10), min_size=3, max_size=16), st.integers(1, 14), st.integers(0, 99), st.booleans())

@@ -14,8 +14,6 @@ import pytest
 from markupsafe import escape
 from matplotlib.figure import Figure
 
-from decomfl_lab.errors import InputError
-from decomfl_lab.storage.files import write_atomically
 from paper_repro.live_runs import Overlay
 from paper_repro.workflow.report import Folded, Section, caption, closing, page_section, render_report
 from paper_repro.workflow.verdicts.answer import AnswerLine
@@ -246,17 +244,3 @@ def test_outcomes_are_rows_with_the_words_place_and_rule_of_their_claims() -> No
     assert first["measured"] == {"a": 0.5, "b": 3, "c": None}
     assert first["rule"] == registered("fig2.saving").rule
     assert second["verdict"] == "does not hold"
-
-
-def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "file.txt"
-    write_atomically(path, "old")
-
-    def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("decomfl_lab.storage.files.os.replace", full)
-    with pytest.raises(InputError, match=r"cannot write .*file\.txt: No space left"):
-        write_atomically(path, "new")
-    assert path.read_text() == "old"
-    assert [each.name for each in tmp_path.iterdir()] == ["file.txt"]

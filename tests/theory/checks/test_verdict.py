@@ -163,14 +163,6 @@ def test_theorems_hold_on_problems_that_are_not_quadratic(key: tuple[str, Varian
         assert check(found, problem, setting, source="simulation", runs=50).holds
 
 
-def test_a_quadratic_by_groups_and_by_coordinates_is_one_problem() -> None:
-    setting = MIXED.setting(eta=0.005, m=2, M=3, P=2, R=6, mu=0.1)
-    by_coordinates = Bowl(MIXED, 3)
-    assert by_coordinates.setting(eta=0.005, m=2, P=2, R=6, mu=0.1) == setting
-    theorem = statement("theorem-1-single")
-    assert check(theorem, by_coordinates, setting) == check(theorem, MIXED, setting)
-
-
 @given(st.floats(0.1, 10), st.floats(0.01, 1), st.floats(0.01, 20), st.integers(2, 500))
 @settings(max_examples=120)
 def test_so_many_runs_as_are_asked_for_decide(value: float, stderr: float, bound: float, samples: int) -> None:

@@ -61,21 +61,6 @@ def test_every_condition_is_there_and_the_smallest_binds(capsys: pytest.CaptureF
     assert text.count("← binds") == 4
 
 
-def test_with_d_and_rounds_the_best_step_size_minimises_the_bound(capsys: pytest.CaptureFixture[str]) -> None:
-    given: Any = {"d": 1000, "kappa": 20.0, "m": 4, "P": 5, "L": 1.0, "D": 2.0, "sigma": 3.0}
-    constants = typed(given)
-    best = run(capsys, "stepsize", "--theorem", "2", *constants, "--R", "1e4")["variants"]["corrected"]
-    assert 0 < best["best_eta"] < best["largest"]
-    at_best = Setting(**given, R=10**4, distribution="sphere", eta=best["best_eta"], mu=best["best_mu"])
-    *others, smoothing = statement("theorem-2").bound(at_best)
-    assert sum(others) == pytest.approx(best["best_bound"], rel=1e-12)
-    assert smoothing == pytest.approx(0.1 * sum(others))
-    for factor in (0.9, 1.1):
-        beside = replace(at_best, eta=factor * best["best_eta"], mu=0.0)
-        assert sum(statement("theorem-2").bound(beside)) > best["best_bound"]
-    assert "rate-optimal η" in shown(capsys, "stepsize", "--theorem", "2", *constants, "--R", "1e4")
-
-
 def test_a_violated_condition_is_said_and_the_bound_still_shown(capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["bound", *THEOREM_2[:-1], "0.1"]
     found = run(capsys, *argv)["variants"]

@@ -71,14 +71,3 @@ def test_json_has_the_instance(capsys: pytest.CaptureFixture[str]) -> None:
     assert worst["ratio"] == pytest.approx(worst["left"] / worst["bound"]) == found["ratio"]
     assert worst["setting"]["L"] == 1.0
     assert "named('statement'" in worst["python"]
-
-
-@pytest.mark.thorough
-def test_tightness_has_a_row_a_class_and_shows_the_worst(capsys: pytest.CaptureFixture[str]) -> None:
-    out = told(capsys, 0, "tightness", "theorem-1-single", "--effort", "2", "--on", "quadratics")
-    for title in ("quadratics, D alone", "quadratics, σ alone", "quadratics, σ_G alone", "quadratics, μ alone"):
-        assert title in out
-    assert "0.57" in out
-    assert "statement = theory.statement('theorem-1-single', 'corrected')" in out
-    assert "afresh" not in out
-    assert "afresh" in told(capsys, 0, "tightness", "theorem-1-single", "--effort", "1", "--on", "piecewise")

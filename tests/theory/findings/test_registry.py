@@ -1,7 +1,6 @@
 """The findings: read from data, borne out now, every part of the source spoken for."""
 
 import json
-import re
 import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
@@ -150,11 +149,6 @@ def test_nothing_that_a_false_theorem_concludes_is_true(paper: TexSource) -> Non
     own = {"carries": "", "status": TRUE[0], "evidence": {"supports": (HOLDS,)}}
     turned = [replace(each, **own) if each.label in ("line-456", "line-1373") else each for each in ENTRIES]
     assert _true_within_what_is_false(paper, turned) == ["line-456", "line-1373"]
-
-
-def test_a_local_model_after_its_last_step_is_everywhere_a_misprint_if_it_is_printed_with_k() -> None:
-    printed = {each.label: each.status for each in ENTRIES if re.search(r"x_i, ?r'?\^K", each.quote)}
-    assert printed == dict.fromkeys(["line-275", "line-281", "line-685"], AS_MEANT)
 
 
 PROSE = r"""\begin{document}\begin{abstract}

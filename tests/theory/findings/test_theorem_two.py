@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from tests.cases import rows_of, sampled
 from theory import Setting, Statement, statement
-from theory.findings.corrections import parsed
 from theory.findings.evidence import gaussian, theorem_two, theorem_two_proof
 from theory.findings.evidence.covariance import Clients, mended_covariance
 from theory.findings.evidence.designs import design
 from theory.findings.instruments import same
+from theory.notation.formula import parsed
 from theory.notation.setting import DISTRIBUTIONS, effective_factor, sixth_moment
 
 # Designs ---------------------------------------------------------------------------------------------------------

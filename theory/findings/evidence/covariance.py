@@ -108,15 +108,18 @@ _PARTS: Final = {
     "with replacement": [(SAMPLE, 1, 1), (SAMPLE, 2, 1), (SAMPLE, 2, 3), (_ONE, 2, 2), (_ONE, 3, 4)],
     "T_1 without noise, clients drawn with replacement": [(QUIET, *sizes) for sizes in _SIZES],
     "T_2 alone": [(NOISY, *sizes) for sizes in _SIZES],
+    "φΔ for Δ": [(SAMPLE, 1, 2), (SAMPLE, 2, 2), (SAMPLE, 3, 1), (_ONE, 2, 3)],
 }
 
 
 def part(what: str) -> Evidence:
-    """The lemma for clients drawn with replacement."""
+    """The lemma for clients drawn with replacement, or the mended one for different clients."""
+    replacement = what != "φΔ for Δ"
+    lemma = printed_covariance if replacement else mended_covariance
     return _all(
         same(
-            clients.second_moment(m, P, replacement=True),
-            printed_covariance(clients, m, P),
+            clients.second_moment(m, P, replacement=replacement),
+            lemma(clients, m, P),
             f"{what}, d = {clients.d}, m = {m}, P = {P}",
         )
         for clients, m, P in _PARTS[what]
@@ -124,27 +127,7 @@ def part(what: str) -> Evidence:
 
 
 mends("lemma.covariance", "line-1300")(part, "with replacement")
-
-
-@refutes("lemma.covariance", "line-1300", cause="sets-of-clients")
-def lemma_of_sets() -> Evidence:
-    return unlike(
-        SAMPLE.second_moment(2, 2, replacement=False),
-        printed_covariance(SAMPLE, 2, 2),
-        "M = 3, m = 2 different clients, P = 2, d = 4",
-    )
-
-
-@mends("lemma.covariance", "line-1300")
-def lemma_mended() -> Evidence:
-    return _all(
-        same(
-            clients.second_moment(m, P, replacement=False),
-            mended_covariance(clients, m, P),
-            f"φΔ for Δ, d = {clients.d}, m = {m}, P = {P}",
-        )
-        for clients, m, P in [(SAMPLE, 1, 2), (SAMPLE, 2, 2), (SAMPLE, 3, 1), (_ONE, 2, 3)]
-    )
+mends("lemma.covariance", "line-1300")(part, "φΔ for Δ")
 
 
 def _all(found: Iterable[Evidence]) -> Evidence:
@@ -152,13 +135,6 @@ def _all(found: Iterable[Evidence]) -> Evidence:
     listed = list(found)
     wrong = [each for each in listed if not each.holds]
     return wrong[0] if wrong else replace(listed[-1], says=f"{len(listed)} cases; {listed[-1].says}")
-
-
-@refutes("line-1297", cause="formula-slips")
-def not_centred() -> Evidence:
-    second = SAMPLE.second_moment(2, 1, replacement=True)
-    centred = second - np.outer(SAMPLE.gradient, SAMPLE.gradient)
-    return unlike(centred, second, "covariance against second moment")
 
 
 def _noise_sum(draws: Iterable[tuple[int, ...]], *, printed: bool, per_client: bool = False) -> Matrix:
@@ -191,14 +167,6 @@ def drawn_twice(*, per_client: bool) -> Evidence:
     return compare(left, 2 * SAMPLE.within, f"with replacement, {batches}: E Σ_{{i,i'}} s_i s_i'ᵀ against mΣ")
 
 
-@refutes("eq.fejiosd", cause="sets-of-clients", witness=True)
-def sets_of_clients() -> Evidence:
-    clients = Clients([(1,), (-1,)], [(0,), (0,)])
-    left = 4 * clients.mean_square(2, replacement=False)[0, 0]
-    right = (4 * np.outer(clients.gradient, clients.gradient) + 2 * clients.between)[0, 0]
-    return unlike(left, right, "M = m = 2, ∇f_i = ±1: the sum over all clients is 0")
-
-
 def _sums_of_gradients(what: str, *, replacement: bool) -> Evidence:
     """E of Σ_{i,i'} ∇f_i ∇f_i'ᵀ over m clients as m²∇f∇fᵀ + mφΔ, with φ = 1 for draws with replacement."""
     mean = np.outer(QUIET.gradient, QUIET.gradient)
@@ -212,19 +180,6 @@ def _sums_of_gradients(what: str, *, replacement: bool) -> Evidence:
     return _all(
         same(m * m * QUIET.mean_square(m, replacement=replacement), right(m), f"{what}, m = {m}") for m in (1, 2, 3)
     )
-
-
-@supports("line-1324")
-def trace_of_between() -> Evidence:
-    from_mean = SAMPLE.gradients - SAMPLE.gradient
-    return same(np.trace(SAMPLE.between), (from_mean**2).sum() / SAMPLE.M, "Tr Δ and the mean of ‖∇f − ∇f_i‖²")
-
-
-@supports("line-1306.2")
-def drawn_client() -> Evidence:
-    """Δ is the covariance of the gradient of one client drawn at random."""
-    covariance = QUIET.mean_square(1, replacement=False) - np.outer(SAMPLE.gradient, SAMPLE.gradient)
-    return same(SAMPLE.between, covariance, "Δ and the covariance of one drawn client's gradient")
 
 
 def moment(u: tuple[int, ...], v: tuple[int, ...], *, mended: bool) -> Evidence:
@@ -249,22 +204,46 @@ def rare_noise(*, mean: bool) -> Evidence:
     return exceeds(max(squares), variance, "Tr Σ_r in one mini-batch of a hundred against σ²")
 
 
-@refutes("line-1306", cause="mean-missing")
-def one_batch_for_all() -> Evidence:
-    """ξ_r for ξ_{i,r}: the noises of all M clients, here all sampled, have one sign."""
-    together = SAMPLE.noises.sum(axis=0) * Fraction(1, SAMPLE.M)
-    return unlike(
-        np.outer(together, together),
-        SAMPLE.within * Fraction(1, SAMPLE.M),
-        "one mini-batch for all clients: noise of the mean against Σ/m",
-    )
+def exact(name: str) -> Evidence:
+    """Exact sums that are one, or are not."""
+    square = np.outer(SAMPLE.gradient, SAMPLE.gradient)
+    match name:
+        case "sets of clients":
+            drawn, printed = SAMPLE.second_moment(2, 2, replacement=False), printed_covariance(SAMPLE, 2, 2)
+            return unlike(drawn, printed, "M = 3, m = 2 different clients, P = 2, d = 4")
+        case "all of two clients":
+            clients = Clients([(1,), (-1,)], [(0,), (0,)])
+            left = 4 * clients.mean_square(2, replacement=False)[0, 0]
+            right = (4 * np.outer(clients.gradient, clients.gradient) + 2 * clients.between)[0, 0]
+            return unlike(left, right, "M = m = 2, ∇f_i = ±1: the sum over all clients is 0")
+        case "not centred":
+            second = SAMPLE.second_moment(2, 1, replacement=True)
+            return unlike(second - square, second, "covariance against second moment")
+        case "moment of the mean":
+            moment = SAMPLE.second_moment(2, 1, replacement=True)
+            return same(moment, printed_covariance(SAMPLE, 2, 1), "E ∇̄f∇̄fᵀ, d = 4")
+        case "trace of Δ":
+            squares = (SAMPLE.gradients - SAMPLE.gradient) ** 2
+            return same(np.trace(SAMPLE.between), squares.sum() / SAMPLE.M, "Tr Δ and the mean of ‖∇f − ∇f_i‖²")
+        case "one drawn client":  # whose gradient has the covariance Δ
+            covariance = QUIET.mean_square(1, replacement=False) - square
+            return same(SAMPLE.between, covariance, "Δ and the covariance of one drawn client's gradient")
+        case "one mini-batch":  # ξ_r for ξ_{i,r}: the noises of all M clients, here all sampled, have one sign
+            together = SAMPLE.noises.sum(axis=0) * Fraction(1, SAMPLE.M)
+            what = "one mini-batch for all clients: noise of the mean against Σ/m"
+            return unlike(np.outer(together, together), SAMPLE.within * Fraction(1, SAMPLE.M), what)
+        case "two points":  # x, x' of f = ‖x‖²/2, ∇f = x: the print's left side has one x_r, one x_r'
+            here, there = _exact([(1, 0, 0, 0)])[0], _exact([(0, 1, 0, 0)])[0]
+            mixed, own = (design("sphere", 4).sandwich(np.outer(here, other)) for other in (there, here))
+            return unlike(mixed, own, "E ∇̄f(x) ∇̄f(x')ᵀ against E ∇̄f(x) ∇̄f(x)ᵀ, f = ‖x‖²/2")
+    raise KeyError(name)
 
 
-@refutes("line-1354", cause="formula-slips")
-def two_points() -> Evidence:
-    """∇̄f at two points x, x' of f = ‖x‖²/2, ∇f = x: the print's left side has one x_r, one x_r'."""
-    here, there = (1, 0, 0, 0), (0, 1, 0, 0)
-    mixed = np.outer(_exact([here])[0], _exact([there])[0])
-    own = np.outer(_exact([here])[0], _exact([here])[0])
-    moment = design("sphere", 4).sandwich
-    return unlike(moment(mixed), moment(own), "E ∇̄f(x) ∇̄f(x')ᵀ against E ∇̄f(x) ∇̄f(x)ᵀ, f = ‖x‖²/2")
+refutes("lemma.covariance", "line-1300", cause="sets-of-clients")(exact, "sets of clients")
+refutes("eq.fejiosd", cause="sets-of-clients", witness=True)(exact, "all of two clients")
+refutes("line-1297", cause="formula-slips")(exact, "not centred")
+supports("line-1283.2")(exact, "moment of the mean")
+supports("line-1324")(exact, "trace of Δ")
+supports("line-1306.2")(exact, "one drawn client")
+refutes("line-1306", cause="mean-missing")(exact, "one mini-batch")
+refutes("line-1354", cause="formula-slips")(exact, "two points")

@@ -16,11 +16,12 @@ from scipy import stats
 
 from theory.bounds import statement
 from theory.communication import TABLE_1
-from theory.findings.corrections import MENDED, parsed
+from theory.findings.corrections import MENDED
 from theory.findings.evidence.proof_one import printed
 from theory.findings.evidence.smoothing import norm_moment
 from theory.findings.finding import Evidence
 from theory.findings.instruments import agree, at_most, differs, equal, exceeds, one_unit, unlike, wrong_unit
+from theory.notation.formula import parsed
 from theory.notation.setting import Setting, effective_factor, second_moment_factor
 from theory.statements.statement import Variant
 

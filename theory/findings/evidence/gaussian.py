@@ -37,22 +37,6 @@ CORRECTED: Final = statement("theorem-2-gaussian", "corrected")
 # The theorem -----------------------------------------------------------------------------------------------------
 
 
-@refutes("line-1448", cause="sphere-and-gaussian")
-def resting_noise() -> Evidence:
-    """For f = Lx²/2 with gradient noise ±σ from x_0 = x*, d = P = m = 1, L = 10⁶, σ = 1, η = 1/(4L), μ → 0.
-
-    G² = max_r (|Lx_r| + σ)² is at most Σ_r (2L²x_r² + 2σ²) on average; in these units η²LG² is small all the same.
-    """
-    problem = Quadratic.of(Spectrum.flat(1, 1e6), D=0.0, sigma=1.0)
-    setting = problem.setting(eta=0.25e-6, R=1000, distribution="gaussian")
-    gradient2 = expected(problem, setting).gradient2[1:]
-    G = math.sqrt(float((2 * gradient2 + 2 * problem.sigma**2).sum()))
-    bound = math.fsum(STATED.bound(replace(setting, G=G)))
-    return exceeds(
-        float(gradient2.mean()), bound, "f = Lx²/2, noise ±σ, D = 0, L = 10⁶, R = 1000: average against bound"
-    )
-
-
 @mends("line-1448")
 @everywhere("exact quadratics against the corrected bound")
 @over(
@@ -79,36 +63,6 @@ def quadratics(**at: Any) -> float:
     setting = problem.setting(P=at["P"], m=m, M=m + at["idle"], R=at["R"], mu=at["mu"], G=0.0)
     setting = replace(setting, eta=at["share"] * CORRECTED.step_sizes(setting).largest)
     return expected(problem, setting).average / math.fsum(CORRECTED.bound(setting))
-
-
-@mends("line-1448")
-def resting_noise_mended() -> Evidence:
-    problem = Quadratic.of(Spectrum.flat(1, 1e6), D=0.0, sigma=1.0)
-    setting = problem.setting(R=1000, distribution="gaussian", G=0.0)
-    setting = replace(setting, eta=CORRECTED.step_sizes(setting).largest)
-    left, bound = expected(problem, setting).average, math.fsum(CORRECTED.bound(setting))
-    return at_most(left, bound, "the same at the largest corrected η: average against corrected bound without escape")
-
-
-@refutes("line-1449.2", cause="sphere-and-gaussian")
-def fourth_moment() -> Evidence:
-    """E zᵀAz zᵀ… with d = P = κ = 1: E z⁴."""
-    fourth = design("gaussian", 1).sandwich(np.array([[1]]))[0, 0]
-    printed = effective_factor("sphere", d=1, P=1, kappa=1.0)
-    return exceeds(float(fourth), printed, "d = P = κ = L = 1: E z⁴ against 1 + (κd + d − 2)/(P(d + 2))")
-
-
-# The event -------------------------------------------------------------------------------------------------------
-
-
-@refutes("line-1470", cause="ball")
-def always_outside() -> Evidence:
-    """At x_r = 0 the radius 2ηdG(x_r) is 0: every step with z ≠ 0 leaves the ball."""
-    z = np.random.default_rng(0).standard_normal(1000)
-    share = float(np.mean(np.abs(z**2 / 2 * z) > 0))
-    return exceeds(
-        share, float(stats.chi2.sf(2, 1)), "f = x²/2, x_r = 0, μ = 1: share of draws in Aᶜ against Pr[z² ≥ 2]"
-    )
 
 
 @mends("line-1466", "line-1470")
@@ -169,21 +123,55 @@ def escape_of(curvature: float) -> Evidence:
     )
 
 
-@mends("line-1478")
-def escape_mended() -> Evidence:
-    """As x² times the density of χ²_n is n(n + 2) times that of χ²_{n+4}, so are the integrals from any t on."""
-    n, x = sp.symbols("n x", positive=True)
-
-    def density(freedom: sp.Expr) -> sp.Expr:
-        return x ** (freedom / 2 - 1) * sp.exp(-x / 2) / (2 ** (freedom / 2) * sp.gamma(freedom / 2))
-
-    ratio = sp.gammasimp(sp.powsimp(x**2 * density(n) / density(n + 4)))
-    return equal(ratio, n * (n + 2), "x²·density of χ²_n as a multiple of that of χ²_{n+4}")
+# Single problems -------------------------------------------------------------------------------------------------
 
 
-@supports("line-1481")
-def vanishes() -> Evidence:
-    """At d = 28,938 (the smallest model here), P = 1; Chernoff at t = 1/4: tail ≤ 2^{(d+4)/2} e^{−d/2}."""
-    d = 28_938
-    found = math.log(d * (d + 2)) + (d + 4) / 2 * math.log(2) - d / 2
-    return Evidence("arithmetic", found < -1000, f"d = {d}, P = 1: ln(d(d + 2) Pr[χ²_(d+4) ≥ 2d]) ≤ {found:.0f}")
+def at_one(name: str) -> Evidence:
+    """Two numbers of one problem, of which the left is larger, keeps a bound, or is the right one."""
+    # f = Lx²/2 with gradient noise ±σ from x_0 = x*, d = P = m = 1, L = 10⁶, σ = 1, μ → 0.
+    resting = Quadratic.of(Spectrum.flat(1, 1e6), D=0.0, sigma=1.0)
+    match name:
+        case "resting noise":
+            # At η = 1/(4L). G² = max_r (|Lx_r| + σ)² is at most Σ_r (2L²x_r² + 2σ²) on average; in these units η²LG² is
+            # small all the same.
+            setting = resting.setting(eta=0.25e-6, R=1000, distribution="gaussian")
+            gradient2 = expected(resting, setting).gradient2[1:]
+            G = math.sqrt(float((2 * gradient2 + 2 * resting.sigma**2).sum()))
+            bound = math.fsum(STATED.bound(replace(setting, G=G)))
+            what = "f = Lx²/2, noise ±σ, D = 0, L = 10⁶, R = 1000: average against bound"
+            return exceeds(float(gradient2.mean()), bound, what)
+        case "resting noise, mended":
+            setting = resting.setting(R=1000, distribution="gaussian", G=0.0)
+            setting = replace(setting, eta=CORRECTED.step_sizes(setting).largest)
+            left, bound = expected(resting, setting).average, math.fsum(CORRECTED.bound(setting))
+            what = "the same at the largest corrected η: average against corrected bound without escape"
+            return at_most(left, bound, what)
+        case "fourth moment":  # E zᵀAz zᵀ… with d = P = κ = 1: E z⁴
+            fourth = design("gaussian", 1).sandwich(np.array([[1]]))[0, 0]
+            printed = effective_factor("sphere", d=1, P=1, kappa=1.0)
+            return exceeds(float(fourth), printed, "d = P = κ = L = 1: E z⁴ against 1 + (κd + d − 2)/(P(d + 2))")
+        case "always outside":  # at x_r = 0 the radius 2ηdG(x_r) is 0: every step with z ≠ 0 leaves the ball
+            z = np.random.default_rng(0).standard_normal(1000)
+            share = float(np.mean(np.abs(z**2 / 2 * z) > 0))
+            what = "f = x²/2, x_r = 0, μ = 1: share of draws in Aᶜ against Pr[z² ≥ 2]"
+            return exceeds(share, float(stats.chi2.sf(2, 1)), what)
+        case "escape":
+            # As x² times the density of χ²_n is n(n + 2) times that of χ²_{n+4}, so are the integrals from any t on.
+            n, x, k = sp.symbols("n x k", positive=True)
+            density = x ** (k / 2 - 1) * sp.exp(-x / 2) / (2 ** (k / 2) * sp.gamma(k / 2))  # of χ²_k
+            ratio = sp.gammasimp(sp.powsimp(x**2 * density.subs(k, n) / density.subs(k, n + 4)))
+            return equal(ratio, n * (n + 2), "x²·density of χ²_n as a multiple of that of χ²_{n+4}")
+        case "vanishes":  # at the d of the smallest model here, P = 1; Chernoff at t = 1/4: tail ≤ 2^{(d+4)/2} e^{−d/2}
+            d = 28_938
+            found = math.log(d * (d + 2)) + (d + 4) / 2 * math.log(2) - d / 2
+            says = f"d = {d}, P = 1: ln(d(d + 2) Pr[χ²_(d+4) ≥ 2d]) ≤ {found:.0f}"
+            return Evidence("arithmetic", found < -1000, says)
+    raise KeyError(name)
+
+
+refutes("line-1448", cause="sphere-and-gaussian")(at_one, "resting noise")
+mends("line-1448")(at_one, "resting noise, mended")
+refutes("line-1449.2", cause="sphere-and-gaussian")(at_one, "fourth moment")
+refutes("line-1470", cause="ball")(at_one, "always outside")
+mends("line-1478")(at_one, "escape")
+supports("line-1481")(at_one, "vanishes")

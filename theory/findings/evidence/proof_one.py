@@ -10,9 +10,9 @@ from typing import Any, Final
 import sympy as sp
 
 from theory.bounds import statement
-from theory.findings.corrections import parsed
 from theory.findings.data import PRINTED as RAW
 from theory.findings.finding import Evidence
+from theory.notation.formula import parsed
 from theory.notation.symbols import D, G, K, L, P, R, a, delta, eta, m, sigma, sigma_G
 
 Terms = Mapping[str, sp.Expr]

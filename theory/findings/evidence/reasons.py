@@ -11,14 +11,12 @@ from theory.bounds import statement
 from theory.findings.decorators import context, mends, refutes, supports
 from theory.findings.evidence.algorithms import PROGRAMS, UndefinedError, outcome, play
 from theory.findings.evidence.claims import records_sent
-from theory.findings.evidence.covariance import SAMPLE, printed_covariance
 from theory.findings.evidence.displays import told_by_scalars, without_the_last_line
-from theory.findings.evidence.one_round import OneRound
 from theory.findings.evidence.prose import kept_by_clients
 from theory.findings.evidence.tables import lora_gains
 from theory.findings.evidence.theorem_two import kappa_in_few_products
 from theory.findings.finding import Evidence
-from theory.findings.instruments import equal, exceeds, same, unlike
+from theory.findings.instruments import equal, unlike
 from theory.notation.printed import EXAMPLES, LORA, LORA_PARAMETERS, MOST_FREQUENT, PARAMETERS
 
 # Checks that speak the other way here.
@@ -203,22 +201,6 @@ def below_the_most_frequent() -> Evidence:
 # Appendix D.
 
 
-@refutes("line-1079", cause="identities", witness=True)
-def jensen_doubles() -> Evidence:
-    """E‖G‖² ≤ 2E‖G − ∇f_i^μ‖² + 2E‖∇f_i^μ‖², which is what Jensen's inequality gives, is not an equality."""
-    r = OneRound(mu=0.6, eta=0.7, x=0.4)
-    left, right = r.total(r.G**2), 2 * r.total((r.G - r.smooth) ** 2) + 2 * r.total(r.smooth**2)
-    return exceeds(right, left, "three clients, K = 2: Jensen's bound against ΣE‖G‖²")
-
-
-@supports("line-1106")
-def sums_exchanged() -> Evidence:
-    """Σ_k Σ_{τ≤k} kX_τ and Σ_τ (Σ_{k≥τ} k)X_τ, K = 4."""
-    X = sp.symbols("X1:5")
-    by_step = sum(k * X[tau - 1] for k in range(1, 5) for tau in range(1, k + 1))
-    return equal(by_step, sum(sum(range(tau, 5)) * X[tau - 1] for tau in range(1, 5)), "K = 4: both orders of the sums")
-
-
 @refutes("line-1151", cause="identities")
 def polarisation() -> Evidence:
     """The identity that is used gives ⟨a, b⟩; the parallelogram's has no ⟨a, b⟩ in it."""
@@ -227,8 +209,3 @@ def polarisation() -> Evidence:
     found = equal(a * b, a**2 / 2 + b**2 / 2 - (a - b) ** 2 / 2, "⟨a, b⟩ by polarisation")
     says = f"{found.says}; ‖a + b‖² + ‖a − b‖² = 2‖a‖² + 2‖b‖² has no product"
     return Evidence("algebra", found.holds and parallelogram == 2 * a**2 + 2 * b**2, says)
-
-
-@supports("line-1283.2")
-def moment_of_the_mean() -> Evidence:
-    return same(SAMPLE.second_moment(2, 1, replacement=True), printed_covariance(SAMPLE, 2, 1), "E ∇̄f∇̄fᵀ, d = 4")

@@ -37,11 +37,6 @@ def norm_moment(d: int, power: float) -> float:
     return math.exp(0.5 * power * math.log(2.0) + math.lgamma(0.5 * (d + power)) - math.lgamma(0.5 * d))
 
 
-def tilted_bias(d: int) -> float:
-    """‖∇f^μ(0) − ∇f(0)‖/(μL) for f = (L/2)‖x‖x_1, which is L-smooth: E[‖z‖z_1²]/2 = E‖z‖³/(2d)."""
-    return norm_moment(d, 3) / (2 * d)
-
-
 def tilted_moment(d: int, t: float) -> float:
     """E g²‖z‖²/a² at 0 for f = a x_1 + (L/2)‖x‖x_1, t = μL/a: E z_1²‖z‖²(1 + t‖z‖/2)²; gradient a there."""
     return (norm_moment(d, 4) + t * norm_moment(d, 5) + t**2 / 4 * norm_moment(d, 6)) / d
@@ -89,14 +84,9 @@ supports("lemma.zo.basic", "line-1003")(
 # eq.oo, eq.as, (c)
 
 
-@supports("eq.oo")
-def cosine() -> Evidence:
-    """The cosine at its maximum keeps the bound on f^μ − f."""
-    return keeps("smoothed-value", 1 - math.exp(-0.32), _unit(1, 0.8), "f = cos, x = 0, μ = 0.8", "stated")
-
-
 def gradient_within(variant: Variant, d: int) -> Evidence:
-    return keeps("smoothed-gradient", tilted_bias(d), _unit(d), f"f = (L/2)‖x‖x_1, d = {d}", variant)
+    # f = (L/2)‖x‖x_1 is L-smooth, and ‖∇f^μ(0) − ∇f(0)‖/(μL) = E[‖z‖z_1²]/2 = E‖z‖³/(2d).
+    return keeps("smoothed-gradient", norm_moment(d, 3) / (2 * d), _unit(d), f"f = (L/2)‖x‖x_1, d = {d}", variant)
 
 
 def gradient_looseness(d: int, factor: float) -> Evidence:
@@ -117,25 +107,6 @@ def moment_ratio(variant: Variant) -> Evidence:
     return within(_moments(variant), f"E g²‖z‖², t = μL/a, {variant}")
 
 
-@mends("lemma.zo.basic", "line-1011")
-@by_role
-def moment_is_sharp() -> Evidence:
-    """For d = 1, f = ax + (L/2)x|x|, μL/a = √0.8: 0.976 of the corrected bound, 0.08 of the printed one."""
-    t = math.sqrt(0.8)
-    corrected = math.fsum(statement("second-moment").bound(_unit(1, t), a=1.0))
-    return exceeds(
-        tilted_moment(1, t), 0.97 * corrected, "f = ax + (L/2)x|x|, μL/a = √0.8: 97 % of the corrected bound"
-    )
-
-
-@mends("lemma.zo.basic", "line-1011")
-def moment_factor() -> Evidence:
-    printed = statement("second-moment", "stated").terms["smoothing"].doit()
-    corrected = statement("second-moment").terms["smoothing"].doit()
-    found = equal(printed / corrected, (d + 6) ** 3 / (d * (d + 2) * (d + 4)), "factor of the μ² term, 22.9 at d = 1")
-    return replace(found, numbers={"d = 1": float((printed / corrected).subs(d, 1))})
-
-
 # f = −cos x − c sin 2x, one dimension: min f and min f^μ are in different places. |f''| ≤ 1 + 4c.
 
 _GRID: Final = np.linspace(-math.pi, math.pi, 20001)
@@ -145,22 +116,6 @@ def _wave(x: np.ndarray, c: float, mu: float) -> np.ndarray:
     """f^μ of f = −cos x − c sin 2x."""
     values: np.ndarray = -math.exp(-(mu**2) / 2) * np.cos(x) - c * math.exp(-2 * mu**2) * np.sin(2 * x)
     return values
-
-
-@refutes("line-1022", cause="formula-slips")
-def minimiser_moves() -> Evidence:
-    f, smoothed = _wave(_GRID, 0.2, 0.0), _wave(_GRID, 0.2, 0.7)
-    at = smoothed[int(f.argmin())]
-    return exceeds(
-        float(at - smoothed.min()), 1e-3, "f = −cos x − 0.2 sin 2x, μ = 0.7: f^μ at the minimiser of f − min f^μ"
-    )
-
-
-@mends("line-1022")
-def minima_close() -> Evidence:
-    gap = abs(float(_wave(_GRID, 0.2, 0.7).min() - _wave(_GRID, 0.2, 0.0).min()))
-    bound = MENDED["line-1022"].value({"mu": 0.7, "L": 1.8, "d": 1.0})
-    return at_most(gap, bound, "the same f, L = 1.8: |min f^μ − min f| against μ²Ld/2")
 
 
 @over(effort=15, c=Axis(1e-3, 1.0), mu=Axis(1e-2, 3.0))
@@ -175,31 +130,58 @@ def gap_difference(share: float) -> Evidence:
     return within(_rise_of_the_gap(share), f"f = −cos x − c sin 2x: rise of the gap against {share:g} μ²L")
 
 
-@mends("eq.bbbb")
-def gap_tight_below() -> Evidence:
-    """For f = −cos at x = π, where it is most concave, L = 1: 2(1 − e^{−μ²/2}) tends to μ²."""
-    mu = 0.1
-    bound = MENDED["eq.bbbb.fall"].value({"mu": mu, "L": 1.0, "d": 1.0})
-    fall = -float((_wave(_GRID, 0.0, mu)[-1] - _wave(_GRID, 0.0, mu).min()) - (_wave(_GRID, 0.0, 0.0)[-1] + 1.0))
-    return nearly(fall, bound, "f = −cos x at π, μ = 0.1: fall of the gap, against μ²L")
+# One function, one round
 
 
-@mends("eq.bbbb")
-def gap_tight_above() -> Evidence:
-    """For f = max(x, 0)²/2, L = 1, at x = 8, μ = 1: both infima are 0, and f^μ(8) = ½[(8² + 1)Φ(8) + 8φ(8)]."""
-    smoothed = 0.5 * (65 * stats.norm.cdf(8.0) + 8 * stats.norm.pdf(8.0))
-    bound = MENDED["eq.bbbb"].value({"mu": 1.0, "L": 1.0, "d": 1.0})
-    return nearly(float(smoothed - 32.0), bound, "f = max(x, 0)²/2 at 8, μ = 1: rise of the gap, against ½μ²L")
+def at_one(name: str) -> Evidence:
+    """Two numbers of one function, or of one round, of which the left is at most the right, or larger."""
+    wave, tilted = "f = −cos x − 0.2 sin 2x, μ = 0.7", "f = ax + (L/2)x|x|, μL/a = √0.8"
+    match name:
+        case "cosine":  # at its maximum
+            return keeps("smoothed-value", 1 - math.exp(-0.32), _unit(1, 0.8), "f = cos, x = 0, μ = 0.8", "stated")
+        case "sharp moment":  # for d = 1: 0.976 of the corrected bound, 0.08 of the printed one
+            t = math.sqrt(0.8)
+            corrected = 0.97 * math.fsum(statement("second-moment").bound(_unit(1, t), a=1.0))
+            return exceeds(tilted_moment(1, t), corrected, f"{tilted}: 97 % of the corrected bound")
+        case "minimiser moves":
+            f, smoothed = _wave(_GRID, 0.2, 0.0), _wave(_GRID, 0.2, 0.7)
+            gap = float(smoothed[int(f.argmin())] - smoothed.min())
+            return exceeds(gap, 1e-3, f"{wave}: f^μ at the minimiser of f − min f^μ")
+        case "minima are close":
+            gap = abs(float(_wave(_GRID, 0.2, 0.7).min() - _wave(_GRID, 0.2, 0.0).min()))
+            bound = MENDED["line-1022"].value({"mu": 0.7, "L": 1.8, "d": 1.0})
+            return at_most(gap, bound, "the same f, L = 1.8: |min f^μ − min f| against μ²Ld/2")
+        case "fall of the gap":  # f = −cos at x = π, where it is most concave, L = 1: 2(1 − e^{−μ²/2}) tends to μ²
+            mu = 0.1
+            bound = MENDED["eq.bbbb.fall"].value({"mu": mu, "L": 1.0, "d": 1.0})
+            smoothed, f = _wave(_GRID, 0.0, mu), _wave(_GRID, 0.0, 0.0)
+            fall = -float((smoothed[-1] - smoothed.min()) - (f[-1] + 1.0))
+            return nearly(fall, bound, "f = −cos x at π, μ = 0.1: fall of the gap, against μ²L")
+        case "rise of the gap":  # f = max(x, 0)²/2, L = 1, at x = 8, μ = 1: both infima are 0, f^μ(8) as below
+            smoothed = 0.5 * (65 * stats.norm.cdf(8.0) + 8 * stats.norm.pdf(8.0))  # ½[(8² + 1)Φ(8) + 8φ(8)]
+            bound = MENDED["eq.bbbb"].value({"mu": 1.0, "L": 1.0, "d": 1.0})
+            return nearly(float(smoothed - 32.0), bound, "f = max(x, 0)²/2 at 8, μ = 1: rise of the gap, against ½μ²L")
+        case "recursion":  # x_r − η Σ_k (1/m) Σ_C g z and (1/m) Σ_C (x_r − η Σ_k g z) on all outcomes of a round
+            at = OneRound(mu=0.3, eta=0.4, x=0.9)
+            server = at.x - at.eta * at.over_sampled(at.G).sum(axis=1)  # (subsets, outcomes)
+            clients = at.over_sampled((at.x - at.eta * at.G.sum(axis=1))[:, None])[:, 0]
+            what = "K = 2, 3 clients, every outcome: largest |server's step − mean of the clients' ends|"
+            return at_most(float(np.abs(server - clients).max()), 1e-12, what)
+    raise KeyError(name)
 
 
-# The main recursion
+supports("eq.oo")(at_one, "cosine")
+mends("lemma.zo.basic", "line-1011")(by_role(at_one), "sharp moment")
+refutes("line-1022", cause="formula-slips")(at_one, "minimiser moves")
+mends("line-1022")(at_one, "minima are close")
+mends("eq.bbbb")(at_one, "fall of the gap")
+mends("eq.bbbb")(at_one, "rise of the gap")
+supports("line-978")(at_one, "recursion")
 
 
-@supports("line-978")
-def recursion() -> Evidence:
-    """x_r − η Σ_k (1/m) Σ_C g z and (1/m) Σ_C (x_r − η Σ_k g z) on all outcomes of a round."""
-    at = OneRound(mu=0.3, eta=0.4, x=0.9)
-    server = at.x - at.eta * at.over_sampled(at.G).sum(axis=1)  # (subsets, outcomes)
-    clients = at.over_sampled((at.x - at.eta * at.G.sum(axis=1))[:, None])[:, 0]
-    gap = float(np.abs(server - clients).max())
-    return at_most(gap, 1e-12, "K = 2, 3 clients, every outcome: largest |server's step − mean of the clients' ends|")
+@mends("lemma.zo.basic", "line-1011")
+def moment_factor() -> Evidence:
+    printed = statement("second-moment", "stated").terms["smoothing"].doit()
+    corrected = statement("second-moment").terms["smoothing"].doit()
+    found = equal(printed / corrected, (d + 6) ** 3 / (d * (d + 2) * (d + 4)), "factor of the μ² term, 22.9 at d = 1")
+    return replace(found, numbers={"d = 1": float((printed / corrected).subs(d, 1))})

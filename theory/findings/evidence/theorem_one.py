@@ -84,18 +84,6 @@ def noise_after_one_round(key: str) -> Evidence:
     return exceeds(f, bound, f"f = x²/2 − ξx from x*, σ = 1, P = {here.P}, K = m = 1: E f(x_1)")
 
 
-# Clients share the directions.
-
-
-@refutes("eq.hh", cause="shared-directions", witness=True)
-def equal_clients(d: int = 10, m: int = 100) -> Evidence:
-    """f_i(x) = ⟨g, x⟩ for all i, K = P = 1, μ → 0, ‖g‖ = 1: A_2 = (L/2)η²ρ, A_3 = Lη²."""
-    here = Setting(d=d, L=1.0, m=m, eta=1.0)
-    values = {**here.values, "a": 1.0, "delta": 0.0}
-    bound = math.fsum(value_of(term, values) for term in PRINTED["eq.hh"].values()) + 1.0
-    return exceeds(0.5 * values["rho"], bound, f"{m} equal linear clients, d = {d}, P = 1: A_2")
-
-
 # Searches over a round of three clients, whose two sides are finite sums.
 
 _TURN: Final = linear(-math.pi, math.pi)
@@ -338,31 +326,6 @@ def rate_fails(rounds: int) -> Evidence:
 # Assumptions
 
 
-def _rough_clients(setting: Setting) -> tuple[float, float]:
-    """Two clients ±σ_G(√(‖x‖² + δ²) − δ), f = 0, x = 0: E‖G‖² and G's variance bound; L → 0, δ/μ = 0.01.
-
-    g ≥ σ_G(‖z‖ − δ/μ), so E g²‖z‖² ≥ σ_G² E(‖z‖ − 0.01)²‖z‖²; ∇f_i^μ(0) = 0, P = 1.
-    """
-    d, c = setting.d, 0.01
-    left = norm_moment(d, 4) - 2 * c * norm_moment(d, 3) + c**2 * norm_moment(d, 2)
-    return left, math.fsum(statement("variance", "stated").bound(setting, a=0.0, delta=0.0))
-
-
-@refutes("assumption.lip", cause="smoothness")
-def rough() -> Evidence:
-    """Variance of G for clients whose kinks cancel in f, against eq.lemma.zo_var with the L of f."""
-    here = Setting(d=20, L=1e-6, mu=1e-3, sigma_G=1.0)
-    left, right = _rough_clients(here)
-    return exceeds(left, right, "f_i = ±(√(‖x‖² + δ²) − δ), f = 0, d = 20, P = 1: E‖G − ∇f_i^μ‖², eq.lemma.zo_var")
-
-
-@mends("assumption.lip")
-def not_rough() -> Evidence:
-    """With L = 1/δ, which these clients have, the bound is kept: δ = 10⁻⁵."""
-    here = Setting(d=20, L=1e5, mu=1e-3, sigma_G=1.0)
-    return keeps("variance", _rough_clients(here)[0], here, "the same with L = 1/δ, their own", a=0.0, delta=0.0)
-
-
 def held_up(slope: float = 0.487) -> Evidence:
     """Theorem 1 where f alone is smooth: clients f ± φ with φ' = ±1 beside a kink at 49 hold x where f' = slope.
 
@@ -442,48 +405,14 @@ def monotone() -> Evidence:
     )
 
 
-@refutes("line-1107", "line-1112", cause="mini-batch")
-def substituted_drift() -> Evidence:
-    """For f = x²/2 from x*, σ = 1, K = 2, P = 100: χ against the noise term of line-1107 and line-1112."""
-    here = Setting(d=1, L=1.0, K=2, P=100, sigma=1.0, eta=0.01)
-    left = statement("local-drift").left.exact(line(here), here).value
-    values = {**here.values, "delta": math.sqrt(left)}
-    right = sum(value_of(PRINTED["line-1112"][name], values) for name in ("noise", "drift"))
-    return exceeds(left, right, "f = x²/2 from x*, σ = 1, K = 2, P = 100, η = 0.01: χ")
-
-
 for _term, _mended in MENDED["line-1112"].terms.items():
     mends("line-1112")(equal, DERIVED["line-1112"]()[_term], _mended, f"{_term} of line-1112, derived and mended")
-
-
-@refutes("line-1166.2", cause="shared-directions")
-def a2_not_independent() -> Evidence:
-    """The clients' errors do not add like independent ones."""
-    r = OneRound(mu=0.6, eta=0.7, x=0.4, phases=(0.0, 0.0, 0.0), scales=(1.0, 1.0, 1.0))
-    left, right = r.sampled_square(r.G - r.smooth), r.total((r.G - r.smooth) ** 2) / r.m
-    return exceeds(left, right, "three clients of different slopes: E‖(1/m)ΣΣ[G − ∇f^μ]‖² against (1/mM)ΣΣE‖·‖²")
 
 
 @mends("line-1166.2", "eq.hh")
 def shared_bound() -> Evidence:
     """The mended bound of line-1166.2 over rounds of three clients, ρ − 1 = 2, s₆ = 15, σ = 0."""
     return within(searched("corrected line-1166.2"), "the mended line-1166.2, rounds of three clients")
-
-
-@refutes("line-1191.2", cause="sets-of-clients")
-def a5_not_equal() -> Evidence:
-    """(c) of line-1191 for clients without replacement: the right side is larger."""
-    left, right = OneRound(mu=0.6, eta=0.7, x=0.4).mean_of_clients
-    return exceeds(right, left, "(c), 2 of 3 clients without replacement: right side, left side")
-
-
-@supports("eq.lemma.avg_rv")
-def mean_of_three() -> Evidence:
-    """Three independent values, uniform on {0, 1, 5}: both sides of eq.lemma.avg_rv by enumeration."""
-    values, mean, P = (0, 1, 5), sp.Integer(2), 3
-    left = sum(((sp.Integer(sum(y)) / P - mean) ** 2 for y in product(values, repeat=P)), sp.Integer(0)) / 27
-    right = P * sum((v - mean) ** 2 for v in values) / sp.Integer(3) / P**2
-    return equal(left, right, "three independent values, uniform on {0, 1, 5}")
 
 
 def one_draw(*, averaged: bool) -> Evidence:
@@ -506,12 +435,72 @@ def negligible() -> Evidence:
     return Evidence("arithmetic", reached > 1e20, says, {"term": reached, "mu": needed})
 
 
-@supports("line-429")
-@by_role
-def dimension_matters() -> Evidence:
-    """An isotropic quadratic feels the dimension."""
-    average = {}
-    for d in (10, 1000):
-        problem = Quadratic.of(Spectrum.flat(d, 1.0), D=0.0, sigma=1.0)
-        average[d] = expected(problem, problem.setting(eta=1e-5, R=10)).average
-    return exceeds(average[1000], 80 * average[10], "f = ‖x‖²/2, σ = 1, P = 1: left at d = 1000, 80 times that at 10")
+# One problem at concrete numbers
+
+
+def at_one(name: str) -> Evidence:
+    """Two numbers of one problem that are equal, or of which the left is larger, or keeps a bound."""
+    one_round = OneRound(mu=0.6, eta=0.7, x=0.4)
+    # Two clients ±σ_G(√(‖x‖² + δ²) − δ), f = 0, x = 0: E‖G‖², L → 0, δ/μ = 0.01, P = 1. As g ≥ σ_G(‖z‖ − δ/μ), it is
+    # at least σ_G² E(‖z‖ − 0.01)²‖z‖²; ∇f_i^μ(0) = 0.
+    kinked = norm_moment(20, 4) - 2 * 0.01 * norm_moment(20, 3) + 0.01**2 * norm_moment(20, 2)
+    match name:
+        case "equal clients":  # f_i(x) = ⟨g, x⟩ for all i, K = P = 1, μ → 0, ‖g‖ = 1: A_2 = (L/2)η²ρ, A_3 = Lη²
+            values = {**Setting(d=10, L=1.0, m=100, eta=1.0).values, "a": 1.0, "delta": 0.0}
+            bound = math.fsum(value_of(term, values) for term in PRINTED["eq.hh"].values()) + 1.0
+            return exceeds(0.5 * values["rho"], bound, "100 equal linear clients, d = 10, P = 1: A_2")
+        case "rough":  # the variance of G for clients whose kinks cancel in f, against eq.lemma.zo_var with the L of f
+            flat = Setting(d=20, L=1e-6, mu=1e-3, sigma_G=1.0)
+            bound = math.fsum(statement("variance", "stated").bound(flat, a=0.0, delta=0.0))
+            what = "f_i = ±(√(‖x‖² + δ²) − δ), f = 0, d = 20, P = 1: E‖G − ∇f_i^μ‖², eq.lemma.zo_var"
+            return exceeds(kinked, bound, what)
+        case "not rough":  # with L = 1/δ, which these clients have, the bound is kept: δ = 10⁻⁵
+            here = Setting(d=20, L=1e5, mu=1e-3, sigma_G=1.0)
+            return keeps("variance", kinked, here, "the same with L = 1/δ, their own", a=0.0, delta=0.0)
+        case "substituted drift":  # χ against the noise term of line-1107 and line-1112
+            here = Setting(d=1, L=1.0, K=2, P=100, sigma=1.0, eta=0.01)
+            left = statement("local-drift").left.exact(line(here), here).value
+            values = {**here.values, "delta": math.sqrt(left)}
+            right = sum(value_of(PRINTED["line-1112"][name], values) for name in ("noise", "drift"))
+            return exceeds(left, right, "f = x²/2 from x*, σ = 1, K = 2, P = 100, η = 0.01: χ")
+        case "A_2 is not of independent clients":  # whose errors do not add like independent ones
+            r = replace(one_round, phases=(0.0, 0.0, 0.0), scales=(1.0, 1.0, 1.0))
+            what = "three clients of different slopes: E‖(1/m)ΣΣ[G − ∇f^μ]‖² against (1/mM)ΣΣE‖·‖²"
+            return exceeds(r.sampled_square(r.G - r.smooth), r.total((r.G - r.smooth) ** 2) / r.m, what)
+        case "Jensen doubles":  # E‖G‖² ≤ 2E‖G − ∇f_i^μ‖² + 2E‖∇f_i^μ‖², which Jensen's inequality gives, is no equality
+            r = one_round
+            left, right = r.total(r.G**2), 2 * r.total((r.G - r.smooth) ** 2) + 2 * r.total(r.smooth**2)
+            return exceeds(right, left, "three clients, K = 2: Jensen's bound against ΣE‖G‖²")
+        case "sums exchanged":  # Σ_k Σ_{τ≤k} kX_τ and Σ_τ (Σ_{k≥τ} k)X_τ, K = 4
+            X = sp.symbols("X1:5")
+            by_step = sum(k * X[tau - 1] for k in range(1, 5) for tau in range(1, k + 1))
+            exchanged = sum(sum(range(tau, 5)) * X[tau - 1] for tau in range(1, 5))
+            return equal(by_step, exchanged, "K = 4: both orders of the sums")
+        case "(c) is not equal":
+            left, right = one_round.mean_of_clients
+            return exceeds(right, left, "(c), 2 of 3 clients without replacement: right side, left side")
+        case "mean of three":  # both sides of eq.lemma.avg_rv by enumeration
+            drawn, mean, P = (0, 1, 5), sp.Integer(2), 3
+            squares = ((sp.Integer(sum(y)) / P - mean) ** 2 for y in product(drawn, repeat=P))
+            right = P * sum((v - mean) ** 2 for v in drawn) / sp.Integer(3) / P**2
+            return equal(sum(squares, sp.Integer(0)) / 27, right, "three independent values, uniform on {0, 1, 5}")
+        case "dimension matters":  # to an isotropic quadratic
+            average = {}
+            for d in (10, 1000):
+                problem = Quadratic.of(Spectrum.flat(d, 1.0), D=0.0, sigma=1.0)
+                average[d] = expected(problem, problem.setting(eta=1e-5, R=10)).average
+            what = "f = ‖x‖²/2, σ = 1, P = 1: left at d = 1000, 80 times that at 10"
+            return exceeds(average[1000], 80 * average[10], what)
+    raise KeyError(name)
+
+
+refutes("eq.hh", cause="shared-directions", witness=True)(at_one, "equal clients")
+refutes("assumption.lip", cause="smoothness")(at_one, "rough")
+mends("assumption.lip")(at_one, "not rough")
+refutes("line-1107", "line-1112", cause="mini-batch")(at_one, "substituted drift")
+refutes("line-1166.2", cause="shared-directions")(at_one, "A_2 is not of independent clients")
+refutes("line-1079", cause="identities", witness=True)(at_one, "Jensen doubles")
+supports("line-1106")(at_one, "sums exchanged")
+refutes("line-1191.2", cause="sets-of-clients")(at_one, "(c) is not equal")
+supports("eq.lemma.avg_rv")(at_one, "mean of three")
+supports("line-429")(by_role(at_one), "dimension matters")

@@ -16,9 +16,8 @@ from theory.bounds import statement
 from theory.communication import table1_scalars_decomfl
 from theory.findings.corrections import MENDED
 from theory.findings.decorators import mends, refutes, supports
-from theory.findings.evidence.designs import design
 from theory.findings.finding import Evidence
-from theory.findings.instruments import Axis, everywhere, exceeds, linear, over, same, unlike, whole
+from theory.findings.instruments import Axis, everywhere, exceeds, linear, over, same, whole
 from theory.notation.formula import value_of
 from theory.notation.setting import DISTRIBUTIONS, Setting
 from theory.notation.symbols import D, L, P, R, d, eta, kappa, m, mu, sigma, sigma_G
@@ -268,21 +267,6 @@ def without_dimension(**at: Any) -> float:
 def scalars_by_steps() -> Evidence:
     one, four = (table1_scalars_decomfl(100, M=10, m=2, K=K, P=5) for K in (1, 4))
     return same(four - 4 * one, 0.0, "scalars at K = 4 as a multiple of those at K = 1, less 4")
-
-
-@mends("line-443", "line-446")
-def sphere_of_radius() -> Evidence:
-    directions = design("sphere", 8)
-    moment = directions.sandwich(np.eye(8, dtype=int)) / 8  # E zzᵀ zzᵀ = d E zzᵀ
-    return same(moment, np.eye(8, dtype=int), "E zzᵀ on the sphere of radius √8")
-
-
-@refutes("line-443", cause="formula-slips")
-def own_directions() -> Evidence:
-    """Two clients with ∇f_i = v: E ∇̄f ∇̄fᵀ with directions of their own against shared ones, as in the algorithm."""
-    v = np.array([1, 2, 0, -1])
-    shared = design("sphere", 4).sandwich(np.outer(v, v))
-    return unlike((shared + np.outer(v, v)) / 2, shared, "m = 2, equal gradients: own directions against shared")
 
 
 @supports("line-464")

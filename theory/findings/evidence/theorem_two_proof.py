@@ -35,35 +35,10 @@ Floats = NDArray[np.float64]
 # The estimate ----------------------------------------------------------------------------------------------------
 
 
-@supports("line-1262")
-def averaged_scalars() -> Evidence:
-    """(1/(mP)) Σ_i Σ_p g_p z_p with g_p the mean over clients, against the same of g_{i,p}; m = 3, P = 2, d = 4."""
-    g: Any = np.array([[Fraction(3), Fraction(-1)], [Fraction(2), Fraction(5)], [Fraction(-4), Fraction(1, 2)]])
-    z = design("sphere", 4).points[:2]
-    mean = np.tile(g.sum(axis=0) / 3, (3, 1))
-    return same((mean @ z).sum(0)[0], (g @ z).sum(0)[0], "Σ g_{r,p} z_p and Σ g_{i,r,p} z_p, first coordinate")
-
-
 # θ with f_i(1) − f_i(0) = f_i'(θ) for f_1 = x³ and f_2 = x⁴: (1/3)^{1/2} and (1/4)^{1/3}.
 _THETA: Final = sp.Symbol("theta", positive=True)
 _CUBIC: Final = sp.solve(3 * _THETA**2 - 1, _THETA)[0]
 _QUARTIC: Final = sp.solve(4 * _THETA**3 - 1, _THETA)[0]
-
-
-@refutes("line-1270", "eq.fjiow.ek", "line-1279.2", cause="formula-slips")
-def one_point_for_all() -> Evidence:
-    return unlike(_CUBIC, _QUARTIC, "f_1 = x³, f_2 = x⁴, x_r = 0, μz = 1: θ of the two clients")
-
-
-@mends("line-1270", "eq.fjiow.ek", "line-1279.2")
-def a_point_each() -> Evidence:
-    return same((3 * _CUBIC**2 + 4 * _QUARTIC**3) / 2, sp.Integer(1), "½(f_1'(θ_1) + f_2'(θ_2)) and the mean scalar")
-
-
-@supports("eq.fjiow.1232")
-def unbiased_without_smoothing() -> Evidence:
-    eye = np.eye(4, dtype=int)
-    return same(design("sphere", 4).sandwich(eye) / 4, eye, "E Z, d = 4")  # E zzᵀ zzᵀ = d E zzᵀ on the sphere
 
 
 @mends("eq.fjiow.es")
@@ -89,13 +64,6 @@ def remainder_search(d: int, P: int) -> float:
     setting = Setting(d=d, P=P, L=1.0, mu=1.0, distribution="sphere")
     stated, corrected = (math.fsum(statement("remainder", kind).bound(setting)) for kind in ("stated", "corrected"))
     return corrected / stated
-
-
-@mends("line-1292")
-def quartic_over_the_ball() -> Evidence:
-    """For f = x_1⁴ in d = 8, coefficient of μ²x_1: 4 E z_1⁴ of the sphere, 12 d E u_1² = 12d/(d + 2) of its ball."""
-    fourth = sum(Fraction(int(v)) ** 4 for v in design("sphere", 8).points[:, 0]) / 240
-    return same(4 * fourth, Fraction(12 * 8, 10), "f = x_1⁴, d = 8: sphere and its ball (12 for Gaussian z)")
 
 
 # One step --------------------------------------------------------------------------------------------------------
@@ -174,19 +142,6 @@ def descent_by_rank(**at: float) -> float:
     return (step.change + 0.5 * step.eta) / right
 
 
-@refutes("line-1394", cause="concave")
-def negative_t3() -> Evidence:
-    """For f = ½xᵀHx from 0, noise ±e_3, μ → 0, P = m = 1: E f(x_{r+1}) − f = ½η²T_3 where the line has η²T_3.
-
-    H = diag(1, 1, −1, 0) has κ = tr H = 1, and T_3 = E (zᵀe_3)² zᵀHz = (d/(d + 2))(tr H − 2) < 0.
-    """
-    e = np.array([0, 0, 1, 0])
-    t3 = float((np.diag([1, 1, -1, 0]) * design("sphere", 4).sandwich(np.outer(e, e))).sum())
-    eta = 0.25 / effective_factor("sphere", d=4, P=1, kappa=1.0)
-    what = "f = ½xᵀHx, H = diag(1, 1, −1, 0), x = 0, noise ±e_3, largest η: E f(x_{r+1}) − f against η²T_3"
-    return exceeds(0.5 * eta**2 * t3, eta**2 * t3, what)
-
-
 @supports("line-1378")
 def taylor() -> Evidence:
     """For f = x⁴ from x = 1 to 1/2: f''(x') = 12x'² gives an x' between."""
@@ -194,15 +149,6 @@ def taylor() -> Evidence:
     square = ((x + h) ** 4 - x**4 - 4 * x**3 * h) / (h**2 / 2) / 12
     between = (x + h) ** 2 < square < x**2
     return Evidence("algebra", between, f"f = x⁴ from 1 to 1/2: x'² = {square} is between 1/4 and 1")
-
-
-@refutes("assumption.low-rank", "line-1394.2", cause="ball", witness=True)
-def short_ball() -> Evidence:
-    """For f = ‖x‖²/2, x_r = 0, no noise, d = 8, η = μ = 1: x_r + z is at ‖z‖²/2 higher, but ∇f(x_r) = 0."""
-    x, z = np.zeros(8), _E8.z
-    steps = 0.5 * (((x + z) ** 2).sum(axis=1) - (x**2).sum())[:, None] * z
-    length, radius = np.linalg.norm(steps, axis=1).max(), 16 * np.linalg.norm(x)
-    return exceeds(float(length), float(radius), "f = ‖x‖²/2, x_r = 0, d = 8, η = μ = 1: step against 2ηdG(x_r)")
 
 
 @mends("assumption.low-rank")
@@ -256,20 +202,74 @@ def weighted_by_rank(distribution: str, *, d: int, rank: float, P: int, first: f
     return found / effective_factor(distribution, d=d, P=P, kappa=problem.spectrum.kappa)
 
 
-@supports("line-1436")
-def one_noisy_agent() -> Evidence:
-    """A single agent of gradient ∇f whose noise has the second moment Σ + Δ: (1/12)(Σ (2s_i)² + Σ (2(∇f_i − ∇f))²)."""
-    spreads = 2 * (SAMPLE.gradients - SAMPLE.gradient)
-    noises = np.vstack([2 * SAMPLE.noises, spreads, np.zeros((6, 4), dtype=int)])
-    agent = Clients(np.tile(SAMPLE.gradient, (12, 1)), noises)
-    return same(
-        SAMPLE.second_moment(2, 2, replacement=True),
-        printed_covariance(agent, 2, 2),
-        "second moment of the federation and of one agent, m = 2, P = 2",
-    )
+# Two sides, each exact ------------------------------------------------------------------------------------------------
 
 
-@supports("line-1439")
-def total_variance() -> Evidence:
-    total = np.trace(SAMPLE.mean_square(1, replacement=False)) - (SAMPLE.gradient**2).sum()
-    return same(total, np.trace(SAMPLE.between + SAMPLE.within), "Var of one client's gradient, between and within")
+def exact(name: str) -> Evidence:
+    """Exact numbers that are one, or are not, or one of which is the larger."""
+    match name:
+        case "averaged scalars":  # (1/(mP)) Σ_i Σ_p g_p z_p with g_p the mean over clients, or g_{i,p}; m = 3, P = 2
+            g: Any = np.array([[Fraction(3), Fraction(-1)], [Fraction(2), Fraction(5)], [Fraction(-4), Fraction(1, 2)]])
+            z = design("sphere", 4).points[:2]
+            mean = np.tile(g.sum(axis=0) / 3, (3, 1))
+            return same((mean @ z).sum(0)[0], (g @ z).sum(0)[0], "Σ g_{r,p} z_p and Σ g_{i,r,p} z_p, first coordinate")
+        case "one point for all":
+            return unlike(_CUBIC, _QUARTIC, "f_1 = x³, f_2 = x⁴, x_r = 0, μz = 1: θ of the two clients")
+        case "a point each":
+            both = (3 * _CUBIC**2 + 4 * _QUARTIC**3) / 2
+            return same(both, sp.Integer(1), "½(f_1'(θ_1) + f_2'(θ_2)) and the mean scalar")
+        case "without smoothing":  # E zzᵀ zzᵀ = d E zzᵀ on the sphere
+            eye = np.eye(4, dtype=int)
+            return same(design("sphere", 4).sandwich(eye) / 4, eye, "E Z, d = 4")
+        case "sphere of radius √8":
+            eye = np.eye(8, dtype=int)
+            moment = design("sphere", 8).sandwich(eye) / 8  # E zzᵀ zzᵀ = d E zzᵀ
+            return same(moment, eye, "E zzᵀ on the sphere of radius √8")
+        case "own directions":  # two clients with ∇f_i = v: E ∇̄f ∇̄fᵀ against shared ones, as in the algorithm
+            v = np.array([1, 2, 0, -1])
+            shared = design("sphere", 4).sandwich(np.outer(v, v))
+            what = "m = 2, equal gradients: own directions against shared"
+            return unlike((shared + np.outer(v, v)) / 2, shared, what)
+        case "quartic":  # f = x_1⁴: coefficient of μ²x_1, 4 E z_1⁴ of the sphere, 12 d E u_1² = 12d/(d + 2) of its ball
+            fourth = sum(Fraction(int(v)) ** 4 for v in design("sphere", 8).points[:, 0]) / 240
+            return same(4 * fourth, Fraction(12 * 8, 10), "f = x_1⁴, d = 8: sphere and its ball (12 for Gaussian z)")
+        case "negative T_3":
+            # For f = ½xᵀHx from 0, noise ±e_3, μ → 0, P = m = 1: E f(x_{r+1}) − f = ½η²T_3 where the line has η²T_3.
+            # H = diag(1, 1, −1, 0) has κ = tr H = 1, and T_3 = E (zᵀe_3)² zᵀHz = (d/(d + 2))(tr H − 2) < 0.
+            e = np.array([0, 0, 1, 0])
+            t3 = float((np.diag([1, 1, -1, 0]) * design("sphere", 4).sandwich(np.outer(e, e))).sum())
+            eta = 0.25 / effective_factor("sphere", d=4, P=1, kappa=1.0)
+            what = "f = ½xᵀHx, H = diag(1, 1, −1, 0), x = 0, noise ±e_3, largest η: E f(x_{r+1}) − f against η²T_3"
+            return exceeds(0.5 * eta**2 * t3, eta**2 * t3, what)
+        case "short ball":  # f = ‖x‖²/2 without noise: x_r + z is at ‖z‖²/2 higher, but ∇f(x_r) = 0
+            x, directions = np.zeros(8), _E8.z
+            steps = 0.5 * (((x + directions) ** 2).sum(axis=1) - (x**2).sum())[:, None] * directions
+            length, radius = np.linalg.norm(steps, axis=1).max(), 16 * np.linalg.norm(x)
+            what = "f = ‖x‖²/2, x_r = 0, d = 8, η = μ = 1: step against 2ηdG(x_r)"
+            return exceeds(float(length), float(radius), what)
+        case "one noisy agent":
+            # A single agent of gradient ∇f whose noise has the second moment Σ + Δ:
+            # (1/12)(Σ (2s_i)² + Σ (2(∇f_i − ∇f))²).
+            spreads = 2 * (SAMPLE.gradients - SAMPLE.gradient)
+            noises = np.vstack([2 * SAMPLE.noises, spreads, np.zeros((6, 4), dtype=int)])
+            agent = printed_covariance(Clients(np.tile(SAMPLE.gradient, (12, 1)), noises), 2, 2)
+            what = "second moment of the federation and of one agent, m = 2, P = 2"
+            return same(SAMPLE.second_moment(2, 2, replacement=True), agent, what)
+        case "total variance":
+            total = np.trace(SAMPLE.mean_square(1, replacement=False)) - (SAMPLE.gradient**2).sum()
+            parts = np.trace(SAMPLE.between + SAMPLE.within)
+            return same(total, parts, "Var of one client's gradient, between and within")
+    raise KeyError(name)
+
+
+mends("line-443", "line-446")(exact, "sphere of radius √8")
+refutes("line-443", cause="formula-slips")(exact, "own directions")
+supports("line-1262")(exact, "averaged scalars")
+refutes("line-1270", "eq.fjiow.ek", "line-1279.2", cause="formula-slips")(exact, "one point for all")
+mends("line-1270", "eq.fjiow.ek", "line-1279.2")(exact, "a point each")
+supports("eq.fjiow.1232")(exact, "without smoothing")
+mends("line-1292")(exact, "quartic")
+refutes("line-1394", cause="concave")(exact, "negative T_3")
+refutes("assumption.low-rank", "line-1394.2", cause="ball", witness=True)(exact, "short ball")
+supports("line-1436")(exact, "one noisy agent")
+supports("line-1439")(exact, "total variance")
