@@ -10,13 +10,14 @@ ARGS ?=
 COQC ?= coqc
 PROOFS := Stream Replay Revert Moments Normals Answers
 
-.PHONY: help setup paper test thorough anywhere engines golden prove mutants fuzz lint types docs linkcheck notebooks format clean
+.PHONY: help setup paper test thorough device anywhere engines golden prove mutants fuzz lint types docs linkcheck notebooks format clean
 
 help:
 	@echo "make paper   every figure and table as recorded, then checked by live runs -> $(OUT)/report.html (ARGS=--live-only for live runs alone)"
 	@echo "make test    the tests, linter and type checker"
 	@echo "make thorough the tests that take long: planted faults of kernels, memory at several sizes, races, benchmarks"
 	@echo "make anywhere the same bits with other instructions and libraries, and on ARM by an emulator where apt-get is there"
+	@echo "make device  what a machine with a GPU can say, in eight minutes: bits, laws, a replayed digest, ratios, κ of large models -> $(OUT)/device.json"
 	@echo "make engines the tests of Ray, NVFlare and gRPC, in an environment that has them all ($(ENGINES))"
 	@echo "make golden  what every command's --help says, written to tests/decomfl_lab/cli/help.txt: read its diff"
 	@echo "make prove   what Coq proves of replay, the noise stream and the moments (a minute; see docs/proved.md)"
@@ -60,6 +61,10 @@ test: $(STAMP) lint
 
 thorough: $(STAMP)
 	$(BIN)/pytest -n 2 --dist worksteal -m thorough $(ARGS)
+
+device: $(STAMP)
+	@mkdir -p $(OUT)
+	$(BIN)/python -m benchmarks.card --out $(OUT)/device.json $(ARGS)
 
 anywhere: $(STAMP)
 	-sh tests/anywhere/aarch64.sh $(OUT)/aarch64 $(abspath $(BIN))/pip

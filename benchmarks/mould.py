@@ -246,6 +246,16 @@ def circumstances(meanings: Mapping[str, str]) -> dict[str, Any]:
     context = click.get_current_context()
     meta = context.meta
     columns = [f'"{head}": {meaning}' for head, meaning in meanings.items()]
+    return {
+        "about": f"{inspect.cleandoc(context.command.help or '')}\n\n{' '.join(columns)}".strip(),
+        "command": shlex.join(["decomfl", *meta[ARGUMENTS]]),
+        **provenance(),
+        "load": round(_load(meta[_BEGIN]), 3),
+    }
+
+
+def provenance() -> dict[str, Any]:
+    """The date, the machine, and versions."""
     from decomfl_lab.storage.provenance import code_version
 
     # The processor's name, as far as the system tells.
@@ -253,14 +263,11 @@ def circumstances(meanings: Mapping[str, str]) -> dict[str, Any]:
     named = (line for line in info.read_text().splitlines() if line.startswith("model name")) if info.exists() else ()
     processor = next(iter(named), f":{platform.processor() or platform.machine()}").partition(":")[2].strip()
     return {
-        "about": f"{inspect.cleandoc(context.command.help or '')}\n\n{' '.join(columns)}".strip(),
-        "command": shlex.join(["decomfl", *meta[ARGUMENTS]]),
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "machine": f"{processor}, {os.cpu_count()} processors, {platform.system()}",
         "code": code_version(),
         "python": platform.python_version(),
         **{name: version(name) for name in ("numpy", "torch", "numba")},
-        "load": round(_load(meta[_BEGIN]), 3),
     }
 
 

@@ -7,7 +7,6 @@ direction: what a direct reading of the paper does, and what the authors' code d
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -17,11 +16,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from benchmarks.mould import BenchmarkRow, benchmark, column, names, numbers
-from benchmarks.ways.clock import fastest
+from benchmarks.ways.clock import apart, fastest
 from decomfl_lab.errors import require, require_int, require_possible
 from decomfl_lab.noise import Distribution, Program, cpu_backend, sphere_scale
 from decomfl_lab.options import option
-from decomfl_lab.processes import environment
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -123,11 +121,10 @@ def rebuild(options: RebuildOptions) -> Iterator[RebuildRow]:
     # A fresh process for each d, so that peaks of memory are those of one model.
     for d in dict.fromkeys(setting.d for setting in settings):
         asked = json.dumps([asdict(setting) for setting in settings if setting.d == d])
-        words = [sys.executable, "-m", "benchmarks.rebuild"]
-        done = subprocess.run(words, input=asked, capture_output=True, text=True, env=environment())
-        last_line = done.stderr.strip().rpartition("\n")[2]
-        require(done.returncode == 0, f"measuring d={d}", "end well", f"exit code {done.returncode}: {last_line}")
-        yield from (RebuildRow(**row) for row in json.loads(done.stdout))
+        done = apart(["-m", "benchmarks.rebuild"], given=asked)
+        last_line = done.said.rpartition("\n")[2]
+        require(done.exit == 0, f"measuring d={d}", "end well", f"exit code {done.exit}: {last_line}")
+        yield from (RebuildRow(**row) for row in done.found)
 
 
 def _measured(settings: Sequence[RebuildSetting]) -> Iterator[RebuildRow]:

@@ -1,9 +1,15 @@
-"""Measuring seconds."""
+"""Measuring seconds, and measuring in a process of its own."""
 
+import json
 import math
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Hashable, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from decomfl_lab.processes import environment
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -35,3 +41,34 @@ def in_turns(ways: Mapping[Name, Callable[[], object]], repeats: int) -> dict[Na
             run()
             seconds[name] = min(seconds[name], time.perf_counter() - started)
     return seconds
+
+
+@dataclass(frozen=True)
+class ProcessOutcome:
+    """How a command in a process of its own ended."""
+
+    exit: int | None  # its exit code; None where the time was over before it ended
+    found: Any  # what it printed as JSON; None where it printed anything else
+    said: str  # the end of what it said on stderr, and of what it printed where that is no JSON
+    seconds: float  # how long it took
+
+
+def apart(words: Sequence[str], *, given: str = "", seconds: float | None = None) -> ProcessOutcome:
+    """Run Python in a process of its own.
+
+    Args:
+        words: Its arguments, such as -m and a module.
+        given: What it reads.
+        seconds: How long it may take; by default as long as it needs.
+    """
+    began = time.monotonic()
+    try:
+        words = [sys.executable, *words]
+        done = subprocess.run(words, input=given, capture_output=True, text=True, timeout=seconds, env=environment())
+    except subprocess.TimeoutExpired:
+        return ProcessOutcome(None, None, f"the time was over after {seconds:.0f} s", time.monotonic() - began)
+    taken, said = time.monotonic() - began, done.stderr.strip()[-500:]
+    try:
+        return ProcessOutcome(done.returncode, json.loads(done.stdout), said, taken)
+    except ValueError:  # it failed before it printed anything
+        return ProcessOutcome(done.returncode, None, f"{done.stdout[-500:]}{said}", taken)

@@ -1,4 +1,4 @@
-"""Benchmarks' rows and records, the page that is made of them, and the mould."""
+"""Benchmarks' rows and records, the page that is made of them, and the rows of ``make device``."""
 
 import contextlib
 import io
@@ -14,8 +14,9 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+from benchmarks import card
 from benchmarks.mould import BenchmarkCommand, BenchmarkRow, Tabulated, begin, benchmark, column
-from decomfl_lab.cli.main import main
+from decomfl_lab.cli.main import application, main
 from decomfl_lab.cli.screen import ARGUMENTS
 from decomfl_lab.options import option
 
@@ -153,3 +154,56 @@ def test_a_record_has_every_field_and_what_the_columns_are() -> None:
 
 def test_the_help_ends_with_what_the_columns_are() -> None:
     assert run("--help").output.endswith("Columns:\n  weight  What a scale says.\n")
+
+
+# make device ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.thorough
+def test_a_part_that_fails_or_takes_too_long_has_a_row_and_others_go_on() -> None:
+    def python(code: str) -> list[str]:
+        return ["-c", f"import sys; {code}"]
+
+    parts = {
+        "right": python("import json; print(json.dumps(sys.argv[1:]))"),
+        "wrong": python("print('half a row'); sys.exit('a rule was broken')"),
+        "slow": python("import time; time.sleep(60)"),
+        "late": python("1"),
+    }
+    right, wrong, slow, late = card.measured(parts, "cuda:1", 5.0)
+    assert (right["exit"], right["found"]) == (0, ["--device", "cuda:1"])
+    assert (wrong["exit"], wrong["found"]) == (1, None)
+    assert "half a row" in wrong["said"]
+    assert "a rule was broken" in wrong["said"]
+    assert slow["exit"] is late["exit"] is None
+    assert "the time was over after" in slow["said"]
+    assert late["said"] == "the time was over after 0 s"
+
+
+def test_rows_are_written_with_their_provenance_as_parts_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "device.json"
+    own = {"one": ["-c", "print(1)"], "two": ["-c", "import nowhere"]}
+    assert card.main(["--device", "cpu", "--out", str(out)], {"cpu": own}) == 1
+    record = json.loads(out.read_text())
+    assert [(row["part"], row["exit"], row["found"]) for row in record["parts"]] == [("one", 0, 1), ("two", 1, None)]
+    assert {"device", "date", "machine", "code", "torch"} <= record.keys()
+    assert "FAILED: " in capsys.readouterr().out
+    with pytest.raises(SystemExit) as refused:
+        card.main(["--device", "cpu", "--minutes", "0"])
+    assert refused.value.code == 2
+    assert "minutes must be a finite number above 0, got 0.0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", card.PARTS)
+def test_every_part_is_a_command_with_options_that_there_are(kind: str) -> None:
+    for words in card.PARTS[kind].values():
+        assert words[0] == "-m"
+        command: click.Command | None = application()
+        rest = [*words[2:], "--device", "cpu"]
+        if words[1] == "decomfl_lab":
+            while isinstance(command, click.Group):
+                _, command, rest = command.resolve_command(click.Context(command), rest)
+            assert command is not None
+            command.make_context("part", rest)
