@@ -18,7 +18,7 @@ from decomfl_lab.noise.draws import STREAM, draws_of
 from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction, called
 from decomfl_lab.objectives.function import Function, Piece, enabled
 from decomfl_lab.objectives.normalisation import drifting, uses_batch_statistics
-from decomfl_lab.objectives.perturbation import virtual
+from decomfl_lab.objectives.perturbation import moved
 from decomfl_lab.objectives.trees import row_count, rows, tensors
 from decomfl_lab.objectives.trials.needs import Needs
 
@@ -240,7 +240,8 @@ class ModuleObjective(Function):
         layout = replace(self.layout, dtype=x.dtype)
         layout.bind(self.module, x)
         inputs, targets = self.batch(step)
-        with virtual(self.module, layout, seed, p, c, distribution=distribution, wide=True):
+        named = [(name, self.module.get_parameter(name)) for name in layout.names]
+        with moved(named, seed, p, c, distribution=distribution, wide=True):
             loss = means(self.module, [self.measure], inputs, targets, chunk=row_count(inputs) or 0)[0]
         return loss if loss.is_cuda else float(loss)
 
