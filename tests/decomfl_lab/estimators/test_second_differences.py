@@ -59,7 +59,7 @@ def test_a_run_is_the_same_to_the_bit_and_the_byte_with_and_without_the_log(vari
 
 
 def test_a_log_that_disturbed_the_scalars_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Disturbing(type(zo.central_curved)):  # type: ignore[misc]
+    class Disturbing(zo.Stencil):
         def combine(self, values: zo.Values, slopes: zo.Values, mu: float) -> zo.ScalarEstimate:
             found = super().combine(values, slopes, mu)
             return replace(found, g=np.nextafter(found.g, np.float32(np.inf)))
@@ -67,7 +67,7 @@ def test_a_log_that_disturbed_the_scalars_would_be_seen(monkeypatch: pytest.Monk
     steep = replace(RUN, lr=1.0)
     quiet = _plain(Run(replace(steep, log_kappa=False)).train())
     pd.testing.assert_frame_equal(_plain(Run(steep).train()), quiet, check_exact=True)
-    monkeypatch.setattr(scalars, "central_curved", Disturbing())
+    monkeypatch.setattr(scalars, "central_curved", Disturbing(2, curved=True))
     with pytest.raises(AssertionError):
         pd.testing.assert_frame_equal(_plain(Run(steep).train()), quiet, check_exact=True)
 
