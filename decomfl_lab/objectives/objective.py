@@ -123,21 +123,19 @@ def means(
     totals = torch.zeros(len(losses), dtype=torch.float64, device=device)
     needs = next((loss.needs for loss in losses if isinstance(loss, BatchLoss)), Needs())
     own = [loss if isinstance(loss, BatchLoss) else BatchLoss(loss, Form.OUTPUTS) for loss in losses]
+
+    def each(part: Any, wanted: Any) -> list[Tensor]:
+        """Each loss of a batch; one forward pass serves all that are of its outputs."""
+        outputs = called(module, part) if any(loss.is_of_outputs for loss in own) else None
+        return [loss.of_outputs(outputs, wanted) if loss.is_of_outputs else loss(module, part, wanted) for loss in own]
+
     with torch.no_grad():  # and not inference_mode, in which a module that differentiates in its inputs could not
         for a in range(0, n, chunk):
             size = min(chunk, n - a)
             part, wanted = (rows(tree, slice(a, a + size)) for tree in (inputs, targets))
-            for i, found in enumerate(needs.met(partial(_each, module, own, part, wanted))):
+            for i, found in enumerate(needs.met(partial(each, part, wanted))):
                 totals[i] += size * found.double()
     return totals / n
-
-
-def _each(module: nn.Module, losses: Sequence[BatchLoss], inputs: Any, targets: Any) -> list[Tensor]:
-    """Each loss of a batch; one forward pass serves all that are of its outputs."""
-    outputs = called(module, inputs) if any(loss.is_of_outputs for loss in losses) else None
-    return [
-        loss.of_outputs(outputs, targets) if loss.is_of_outputs else loss(module, inputs, targets) for loss in losses
-    ]
 
 
 def require_still(module: nn.Module) -> None:

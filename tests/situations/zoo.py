@@ -33,8 +33,6 @@ BATCHES = batches(X, Y)
 """Of 11, 11, 11 and 7 examples."""
 CUTS = {
     "batches sorted by class": batches(X[Y.sort().indices], Y.sort().values),
-    "a batch for each class": [(X[c == Y], Y[c == Y]) for c in range(3)],
-    "the first batch has one class alone": [(X[Y == 0], Y[Y == 0]), (X[Y > 0], Y[Y > 0])],
     "the first batch is one example": [(X[:1], Y[:1]), (X[1:], Y[1:])],
     "batches of one example each": batches(X, Y, 1),
 }
@@ -43,8 +41,7 @@ WORDS[:, 2:] = 0  # short texts, mostly padding
 LAST_PADS = torch.where(WORDS == 0, 5, WORDS - 1)
 THREE_WORDS = torch.stack([Y, (Y + 1) % 6, torch.arange(N) % 6], 1)
 IGNORED = -100
-TOKENS = seeded(lambda: torch.randint(0, 3, (N, 5)), 9)
-RAGGED = TOKENS.clone()
+RAGGED = seeded(lambda: torch.randint(0, 3, (N, 5)), 9)
 for _n in range(N):  # 1 to 5 tokens count
     RAGGED[_n, 1 + (_n * 7) % 5 :] = IGNORED
 MASK = (torch.arange(N) % 3 > 0).float()
@@ -195,11 +192,6 @@ bare = changed(
 )
 
 
-def behind_a_lambda():
-    backbone = nn.Linear(4, 4)
-    return layers(step(lambda h: torch.tanh(backbone(h))), linear())()
-
-
 class Counts(Around):
     """Its forward depends on how often it was called."""
 
@@ -262,11 +254,8 @@ def graph(nodes):
 as_pairs = step(lambda h: h.view(len(h), 2, 2))
 
 
-def recurrent(kind):
-    last = step(lambda found: found[0][:, -1])
-    return layers(as_pairs, lambda: kind(2, 3, batch_first=True), last, linear(3))
-
-
+_last = step(lambda found: found[0][:, -1])
+lstm = layers(as_pairs, lambda: nn.LSTM(2, 3, batch_first=True), _last, linear(3))
 _attend = parts(
     lambda own, h: own.a(h, h, h, need_weights=False)[0].mean(1),
     a=lambda: nn.MultiheadAttention(2, 1, batch_first=True),
@@ -548,12 +537,6 @@ NO_MEANS = {
     "InfoNCE, whose negatives are the batch": infonce,
     "soft F1": soft_f1,
     "a pairwise ranking": pairwise_ranking,
-    "the loss of the worst example": lambda o, t: cross_entropy(o, t, reduction="none").max(),
-    "perplexity": lambda o, t: ce(4 * o, t).exp(),
-    "the entropy of the batch's mean prediction": lambda o, t: (
-        ce(o, t) - torch.special.entr(o.softmax(1).mean(0)).sum()
-    ),
-    "a product over the batch": lambda o, t: ce(o, t) * (4 * o[:, 0].mean()).exp(),
     "half a per cent from a mean": lambda o, t: ce(o, t) * (1 + 0.2 / len(t)),
 }
 
@@ -565,9 +548,7 @@ def focal(o, t):
 
 MEANS = {
     "a mean": ce,
-    "a mean plus a constant": lambda o, t: ce(o, t) + 3,
     "a mean plus a large constant": lambda o, t: ce(o, t) + 1e4,
-    "label smoothing": nn.CrossEntropyLoss(label_smoothing=0.1),
     "a focal loss": focal,
     "weights of examples, divided by their number": lambda o, t: (
         (RARE.to(o)[t] * cross_entropy(o, t, reduction="none")).mean() / 10

@@ -115,24 +115,21 @@ class Classes(Calls):
                 self._known.append(result)
                 self._scores[id(result)] = scores
         elif isinstance(result, Tensor) and args:
-            self._follow(func, name, args, kwargs, result)
+            # Scores or labels may be made of others: these are known, too.
+            self._known.append(result)
+            plain = sum(isinstance(each, Tensor) for each in args) == 1
+            for table in (self._scores, self._labels):
+                known = next((each for each in args if id(each) in table), None)
+                if known is None:
+                    continue
+                own = table[id(known)]
+                same = name in _SEEN["shifts"] and own.shape == result.shape
+                if (name in _SEEN["moves"] and known is args[0]) or (same and plain):
+                    others = [own if each is known else each for each in args]
+                    table[id(result)] = result if own is known else func(*others, **kwargs)
+                elif same and table is self._scores:
+                    table[id(result)] = own
         return result
-
-    def _follow(self, func: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Tensor) -> None:
-        """Know scores or labels that were made of others."""
-        self._known.append(result)
-        plain = sum(isinstance(each, Tensor) for each in args) == 1
-        for table in (self._scores, self._labels):
-            known = next((each for each in args if id(each) in table), None)
-            if known is None:
-                continue
-            own = table[id(known)]
-            same = name in _SEEN["shifts"] and own.shape == result.shape
-            if (name in _SEEN["moves"] and known is args[0]) or (same and plain):
-                others = [own if each is known else each for each in args]
-                table[id(result)] = result if own is known else func(*others, **kwargs)
-            elif same and table is self._scores:
-                table[id(result)] = own
 
     def seen(self) -> tuple[Tensor, Tensor] | None:
         """Which of the labels that count were predicted, and which count, both bool; None where nothing is a class."""
