@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from decomfl_lab.objectives.trees import feed, joined, mapped, row_count, rows, shape_of, tensors, torch_tree
+from decomfl_lab.objectives.trees import feed, joined, mapped, row_count, rows, shape_of, tensors
 
 A, B, C = torch.arange(6.0).view(3, 2), torch.arange(3), torch.ones(3, 1, 2)
 
@@ -20,9 +20,11 @@ class Pair(NamedTuple):
 TREE = {"b": (A, [B, "text"]), "a": Pair(C, None)}
 
 
-def test_tensors_come_in_their_order_however_deep() -> None:
+def test_tensors_come_in_their_order_however_deep_and_rows_are_of_each_alike() -> None:
     assert [id(tensor) for tensor in tensors(TREE)] == [id(A), id(B), id(C)]
     assert list(tensors("text")) == list(tensors(None)) == list(tensors(np.ones(3))) == []
+    chosen = torch.tensor([2, 0])
+    assert all(torch.equal(part, own[chosen]) for part, own in zip(tensors(rows(TREE, chosen)), (A, B, C), strict=True))
 
 
 def test_a_tree_keeps_its_form_its_keys_and_what_is_no_tensor() -> None:
@@ -33,19 +35,6 @@ def test_a_tree_keeps_its_form_its_keys_and_what_is_no_tensor() -> None:
     assert doubled["b"][1][1] == "text"
     assert isinstance(doubled["a"], Pair)
     assert doubled["a"].right is None
-
-
-def test_arrays_share_their_memory_where_that_can_be_written_to() -> None:
-    array = np.zeros(3)
-    found = torch_tree({"x": (array,)})["x"][0]
-    found += 1
-    assert array.tolist() == [1, 1, 1]
-
-
-@pytest.mark.parametrize("chosen", [slice(1, 3), torch.tensor([2, 0]), slice(0, 0)])
-def test_examples_are_chosen_from_every_tensor_alike(chosen: Any) -> None:
-    found = list(tensors(rows(TREE, chosen)))
-    assert all(torch.equal(part, whole[chosen]) for part, whole in zip(found, (A, B, C), strict=True))
 
 
 @pytest.mark.parametrize(
