@@ -13,7 +13,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from decomfl_lab.cli.main import main
 from decomfl_lab.interrupts import Interrupted, idle, interrupt, postponed, telling
 from decomfl_lab.laws import LAWS
 from decomfl_lab.runs.configuration import config_from_mapping, read_config
@@ -91,18 +90,6 @@ def test_an_interrupted_run_is_saved_at_once_and_goes_on_to_the_same_bits(
     states = [read_checkpoint(folder / CHECKPOINT_FILE) for folder in (out, tmp_path / "whole")]
     assert states[0][1]["federation"] == states[1][1]["federation"]
     assert all((states[0][0][name] == tensor).all() for name, tensor in states[1][0].items())
-
-
-@pytest.mark.parametrize(("raised", "code"), [(KeyboardInterrupt(), 130), (Interrupted(number=signal.SIGTERM), 143)])
-def test_an_interrupt_before_the_work_begins_is_a_line_too(
-    raised: BaseException, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def begin(*_: object) -> None:
-        raise raised
-
-    monkeypatch.setattr("decomfl_lab.cli.main.application", begin)
-    assert main(["train"]) == code
-    assert capsys.readouterr().err == "decomfl: interrupted; nothing new was kept\n"
 
 
 FIRST, SECOND = list(LAWS)[:2]

@@ -130,11 +130,6 @@ at("a network that differentiates in its inputs", kappa=RIGHT, train=either("gra
     zoo.slopes, zoo.mse, [(X, zoo.REAL)]
 )
 at("checkpointed blocks", both=RIGHT)(lambda: zoo.Saving(*mlp()), f=tanh_ce)
-at(
-    "an operation whose second derivative torch does not have",
-    kappa=either("derivatives of every operation"),
-    train=RIGHT,
-)(zoo.sampler)
 
 # --- kinks, plateaus, 32 bits: nothing to refuse ----------------------------------------------------------------------
 

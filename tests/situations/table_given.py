@@ -315,7 +315,6 @@ at("a BatchNorm in training mode, asked for in eval mode", kappa=RIGHT.given(nor
 at("a BatchNorm of one's own in training mode", kappa=RIGHT, train=refused("buffer 'mean'"))(zoo.own_batchnorm)
 at("nn.LSTM", both=RIGHT)(zoo.lstm)
 at("nn.MultiheadAttention", both=RIGHT)(zoo.attention)
-at("a transformer layer in eval mode", both=RIGHT)(zoo.encoder, f=lambda net: mean_ce(zoo.without_dropout(net)))
 
 # --- noise and state --------------------------------------------------------------------------------------------------
 

@@ -46,7 +46,6 @@ at("a loss of the labels", trainer=RIGHT)(language, of_labels, None)
 at("batches that are too large", trainer=RIGHT.given(auto_find_batch_size=True))(language, of_small_batches, None)
 for _options in (
     {},
-    {"label_smoothing_factor": 0.1},
     {"bf16": True},
     {"bf16_full_eval": True} | EVALUATED,
     {"gradient_checkpointing": True, "torch_empty_cache_steps": 1, "use_cache": True, "debug": "underflow_overflow"},
@@ -54,23 +53,15 @@ for _options in (
     {"weight_decay": 0.1, "max_grad_norm": 0.0},
     {"lr_scheduler_type": "cosine", "warmup_steps": 2},
     {"lr_scheduler_type": "reduce_lr_on_plateau"} | EVALUATED,
-    {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": 1e-6}, "warmup_steps": 0.5},
     {"num_train_epochs": 1.5, "max_steps": -1, "save_strategy": "epoch", "logging_strategy": "epoch"},
-    {"logging_first_step": True, "logging_steps": 3, "logging_nan_inf_filter": False},
     {"include_num_input_tokens_seen": "all", "average_tokens_across_devices": False},
-    {"eval_strategy": "epoch", "eval_on_start": True, "per_device_eval_batch_size": 3},
     {"eval_delay": 3, "eval_accumulation_steps": 1, "prediction_loss_only": True, "save_total_limit": 1} | EVALUATED,
-    {"eval_do_concat_batches": False, "per_device_eval_batch_size": 2} | EVALUATED,
-    {"batch_eval_metrics": True, "include_for_metrics": ["inputs", "loss"]} | EVALUATED,
     {"save_strategy": "no"},
-    {"save_strategy": "best"} | BEST,
     {"save_only_model": True},
     {"load_best_model_at_end": True} | BEST,
     {"restore_callback_states_from_checkpoint": True, "seed": 7},
     {"ignore_data_skip": True, "data_seed": 7, "full_determinism": True},
     {"dataloader_drop_last": True, "dataloader_num_workers": 1},
-    {"train_sampling_strategy": "group_by_length", "length_column_name": "size"},
-    {"train_sampling_strategy": "sequential", "remove_unused_columns": False, "label_names": ["labels"]},
 ):
     _name = ", ".join(f"{argument}={value}" for argument, value in _options.items())
     at(f"TrainingArguments({_name})", trainer=RIGHT.given(**_options))(language, None, None, inside=restored)

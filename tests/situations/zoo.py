@@ -260,19 +260,7 @@ _attend = parts(
     lambda own, h: own.a(h, h, h, need_weights=False)[0].mean(1),
     a=lambda: nn.MultiheadAttention(2, 1, batch_first=True),
 )
-_encode = layers(lambda: nn.TransformerEncoderLayer(2, 1, 3, batch_first=True), step(lambda h: h.mean(1)))
 attention = layers(as_pairs, _attend, linear(2))
-encoder = changed(layers(as_pairs, _encode, linear(2)), nn.Module.eval)
-
-
-def without_dropout(model):
-    """The encoder in training mode, as torch's fast path of eval mode has no derivative."""
-    for part in model.train().modules():
-        if isinstance(part, nn.Dropout):
-            part.p = 0.0
-        if isinstance(part, nn.MultiheadAttention):
-            part.dropout = 0.0
-    return model
 
 
 def in_its_inputs(own, x):
@@ -289,14 +277,6 @@ class Saving(nn.Sequential):
 
     def forward(self, x):
         return self[2](checkpoint(lambda h: torch.tanh(self[0](h)), x, use_reentrant=False))
-
-
-def sampled(own, x):
-    at = torch.tanh(own.a(x)).view(1, -1, 4, 2)
-    return nn.functional.grid_sample(own.image, at, mode="bicubic", align_corners=True).view(len(x), 4)[:, :3]
-
-
-sampler = parts(sampled, a=linear(4, 8), image=lambda: torch.linspace(-1, 1, 16).view(1, 1, 4, 4) ** 3)
 
 
 # --- modules of tokens, images and other shapes -----------------------------------------------------------------------

@@ -8,13 +8,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from decomfl_lab.objectives.batch_loss import BatchLoss, Form
-from tests.nets import seeded
 
 X, Y = torch.arange(12.0).view(4, 3) / 12, torch.tensor([0, 1, 1, 0])
-
-
-def net() -> nn.Linear:
-    return seeded(lambda: nn.Linear(3, 2))  # type: ignore[no-any-return]
 
 
 def penalised(model: nn.Module, batch: Any) -> Tensor:
@@ -38,7 +33,7 @@ def test_losses_are_equal_where_function_form_and_cutting_are() -> None:
 
 
 def test_at_other_tensors_the_model_that_the_loss_gets_has_them_and_afterwards_its_own() -> None:
-    module = net()
+    module = nn.Linear(3, 2)
     before = [p.clone() for p in module.parameters()]
     x = {"weight": torch.ones(2, 3), "bias": torch.zeros(2)}
     wanted = cross_entropy(X @ x["weight"].T, Y) + 6

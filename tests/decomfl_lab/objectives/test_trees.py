@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from decomfl_lab.objectives.trees import feed, joined, mapped, row_count, rows, shape_of, tensors
 
@@ -27,16 +28,6 @@ def test_tensors_come_in_their_order_however_deep_and_rows_are_of_each_alike() -
     assert all(torch.equal(part, own[chosen]) for part, own in zip(tensors(rows(TREE, chosen)), (A, B, C), strict=True))
 
 
-def test_a_tree_keeps_its_form_its_keys_and_what_is_no_tensor() -> None:
-    doubled = mapped(lambda tensor: 2 * tensor, TREE)
-    assert list(doubled) == ["b", "a"]
-    assert torch.equal(doubled["b"][0], 2 * A)
-    assert torch.equal(doubled["b"][1][0], 2 * B)
-    assert doubled["b"][1][1] == "text"
-    assert isinstance(doubled["a"], Pair)
-    assert doubled["a"].right is None
-
-
 @pytest.mark.parametrize(
     ("tree", "n"),
     [(TREE, 3), ((A, None), 3), ((A, A[:2]), None), ((A, torch.tensor(1.0)), None), ("text", None), (A[:0], 0)],
@@ -49,7 +40,11 @@ def test_batches_are_joined_leaf_by_leaf_in_their_order() -> None:
     parts = [rows(TREE, slice(0, 1)), rows(TREE, slice(1, 3))]
     whole = joined(parts)
     assert all(torch.equal(a, b) for a, b in zip(tensors(whole), (A, B, C), strict=True))
+    assert list(whole) == ["b", "a"]  # a tree keeps its form, its keys, and what is no tensor
     assert whole["b"][1][1] == "text"
+    assert isinstance(whole["a"], Pair)
+    assert whole["a"].right is None
+    assert shape_of(whole) == shape_of(parts[0]) != shape_of(mapped(Tensor.double, whole))
 
 
 @pytest.mark.parametrize(
@@ -61,14 +56,8 @@ def test_batches_of_other_forms_are_not_joined(other: Any) -> None:
     assert shape_of({"a": A}) != shape_of(other)
 
 
-def test_shapes_tell_apart_rows_and_dtypes_and_not_the_number_of_examples() -> None:
-    assert shape_of(TREE) == shape_of(rows(TREE, slice(0, 1)))
-    assert shape_of(A) == ((2,), "float32") != shape_of(A.double())
-    assert shape_of((A, None)) == (((2,), "float32"), "NoneType")
-
-
 def test_a_digest_is_of_shape_dtype_and_numbers_and_not_of_strides() -> None:
-    def digest(tensor: torch.Tensor) -> str:
+    def digest(tensor: Tensor) -> str:
         feed(h := blake2b(), tensor)
         return h.hexdigest()
 
