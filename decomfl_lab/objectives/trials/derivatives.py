@@ -395,7 +395,8 @@ class OutputComparison(Comparison):
             f, c = self.wide if wide else self.objective, step * self.unit
             with torch.no_grad():
                 up, down = (f.outputs(self._at(end, f), piece).double() for end in (c, -c))
-            return (up - down) / (2 * c)
+            difference: Tensor = (up - down) / (2 * c)
+            return difference
 
         # The loss's derivatives in the outputs z beside its differences, by the nearest of ``SLOPES``. The coarser
         # steps are for losses that compute in float32 whatever they are given, as those of transformers do.
