@@ -59,10 +59,6 @@ for _name, _where in zoo.WHERE.items():
 at("features whose forward derivative alone is wrong", kappa=RIGHT)(
     zoo.short(zoo.WHERE["everywhere"], 1.0, 0.5), f=lambda own: tanh_ce(own.inner)
 )
-for _token, _verdict in ((3, WRONG), (7, RIGHT)):  # 7 does not occur
-    _tokens = torch.arange(160).view(40, 4) % 7
-    _name = f"an embedding whose gradient is short for token {_token} of {_tokens.max()}"
-    at(_name, kappa=_verdict)(zoo.short_for_a_token(_token), ce, [(_tokens, Y)])
 for _kind in (nn.ReLU, nn.GELU):
     _name = f"a module that takes no float64, with {_kind.__name__}"
     at(_name, kappa=RIGHT)(zoo.without_float64(_kind), f=zoo.inner_ce)
@@ -125,9 +121,6 @@ at("a log-sum-exp that subtracts a detached maximum", both=RIGHT)(mlp, zoo.log_s
 at("a detached copy of the loss for a log", both=RIGHT)(mlp, logged, f=mean_ce)
 at("hard targets by argmax of the outputs", both=either("derivative|detach|mean"))(
     mlp, lambda o, t: ce(o, o.argmax(1)) + ce(o, t)
-)
-at("a network that differentiates in its inputs", kappa=RIGHT, train=either("grad"))(
-    zoo.slopes, zoo.mse, [(X, zoo.REAL)]
 )
 at("checkpointed blocks", both=RIGHT)(lambda: zoo.Saving(*mlp()), f=tanh_ce)
 
@@ -222,7 +215,7 @@ for _name, (_loss, _outputs, _y) in TARGETS.items():
         zoo.layers(zoo.step(lambda data: data["x"]), _module), _loss(), _named
     )
 
-_twelve, _ids = (rand(12, 5), classes(12)), classes(10, 4, of=5)
+_twelve = rand(12, 5), classes(12)
 _loader = DataLoader(TensorDataset(*_twelve), batch_size=5, drop_last=True)
 _double = zoo.changed(zoo.layers(zoo.linear(3, 5), nn.Tanh, zoo.linear(5, 4)), nn.Module.double)
 _unequal = [(wide(x), y) for x, y in ragged(rand(8, 3), classes(8, of=4), 3)]
@@ -231,26 +224,4 @@ at("a plain mean over batches of unequal sizes, as weights", kappa=RIGHT.given(w
 )
 at("a loader that drops its last batch", kappa=RIGHT)(
     zoo.relu_net(5, 3), CE, _loader, lambda own: CE(own(_twelve[0][:10].double()), _twelve[1][:10])
-)
-_tied = zoo.changed(zoo.language, lambda model: setattr(model.head, "weight", model.e.weight))
-for _name, _module in (("no", zoo.language), ("tied", _tied)):
-    at(f"a small language model with its own loss, {_name} weights", kappa=RIGHT)(
-        _module, None, [{"input_ids": _ids, "labels": _ids}], lambda own: zoo.next_token(own(_ids)["logits"], _ids)
-    )
-
-# --- cases of other libraries: layers and networks --------------------------------------------------------------------
-
-LAYERS = {
-    "Conv1d, stride, padding, dilation": (lambda: nn.Conv1d(2, 3, 2, stride=2, padding=1, dilation=2), (2, 7)),
-    "ConvTranspose2d": (lambda: nn.ConvTranspose2d(2, 2, 2, dilation=2), (2, 3, 3)),
-    "AvgPool3d": (lambda: nn.Sequential(nn.Conv3d(1, 2, 2), nn.AvgPool3d(2)), (1, 3, 3, 3)),
-}
-"""Some kinds: their derivatives are torch's, and nothing here looks at what a layer is."""
-for _name, (_layer, _shape) in LAYERS.items():
-    _data = [(rand(3, *_shape), classes(3))]
-    at(f"{_name}, sum, one batch", kappa=RIGHT)(zoo.after(_layer, _shape), zoo.summed, _data)
-
-at("logistic regression", kappa=RIGHT)(zoo.linear(5, 1, bias=False), BCE, [(rand(16, 5), classes(16, 1, of=2).float())])
-at("a linear layer over two further dimensions", kappa=RIGHT)(
-    zoo.linear(5), MSE, ragged(rand(9, 4, 2, 5), rand(9, 4, 2, 3, seed=3), 2)
 )

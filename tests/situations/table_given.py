@@ -50,9 +50,7 @@ KINDS = {
 for _name, (_data, _kappa, _train) in KINDS.items():
     at(f"data: {_name}", kappa=_kappa, train=_train)(data=_data, f=mean_ce, clients=[_data])
 
-NAKED = (("(x, y)", (X, Y)), ("(numpy, numpy)", (X.numpy(), Y.numpy())), ("a Dataset", TensorDataset(X, Y)))
-for _name, _clients in NAKED:
-    at(f"clients={_name}, without the list", train=either(r"\[\(|list"))(clients=_clients)
+at("clients=(x, y), without the list", train=either(r"\[\(|list"))(clients=(X, Y))
 at("several clients of one size, whose mean is f", train=RIGHT)(clients=zoo.batches(X, Y, 10))
 at(
     "numbers beside tensors that are others in another batch",
@@ -67,7 +65,7 @@ for _kind, _pack in zoo.PACKS.items():
     _one = [{"h": X, "labels": Y}]
     _two = [{"h": X[:13], "labels": Y[:13]}, {"h": X[13:], "labels": Y[13:]}]
     _name = f"loss=None, the model returns its loss ({_kind})"
-    at(f"{_name}, one mapping", both=RIGHT)(_own, None, _one, zoo.inner_ce, clients=[_one])
+    at(f"{_name}, one mapping", train=RIGHT)(_own, None, _one, zoo.inner_ce, clients=[_one])
     at(f"{_name}, a list of exactly two mappings", kappa=RIGHT)(_own, None, _two, zoo.inner_ce)
 
 for _seed in range(4):
@@ -82,16 +80,8 @@ _unnamed = [{"input": X, "labels": Y}]
 at("loss=None, a model that returns no loss", both=refused("loss"))(mlp, None, _unnamed, clients=[_unnamed])
 
 
-def of_the_mapping(model, batch):
-    assert set(batch) == {"h", "labels"}
-    return ce(model(h=batch["h"]).logits, batch["labels"])
-
-
 _mappings = [{"h": x, "labels": y} for x, y in BATCHES]
 at("mappings with labels and a loss of one's own", kappa=RIGHT)(zoo.own_loss(), ce, _mappings, zoo.inner_ce)
-at("mappings and loss(model, batch), which gets the mapping as it is", kappa=RIGHT)(
-    zoo.own_loss(), of_the_mapping, _mappings, zoo.inner_ce
-)
 
 # --- kinds of inputs, outputs, targets --------------------------------------------------------------------------------
 
@@ -105,10 +95,6 @@ for _name, _inputs in {
 at("a Dataset of examples with several inputs", kappa=RIGHT, train=either("inputs|pair|shape"))(
     zoo.two, ce, _pairs, zoo.inner_ce
 )
-at("a graph whose edges are a buffer, one batch", kappa=RIGHT, train=either("order|batch of").given(lr=0.02))(
-    zoo.graph(N)
-)
-
 Pair = namedtuple("Pair", "mean spread")
 
 
@@ -283,10 +269,9 @@ def _old_weight_norm(net):
         nn.utils.weight_norm(net[0])
 
 
-for _name, _call in (("not yet called", False), ("called", True)):
-    at(f"torch.nn.utils.weight_norm, {_name}", kappa=either("derivative|backward"), train=RIGHT)(
-        zoo.changed(mlp, lambda net, call=_call: [_old_weight_norm(net), call and net(X)]), values=True
-    )
+at("torch.nn.utils.weight_norm, called", kappa=either("derivative|backward"), train=RIGHT)(
+    zoo.changed(mlp, lambda net: [_old_weight_norm(net), net(X)]), values=True
+)
 
 
 def _kept(net):

@@ -207,29 +207,7 @@ def test_a_copy_of_an_operator_gives_the_same_products():
     assert torch.equal(copy.deepcopy(operator).matvec(v), wanted)
 
 
-# --- what κ says of what is odd ---------------------------------------------------------------------------------------
-
-
-def interrupted(at):
-    if at.products == 8:
-        raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize("other", [{"weight": 5.0}, {"trust": False}])
-def test_an_estimate_goes_on_with_no_function_that_is_equal_at_x_alone(other, tmp_path):
-    module, file = mlp(), tmp_path / "c"
-    there = module(X).detach()
-
-    def run(weight=0.0, *, trust=True, **more):
-        def loss(z, y):
-            return ce(z, y) + weight * (z - there).square().mean()
-
-        return hessian.effective_rank(module, loss, (X, Y), products=24, checkpoint=file, trust=trust, **more)
-
-    with pytest.raises(KeyboardInterrupt):
-        run(on_progress=interrupted)
-    with pytest.raises(lab.InputError, match="checkpoint must be of this run"):
-        run(**other)
+# --- what is done before and after ------------------------------------------------------------------------------------
 
 
 def five_fold(z, y):

@@ -241,16 +241,6 @@ def narrow(seed, factor):
     return parts(forward, inner=lambda: inner.double())
 
 
-def graph(nodes):
-    """Each node adds its neighbours; the edges are a buffer."""
-
-    def forward(own, x):
-        h = own.lin(x)
-        return h.index_add(0, own.edges[0], h[own.edges[1]])
-
-    return parts(forward, lin=linear(), edges=lambda: torch.randint(0, nodes, (2, 3 * nodes)))
-
-
 as_pairs = step(lambda h: h.view(len(h), 2, 2))
 
 
@@ -261,15 +251,6 @@ _attend = parts(
     a=lambda: nn.MultiheadAttention(2, 1, batch_first=True),
 )
 attention = layers(as_pairs, _attend, linear(2))
-
-
-def in_its_inputs(own, x):
-    with torch.enable_grad():
-        x = x.detach().clone().requires_grad_()
-        return torch.autograd.grad(own.u(x).sum(), x, create_graph=True)[0][:, :3]
-
-
-slopes = parts(in_its_inputs, u=layers(linear(), nn.Tanh, linear(3, 1)))
 
 
 class Saving(nn.Sequential):
@@ -312,39 +293,8 @@ padded_tagger = parts(attended, embedding=lambda: nn.Embedding(7, 4), head=linea
 """One block of attention over tokens, with logits (n, length, 3)."""
 
 
-def short_for_a_token(token):
-    """Of tokens, with an embedding that has a short gradient for one token alone."""
-
-    def forward(own, tokens):
-        h = own.table(tokens)
-        factor = torch.where(tokens == token, 0.5, 1.0)[..., None].to(h.dtype)
-        return own.head(torch.tanh(Scaled.apply(h, factor, factor))).mean(1)
-
-    return parts(forward, table=lambda: nn.Embedding(8, 3), head=linear(3))
-
-
-def next_words(own, input_ids, labels=None):
-    logits = own.head(torch.tanh(own.p(own.e(input_ids))))
-    return {"loss": None if labels is None else next_token(logits, labels), "logits": logits}
-
-
-language = parts(next_words, e=lambda: nn.Embedding(5, 3), p=linear(3, 3, bias=False), head=linear(3, 5, bias=False))
-"""Embedding, projection, head, and its own loss where labels are given."""
-
-
 def relu_net(inputs, outputs):
     return layers(linear(inputs, 4), nn.ReLU, linear(4, outputs))
-
-
-def after(layer, shape, activation=nn.LeakyReLU):
-    """The layer, an activation and a frozen linear layer."""
-
-    def make():
-        first = layer()
-        width = first(rand(1, *shape)).flatten(1).shape[1]
-        return nn.Sequential(first, activation(), nn.Flatten(), nn.Linear(width, 3).requires_grad_(False))
-
-    return make
 
 
 # --- derivatives that are not those of the values ---------------------------------------------------------------------
