@@ -51,7 +51,6 @@ FRAME, SERIES = pd.DataFrame(x, columns=[*"abcd"]), pd.Series(y)
 _count, _flag = np.arange(N) % 5, x[:, 1] > 0
 _counts, _flags = np.c_[_count, x[:, 1:]], np.c_[x[:, 0], _flag, x[:, 2:]]
 taken("tables: (frame, series)", (FRAME, SERIES))
-taken("tables: (array, list of numbers)", (x, Y.tolist()))
 taken("tables: of other indices, by their places", (FRAME.set_axis(range(N, 2 * N)), SERIES))
 taken("tables: columns that may lack a number, and do not", (FRAME.astype("Float32"), SERIES.astype("Int64")))
 taken("tables: whole numbers in a column", (FRAME.assign(a=_count), SERIES), f=of(_counts))
@@ -60,12 +59,10 @@ taken("tables: batches of a frame", [(FRAME[a : a + 11], SERIES[a : a + 11]) for
 taken("tables: rows of a frame in a Dataset", Rows([(FRAME.iloc[n], y[n]) for n in range(N)]))
 taken("tables: a mapping of them", {"h": FRAME, "labels": SERIES}, zoo.own_loss(), None, zoo.inner_ce)
 told("tables: a column of words", "'c'.*number", (FRAME.assign(c="word"), SERIES))
-told("tables: a column of dates", "number", (FRAME.assign(c=pd.Timestamp("2024-01-01")), SERIES))
 told("tables: a missing label", "missing", (FRAME, SERIES.astype("Int64").where(SERIES.index > 3)))
 told("tables: a missing number", "finite", (FRAME.assign(a=FRAME.a.where(FRAME.index > 3)), SERIES))
 told("tables: labels that are categories", "codes", (FRAME, SERIES.astype(str).astype("category")))
 told("tables: the same rows in two orders", "one order", (FRAME, SERIES.iloc[::-1]))
-told("tables: a frame alone", "inputs, targets", FRAME)
 at("tables: clients=(frame, series), without the list", train=refused(r"\[\("))(clients=(FRAME, SERIES))
 
 # --- masks ------------------------------------------------------------------------------------------------------------
@@ -75,7 +72,6 @@ HIDDEN = np.ma.masked_array(np.where(_lacks, np.float32(-9999), x), mask=_lacks)
 OPEN = np.ma.masked_array(x, mask=np.zeros_like(x, bool))
 MASKED_ROWS = [*zip(HIDDEN, y, strict=True)]
 told("masks: inputs", "mask", (HIDDEN, y))
-told("masks: in a mapping", "mask", {"h": HIDDEN, "labels": y})
 told("masks: rows of a DataLoader", "mask", DataLoader(Rows(MASKED_ROWS), batch_size=11, num_workers=1))
 taken("masks: of nothing, rows of a DataLoader", DataLoader(Rows([*zip(OPEN, y, strict=True)]), batch_size=11))
 
@@ -90,7 +86,6 @@ FIELDS = r"loss\(model, batch\)"
 
 
 told("fields: (x, y, index) in batches", rf"{FIELDS}.*\(11, 4\).*\(11,\).*\(11,\)", TRIPLES)
-told("fields: (x, y, index) of all examples", FIELDS, (X, Y, NUMBERS))
 told("fields: three with names", "image.*label.*index", [Example(*batch) for batch in TRIPLES])
 told("fields: a label named before the image", "label.*image", [Turned(b, a) for a, b in BATCHES])
 taken("fields: (x, y, index) for a loss of (model, batch)", (X, Y, NUMBERS), loss=zoo.plus(lambda net: 0))
@@ -127,10 +122,8 @@ taken("numbers: uint32 for classes, a tensor", (X, Y.to(torch.uint32)))
 for _kind, _values in {">f4": (x.astype(">f4"), y), ">i8": (x, y.astype(">i8"))}.items():
     taken(f"numbers: of the other byte order, {_kind}", _values)
 taken("numbers: uint16 for pixels", (PIXELS, y), zoo.scaled_bytes, f=lambda net: ce(net.inner(_pixels), Y))
-taken("numbers: uint16 classes in a Dataset", Rows([(x[n], np.uint16(y[n])) for n in range(N)]))
 told("numbers: uint64 that int64 has not", "int64", (x, y.astype("uint64") + 2**63))
 told("numbers: a structured array", "field", (np.zeros(N, [("a", "f4"), ("b", "f4")]), y))
-told("numbers: an array of objects", "object", (x.astype(object), y))
 told("numbers: words for classes", "number", (x, np.array(["a", "b"])[y % 2]))
 told("numbers: float64 that float32 does not tell apart", "subtract their mean", (x.astype("f8") + 1e8, y))
 told("numbers: longer than torch has them", "float64", (x.astype(np.longdouble), y))
@@ -138,7 +131,6 @@ told("numbers: longer than torch has them", "float64", (x.astype(np.longdouble),
 # --- streams ----------------------------------------------------------------------------------------------------------
 
 told("streams: a generator without an end", "islice", Anew(lambda: ((X, Y) for _ in itertools.count())))
-told("streams: itertools.cycle", "islice", Anew(lambda: itertools.cycle(BATCHES)))
 taken("streams: one batch two hundred times", Anew(lambda: itertools.repeat((X, Y), 200)))
 _order = torch.Generator().manual_seed(3)
 taken("streams: an order by a generator of its own", DataLoader(Rows(ROWS), 11, shuffle=True, generator=_order))

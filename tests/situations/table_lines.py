@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tests.situations import zoo
 from tests.situations.judge import RIGHT, Table, refused, told
-from tests.situations.zoo import X64, X, Y, ce, mlp, net
+from tests.situations.zoo import X64, X, Y, ce, mlp
 
 at = TABLE = Table()
 FITTING = {"mu": 1e-3, "lr": 1e-4}
@@ -99,13 +99,7 @@ at("autocast in forward: it is rough", train=told("no slopes.*autocast", known=F
 # --- losses ---------------------------------------------------------------------------------------------------------
 
 
-def quantile(o, t):
-    gap = o[:, 0] - t
-    return torch.maximum(0.9 * gap, -0.1 * gap).mean()
-
-
 LOSSES = {
-    "a quantile loss": quantile,
     "the largest error": lambda o, t: (o[:, 0] - t).abs().amax(),
     "a trimmed mean of errors": lambda o, t: (o[:, 0] - t).square().topk(20, largest=False).values.mean(),
 }
@@ -118,20 +112,14 @@ at("the share of wrong answers, which jumps", train=told("jumps|scalars of the f
 # --- slopes that are not the values' ----------------------------------------------------------------------------------
 
 
-class Product(nn.Module):
-    """(w̄ u)² with w̄ a constant for torch: its derivative in w is 0."""
-
-    def __init__(self):
-        super().__init__()
-        self.w, self.u = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
-
-    def forward(self, x):
-        return (self.w.detach() * self.u).square() * x[:, :1]
-
-
+product = zoo.parts(
+    lambda own, x: (own.w.detach() * own.u).square() * x[:, :1],
+    w=lambda: nn.Parameter(torch.ones(1)),
+    u=lambda: nn.Parameter(torch.ones(1)),
+)
+"""(w̄ u)² with w̄ a constant for torch: its derivative in w is 0."""
 OTHERS = {
-    "a detached factor of a product": (Product, lambda o, t: o.mean() + 2),
-    "a gradient that is reversed": (net(zoo.reversed_), ce),
+    "a detached factor of a product": (product, lambda o, t: o.mean() + 2),
     "a loss whose gradient is doubled": (mlp, lambda o, t: zoo.doubled(ce(o, t))),
 }
 for _name, (_make, _loss) in OTHERS.items():
@@ -144,11 +132,10 @@ at("a loss by numpy: there is nothing to compare", train=RIGHT.given(**FITTING),
     loss=lambda o, t: torch.tensor(np.abs(o.detach().numpy() - 1).mean()).to(o),
     f=lambda model: (model(X64) - 1).abs().mean(),
 )
-for _name in ("weights on a grid", "weights by their signs"):
-    _zero = of_weights(straight(grid) if "grid" in _name else straight(torch.sign))
-    at(f"{_name}, by gradients: differences are no remedy", train=refused(rf"^(?!.*{MEND})").given(method="fedavg"))(
-        at_zero(_zero) if "sign" in _name else _zero
-    )
+at(
+    "weights by their signs, by gradients: differences are no remedy",
+    train=refused(rf"^(?!.*{MEND})").given(method="fedavg"),
+)(at_zero(of_weights(straight(torch.sign))))
 
 # --- closures ---------------------------------------------------------------------------------------------------------
 
