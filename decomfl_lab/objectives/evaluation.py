@@ -3,6 +3,7 @@
 import hashlib
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -79,9 +80,10 @@ def evaluate(
             prior = module(content_free)
         measures["calibrated_accuracy"] = lambda outputs, wanted: right_share(outputs - prior, wanted)
     kept: list[Any] = []
+    copied = partial(mapped, lambda tensor: tensor.detach().to("cpu", copy=True))
 
     def keep(outputs: Any, wanted: Any) -> Tensor:  # noqa: ARG001
-        kept.append(mapped(_copied, outputs))
+        kept.append(copied(outputs))
         return torch.zeros(())
 
     if metrics:
@@ -94,16 +96,12 @@ def evaluate(
     if metrics:
         del found["kept"]
         try:
-            outputs, wanted = joined(kept), mapped(_copied, targets)
+            outputs, wanted = joined(kept), copied(targets)
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             rule = "have outputs of one form for all held-out examples, as metrics are of all at once"
             raise InputError(f"model must {rule}, got {brief(str(error), 100)}") from error
         found |= {column: _measured(column, metric, outputs, wanted) for column, metric in metrics.items()}
     return found
-
-
-def _copied(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", copy=True)
 
 
 def _measured(column: str, metric: Metric, outputs: Any, targets: Any) -> float:

@@ -40,13 +40,6 @@ class Perturbable(Objective, Protocol):
         """
 
 
-class Differentiable(Objective, Protocol):
-    """An objective that can be differentiated, as gradient projection and first-order methods need."""
-
-    def value_and_gradient(self, x: Tensor, step: int) -> tuple[float, Tensor]:
-        """f_i(x; ξ) and ∇f_i(x; ξ), shape (d,)."""
-
-
 def examples_of(objective: Objective) -> int:
     """n_i, the number of a client's examples, which its ``examples`` is; InputError where it does not say it."""
     n = getattr(objective, "examples", None)
@@ -244,7 +237,7 @@ class ModuleObjective(Function):
         return loss if loss.is_cuda else float(loss)
 
     def value_and_gradient(self, x: Tensor, step: int) -> tuple[float, Tensor]:
-        """See ``Differentiable``; by torch's autograd, a chunk at a time."""
+        """f_i(x; ξ) and ∇f_i(x; ξ), shape (d,), by torch's autograd, a chunk at a time."""
         batch = self.batch(step)
         value, total = 0.0, torch.zeros_like(x)
         with enabled():
@@ -271,12 +264,7 @@ class RoundedObjective:
         """The objective ``narrow`` of a module in bfloat16, frozen parameters and all; InputError for other dtypes."""
         dtypes = {p.dtype for p in narrow.module.parameters()} | {narrow.layout.dtype}
         require(dtypes == {torch.bfloat16}, "module and layout", "be in bfloat16", sorted(map(str, dtypes)))
-        self.narrow = narrow
-
-    @property
-    def examples(self) -> int:
-        """See ``ModuleObjective.examples``."""
-        return self.narrow.examples
+        self.narrow, self.examples = narrow, narrow.examples
 
     def __call__(self, x: Tensor, step: int) -> float:
         """See ``Objective``."""

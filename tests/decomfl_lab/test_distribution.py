@@ -7,15 +7,12 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from decomfl_lab.cli import screen
 from decomfl_lab.cli.main import main
-from decomfl_lab.cli.screen import Contribution
-from decomfl_lab.distribution import PACKAGES, ROOT, command_for
-from decomfl_lab.errors import InputError
+from decomfl_lab.distribution import ROOT, command_for
 
 OWN = """
 from theory import mine
@@ -59,14 +56,6 @@ def test_a_users_file_that_means_its_own_package_is_told_which_one_it_got(folder
     done = _python(folder, "-m", "decomfl_lab", "kappa", "--data", "digits", "--model", "mlp", "--loss", "own.py:loss")
     assert done.returncode == 2
     assert f"theory is the lab's package here, not {folder / 'theory' / '__init__.py'}: rename yours" in done.stderr
-
-
-def test_a_command_whose_package_a_wheel_lacks_says_where_it_is() -> None:
-    absent: Any = SimpleNamespace(name="bench", module="no_package_of_this_name.group")
-    assert not Contribution(absent).is_here
-    with pytest.raises(InputError, match="decomfl bench must be run in a clone of the project "):
-        Contribution(absent).load()
-    assert all((ROOT / package / "__init__.py").exists() for package in PACKAGES)
 
 
 def test_what_lists_commands_lists_those_that_a_wheel_has(

@@ -10,6 +10,7 @@ import pytest
 
 import decomfl_lab as lab
 from decomfl_lab.cli.main import main
+from decomfl_lab.models.registry import build_model
 from decomfl_lab.protocol import log as logs
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.runs.configuration import TrainConfig
@@ -121,8 +122,6 @@ def test_classes_that_would_fill_the_memory_are_refused_before_it_is_taken(
 
 
 def test_a_model_that_no_machine_can_hold_is_refused_with_its_size() -> None:
-    from decomfl_lab.models.registry import build_model
-
     with pytest.raises(lab.InputError, match=r"parameters d of logistic must fit into the \d+ GB of memory here"):
         build_model("logistic", seed=0, in_shape=(1, 8, 8), classes=2**40)
 

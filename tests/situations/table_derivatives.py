@@ -198,7 +198,7 @@ at("nn.EmbeddingBag with padding_idx", kappa=either("derivatives of every operat
 
 # --- cases of other libraries: losses, and how they are cut -----------------------------------------------------------
 
-CE, MSE, BCE = nn.CrossEntropyLoss(), nn.MSELoss(), nn.BCEWithLogitsLoss()
+CE = nn.CrossEntropyLoss()
 TARGETS = {
     "cross-entropy": (nn.CrossEntropyLoss, 3, classes(7)),
     "binary cross-entropy of soft labels, two outputs": (nn.BCEWithLogitsLoss, 2, rand(7, 2, seed=3)),

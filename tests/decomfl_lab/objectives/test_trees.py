@@ -1,14 +1,13 @@
-"""Trees of tensors: what becomes of every leaf, in which order, and what is counted as an example."""
+"""Trees of tensors: what becomes of every leaf, and in which order."""
 
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from decomfl_lab.objectives.trees import feed, joined, mapped, row_count, rows, shape_of, tensors
+from decomfl_lab.objectives.trees import feed, joined, mapped, rows, shape_of, tensors
 
 A, B, C = torch.arange(6.0).view(3, 2), torch.arange(3), torch.ones(3, 1, 2)
 
@@ -19,21 +18,6 @@ class Pair(NamedTuple):
 
 
 TREE = {"b": (A, [B, "text"]), "a": Pair(C, None)}
-
-
-def test_tensors_come_in_their_order_however_deep_and_rows_are_of_each_alike() -> None:
-    assert [id(tensor) for tensor in tensors(TREE)] == [id(A), id(B), id(C)]
-    assert list(tensors("text")) == list(tensors(None)) == list(tensors(np.ones(3))) == []
-    chosen = torch.tensor([2, 0])
-    assert all(torch.equal(part, own[chosen]) for part, own in zip(tensors(rows(TREE, chosen)), (A, B, C), strict=True))
-
-
-@pytest.mark.parametrize(
-    ("tree", "n"),
-    [(TREE, 3), ((A, None), 3), ((A, A[:2]), None), ((A, torch.tensor(1.0)), None), ("text", None), (A[:0], 0)],
-)
-def test_examples_are_counted_where_all_tensors_have_as_many(tree: Any, n: int | None) -> None:
-    assert row_count(tree) == n
 
 
 def test_batches_are_joined_leaf_by_leaf_in_their_order() -> None:
