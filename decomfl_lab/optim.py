@@ -39,7 +39,7 @@ from decomfl_lab.errors import (
     require_int,
 )
 from decomfl_lab.estimators.differences import central
-from decomfl_lab.estimators.resolution import Resolution, span
+from decomfl_lab.estimators.resolution import Resolution
 from decomfl_lab.methods.decomfl import DeComFL, groups_of
 from decomfl_lab.noise import STREAM_VERSION, Distribution, Format, cpu_backend, derive_seed
 from decomfl_lab.objectives.function import back, enabled
@@ -333,7 +333,7 @@ class MeZO(torch.optim.Optimizer):
         if not np.isfinite(found.g).all():
             raise DivergedError(f"losses of step {self.steps}", f"(got {values})")
         self._measured = found.g
-        self._resolution.note(found.g, float(found.loss), span(central, self._method.mu), self._method.mu)
+        self._resolution.see(central, self._method.mu, [found])
         self._resolution.tell()
         return float(found.loss)
 
