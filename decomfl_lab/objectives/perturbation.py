@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from decomfl_lab.errors import InputError, require, require_int
+from decomfl_lab.errors import InputError, require
 from decomfl_lab.noise import Distribution
 from decomfl_lab.objectives.trees import tensors
 from decomfl_lab.objectives.trials.needs import Calls
@@ -299,15 +299,13 @@ def moved(
             16-bit grid. With float32 inputs the whole forward pass is then float32's.
 
     Raises:
-        InputError: At entry, if a number is out of range. Inside, if a function writes to a parameter (to the fresh
+        InputError: At entry, if μ is out of range. Inside, if a function writes to a parameter (to the fresh
             tensor, so x is unharmed). At a normal exit, if x was written to past torch's functions (``w.set_``); and
             with ``strict``, if no torch function was given the elements of some parameter: its perturbation would be
             lost in silence.
 
     Source: [DeComFL, eq. (zo-grad)], and the peak memory d + φ of its perturbed forward passes.
     """
-    require_int("seed", seed, 0, 2**64 - 1)
-    require_int("p", p, 0, 2**32 - 1)
     firsts = accumulate((w.numel() for _, w in named), initial=0)
     parts = [_Part(name, w, first) for (name, w), first in zip(named, firsts, strict=False)]
     with np.errstate(over="ignore"):
