@@ -150,6 +150,11 @@ def test_many_kinks_are_no_fault_and_said_where_they_are_in_float32_whatever_is_
     assert "the module computes in float32 whatever it is given, and has kinks" in said
 
 
+def test_a_constant_that_hides_slopes_in_float32_is_said():
+    said = product(zoo.without_float64(nn.ReLU)(), loss=lambda z, y: ce(z, y) + 1e4).remark
+    assert "take no float64" in said
+
+
 def test_where_there_is_no_room_for_float64_float32_stands_in(monkeypatch):
     short, d = zoo.short(zoo.WHERE["everywhere"])(), 27
     pages = {"SC_PAGE_SIZE": 2}  # half of the memory may be taken
