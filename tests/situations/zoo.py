@@ -333,7 +333,6 @@ def identity(backward):
     return Identity.apply
 
 
-reversed_ = identity(lambda g: -g)
 clipped = identity(lambda g: g.clamp(-1e-3, 1e-3))
 doubled = identity(lambda g: 2 * g)
 """Doubled gradients have doubled differences, so only the values can tell."""
