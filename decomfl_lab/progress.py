@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Task, TaskID, TextColumn, TimeRemainingColumn
@@ -83,6 +84,10 @@ class RunBars:
     def __exit__(self, *_: object) -> None:
         self._bars.stop()
 
+    def update(self, name: str, at: Progress) -> None:
+        """Show that the run ``name`` has reached ``at``."""
+        self.show(name, at.round, at.rounds, words(at))
+
     def show(self, name: str, done: int, total: int | None, words: str, left: str | None = None) -> None:
         """Show that ``done`` of ``total`` steps of ``name`` are taken (None: nobody knows of how many).
 
@@ -107,4 +112,4 @@ class RunBars:
 def run_bar(name: str) -> Iterator[Callable[[Progress], None]]:
     """The bar of one run, as what shows that it has come to a state."""
     with RunBars() as bars:
-        yield lambda at: bars.show(name, at.round, at.rounds, words(at))
+        yield partial(bars.update, name)

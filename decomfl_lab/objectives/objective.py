@@ -232,7 +232,7 @@ class ModuleObjective(Function):
         layout.bind(self.module, x)
         inputs, targets = self.batch(step)
         named = [(name, self.module.get_parameter(name)) for name in layout.names]
-        with moved(named, seed, p, c, distribution=distribution, wide=True):
+        with moved(named, seed, p, c, distribution=distribution, wide=True, in_blocks=False):
             loss = means(self.module, [self.measure], inputs, targets, chunk=row_count(inputs) or 0)[0]
         return loss if loss.is_cuda else float(loss)
 

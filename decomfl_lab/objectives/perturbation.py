@@ -65,11 +65,14 @@ class _Moved(Calls):
     A Python function of torch.nn.functional runs its inside without this mode, with the weights it was given.
     """
 
-    def __init__(self, parts: Sequence[_Part], direction: tuple[int, int, Distribution], c: float, *, wide: bool):
+    def __init__(
+        self, parts: Sequence[_Part], direction: tuple[int, int, Distribution], c: float, *, wide: bool, in_blocks: bool
+    ) -> None:
         super().__init__()
         self.parts = {id(part.w): part for part in parts}
-        # Small tensors are formed together with their neighbours, which is faster: of these blocks the last is kept.
-        blocks = [[parts[n] for n in block] for block in blocks_of([part.w.detach() for part in parts])]
+        # Small tensors may be formed together with their neighbours: of these blocks the last is kept.
+        numbers = blocks_of([part.w.detach() for part in parts]) if in_blocks else []
+        blocks = [[parts[n] for n in block] for block in numbers]
         self.blocks = {id(part.w): block for block in blocks if len(block) > 1 for part in block}
         self.block: tuple[int, dict[int, Tensor]] = 0, {}
         self.direction, self.c, self.wide = direction, c, wide
@@ -263,6 +266,7 @@ def moved(
     distribution: Distribution = Distribution.GAUSSIAN,
     strict: bool = True,
     wide: bool = False,
+    in_blocks: bool = True,
 ) -> Iterator[None]:
     """Inside, what is computed with these parameters is so at x + μ z_p, and no bit of x is ever written.
 
@@ -271,12 +275,11 @@ def moved(
     Every torch function called on this thread that is given one of the parameters (alone, or in a list, tuple or dict)
     is given a fresh tensor instead, which dies when the call returns. So what is used without a forward method of its
     own (tied weights, ``out_proj`` of ``nn.MultiheadAttention``) is perturbed too, and the extra memory is at most φ,
-    the largest set of parameters that one function takes, here and in the paper one layer, and a block of small ones
-    (``rebuild.BLOCK`` elements); of an embedding's table, often the largest of all, no more than the rows that are
-    looked up and ``CHUNK`` elements. It takes longer to live only where a view of it does (``w.t()`` in a variable), or
-    where a graph to the inputs is recorded. Parameters in bfloat16 or float16 are widened to float32, moved and rounded
-    once; those, and ones that are not contiguous or not on the CPU, go through a buffer of ``CHUNK`` elements (or one
-    row, if that is more).
+    the largest set of parameters that one function takes, here and in the paper one layer; of an embedding's table,
+    often the largest of all, no more than the rows that are looked up and ``CHUNK`` elements. It takes longer to live
+    only where a view of it does (``w.t()`` in a variable), or where a graph to the inputs is recorded. Parameters in
+    bfloat16 or float16 are widened to float32, moved and rounded once; those, and ones that are not contiguous or not
+    on the CPU, go through a buffer of ``CHUNK`` elements (or one row, if that is more).
 
     The loss is to the bit that of a copy of the module at x + μ z_p for float32 and float64 where no graph is recorded,
     the forward pass is deterministic, and the same kernels run: the mode switches off the fused inference kernels of
@@ -297,6 +300,8 @@ def moved(
         strict: Whether a parameter that is not used is an error.
         wide: Whether 16-bit parameters are formed as float32 tensors and not rounded, as a step of μ is below the
             16-bit grid. With float32 inputs the whole forward pass is then float32's.
+        in_blocks: Whether small parameters are formed with their neighbours, up to ``rebuild.BLOCK`` elements together,
+            which is faster, and takes that much more memory.
 
     Raises:
         InputError: At entry, if μ is out of range. Inside, if a function writes to a parameter (to the fresh
@@ -312,7 +317,7 @@ def moved(
         c = float(np.float32(mu))  # as the stream multiplies by it
     fine = math.isfinite(c) and (c != 0 or mu == 0)
     require(fine, "mu rounded to float32", "be finite, and 0 only if mu is", mu)
-    mode = _Moved(parts, (seed, p, distribution), c, wide=wide)
+    mode = _Moved(parts, (seed, p, distribution), c, wide=wide, in_blocks=in_blocks)
     before = [stamp_of(part.w) for part in parts]
     with mode:
         yield

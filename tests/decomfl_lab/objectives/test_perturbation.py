@@ -218,14 +218,15 @@ def _tracked() -> Iterator[_Live]:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_no_more_than_the_largest_layer_is_perturbed_at_a_time_beside_a_block_of_small_ones(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("block", [0, BLOCK])
+def test_no_more_than_the_largest_layer_is_perturbed_at_a_time_or_a_block_more(dtype: torch.dtype, block: int) -> None:
     module = nn.Sequential(nn.Linear(3, 40), nn.Linear(40, 1700), nn.Linear(1700, 45), nn.Linear(45, 3)).to(dtype)
     inputs = torch.ones(2, 3, dtype=dtype)
-    with _tracked() as live, inside(module, 1, 0, 0.1), torch.no_grad():
+    with _tracked() as live, inside(module, 1, 0, 0.1, in_blocks=block > 0), torch.no_grad():
         for _ in range(2):
             found = module(inputs)
-            assert live.elements <= BLOCK
-    assert 1700 * 45 <= live.peak <= 1700 * 45 + 45 + BLOCK
+            assert live.elements <= block
+    assert 1700 * 45 <= live.peak <= 1700 * 45 + 45 + block
     assert torch.equal(found, _run(_by_hand(module, 1, 0, 0.1), inputs))
 
 
