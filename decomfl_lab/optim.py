@@ -39,7 +39,7 @@ from decomfl_lab.errors import (
     require_int,
 )
 from decomfl_lab.estimators.differences import central
-from decomfl_lab.estimators.resolution import Resolution, span
+from decomfl_lab.estimators.resolution import Resolution
 from decomfl_lab.methods.decomfl import DeComFL, groups_of
 from decomfl_lab.noise import STREAM_VERSION, Distribution, Format, cpu_backend, derive_seed
 from decomfl_lab.objectives.function import back, enabled
@@ -77,6 +77,8 @@ _RATIO = 1e-9
 """The largest relative difference of two groups' learning rates that is put down to a schedule's rounding."""
 
 Closure = Callable[[], "Tensor | float"]
+_Pair = tuple[str | None, nn.Parameter]
+"""A parameter, with its name where it has one."""
 
 
 class MeZO(torch.optim.Optimizer):
@@ -149,8 +151,8 @@ class MeZO(torch.optim.Optimizer):
         given = _listed(params, "be model.named_parameters(), model.parameters(), or a list of groups of them")
         if not any(isinstance(each, Mapping) for each in given):
             given = [{"params": given}]
-        self._named: _Named = []
-        self._frozen: list[_Named] = []  # of each group
+        self._named: list[_Pair] = []
+        self._frozen: list[list[_Pair]] = []  # of each group
         self._groups: list[TensorGroup] = []
         self._lrs: list[float] = []  # of the groups, as they were given
         self._stamps: list[Any] | None = None  # of the parameters after the last step; None before the first one
@@ -206,7 +208,25 @@ class MeZO(torch.optim.Optimizer):
         for name in param_group:
             rule = "have params, lr, weight_decay and a name alone: other options are one for all, in MeZO(...)"
             require(name in _OF_A_GROUP, "group", rule, name)
-        trained, frozen = _split(param_group["params"])
+        # Those that are trained, in their order, with names where they have them; and the others.
+        params, rule = param_group["params"], "be a list of them, as model.named_parameters() is"
+        trained: list[_Pair] = []
+        frozen: list[_Pair] = []
+        for at, each in enumerate([params] if isinstance(params, Tensor) else _listed(params, rule)):
+            pair: Any = each if isinstance(each, tuple) and len(each) == 2 else (None, each)
+            name, w = pair
+            what = f"parameter {at if name is None else name!r}"
+            require(isinstance(w, Tensor), what, "be a tensor: give model.named_parameters()", type(w).__name__)
+            require(name is None or isinstance(name, str), f"name of parameter {at}", "be text", name)
+            lazy = isinstance(w, nn.parameter.UninitializedParameter)
+            require(not lazy, what, "have a shape: call the model once before", "a lazy one")
+            if not w.requires_grad:
+                frozen.append(pair)
+                continue
+            require(w.is_leaf, what, "be a leaf, and no result of other tensors", "a result")
+            require(w.layout == torch.strided and not w.is_meta, what, "be dense, with values", (w.layout, w.device))
+            require(w.dtype in _DTYPES, f"dtype of {what}", f"be one of {', '.join(map(_name_of, _DTYPES))}", w.dtype)
+            trained.append(pair)
         every = [*self._named, *trained]
         kinds = sorted({str(w.dtype) for _, w in every})
         require(len(kinds) <= 1, "dtype of the parameters", "be one for all: cast them, or freeze the others", kinds)
@@ -313,7 +333,7 @@ class MeZO(torch.optim.Optimizer):
         if not np.isfinite(found.g).all():
             raise DivergedError(f"losses of step {self.steps}", f"(got {values})")
         self._measured = found.g
-        self._resolution.note(found.g, float(found.loss), span(central, self._method.mu), self._method.mu)
+        self._resolution.see(central, self._method.mu, [found])
         self._resolution.tell()
         return float(found.loss)
 
@@ -601,37 +621,11 @@ def _made_again(
 # The borders ----------------------------------------------------------------------------------------------------------
 
 
-_Named = list[tuple[str | None, nn.Parameter]]
-
-
 def _listed(params: Any, rule: str) -> list[Any]:
     """What there is of parameters, which must have an order."""
     sound = isinstance(params, Iterable) and not isinstance(params, Tensor | Mapping | set | frozenset | str)
     require(sound, "parameters", rule, type(params).__name__)
     return list(params)
-
-
-def _split(params: Iterable[Any]) -> tuple[_Named, _Named]:
-    """The parameters of a group that are trained, in their order, with names where they have them; and the others."""
-    rule = "be a list of them, as model.named_parameters() is"
-    given: list[Any] = [params] if isinstance(params, Tensor) else _listed(params, rule)
-    pairs = (each if isinstance(each, tuple) and len(each) == 2 else (None, each) for each in given)
-    found: _Named = []
-    frozen: _Named = []
-    for n, (name, w) in enumerate(pairs):
-        what = f"parameter {name if name is not None else n!r}"
-        require(isinstance(w, Tensor), what, "be a tensor: give model.named_parameters()", type(w).__name__)
-        require(name is None or isinstance(name, str), f"name of parameter {n}", "be text", name)
-        lazy = isinstance(w, nn.parameter.UninitializedParameter)
-        require(not lazy, what, "have a shape: call the model once before", "a lazy one")
-        if not w.requires_grad:
-            frozen.append((name, w))
-            continue
-        require(w.is_leaf, what, "be a leaf, and no result of other tensors", "a result")
-        require(w.layout == torch.strided and not w.is_meta, what, "be dense, with values", (w.layout, w.device))
-        require(w.dtype in _DTYPES, f"dtype of {what}", f"be one of {', '.join(map(_name_of, _DTYPES))}", w.dtype)
-        found.append((name, w))
-    return found, frozen
 
 
 def _at_least_zero(name: str, value: Any) -> float:

@@ -5,7 +5,7 @@ whoever evaluates them is free in order, grouping and threads (``decomfl_lab.eng
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 import numpy as np
@@ -42,98 +42,59 @@ class Estimator(Protocol):
         """The scalars from the loss at each of ``points``, and the slopes (P,), empty unless they are wanted."""
 
 
-class _Forward:
-    """Forward differences: g_p = (f(x + μ z_p) − f(x)) / μ, from P + 1 function values.
+class Stencil:
+    """The estimators of the lab, by how many sides of x the values are taken from: one, two, or none.
 
-    g is in units of f per unit of x, rounded once to float32; the loss is f(x).
+        forward       g_p = (f(x + μ z_p) − f(x)) / μ                    from P + 1 values
+        central       g_p = (f(x + μ z_p) − f(x − μ z_p)) / (2μ)         from 2P values
+        projection    g_p = ⟨∇f(x), z_p⟩                                 by one backward pass in all
 
-    Source: [DeComFL, eq. (zo-grad)].
+    g is in units of f per unit of x, rounded once to float32. Central differences are exact on quadratics for every μ;
+    their loss is mean_p (f(x + μ z_p) + f(x − μ z_p)) / 2, which is f(x) up to O(μ²). That of the others is f(x). The
+    projection is the limit of both differences as μ → 0.
+
+    Source: [DeComFL, eq. (zo-grad), and appendix, gradient projection]; central differences are what the authors' image
+    runs use.
     """
 
-    wants_slopes = False
+    def __init__(self, sides: int, *, curved: bool = False, signs: bool = False) -> None:
+        """An estimator.
+
+        Args:
+            sides: 1 for forward differences, 2 for central ones, 0 for the projection.
+            curved: Whether central ones also give, from one value more, second differences along the same directions,
+                q_p = (f(x + μ z_p) + f(x − μ z_p) − 2 f(x)) / μ², in units of f per unit of x squared: z_pᵀ∇²f(x)z_p up
+                to O(μ²) (``decomfl_lab.estimators.second_differences``). g is the same to the bit.
+            signs: Whether g are the signs of the scalars ([FeedSign], arXiv 2501.17610): 1 for g ≥ 0, else −1; and 0,
+                which is none, where g is not finite.
+        """
+        self.sides, self.curved, self.signs, self.wants_slopes = sides, curved, signs, not sides
 
     def points(self, P: int, mu: float) -> list[Point]:
-        return [(0, 0.0), *((p, mu) for p in range(P))]
-
-    def combine(self, values: Values, slopes: Values, mu: float) -> ScalarEstimate:  # noqa: ARG002
-        with np.errstate(invalid="ignore"):  # inf - inf gives NaN, which the server refuses by name
-            return _estimate((values[1:] - values[0]) / mu, values[0])
-
-
-class _Central:
-    """Central differences: g_p = (f(x + μ z_p) − f(x − μ z_p)) / (2μ), from 2P function values.
-
-    Exact on quadratics for every μ. Units as for forward differences; the loss is
-    mean_p (f(x + μ z_p) + f(x − μ z_p)) / 2, which is f(x) up to O(μ²).
-
-    Source: what the authors' image runs use; the paper writes forward differences only.
-    """
-
-    wants_slopes = False
-
-    def points(self, P: int, mu: float) -> list[Point]:
-        return [(p, c) for p in range(P) for c in (mu, -mu)]
-
-    def combine(self, values: Values, slopes: Values, mu: float) -> ScalarEstimate:  # noqa: ARG002
-        with np.errstate(invalid="ignore"):
-            # Points come in pairs, +μ before −μ.
-            return _estimate((values[::2] - values[1::2]) / (2.0 * mu), values.mean())
-
-
-class _CentralCurved(_Central):
-    """Central differences, to the bit, and from one value more second differences along the same directions.
-
-        q_p = (f(x + μ z_p) + f(x − μ z_p) − 2 f(x)) / μ²,
-
-    in units of f per unit of x squared: z_pᵀ∇²f(x)z_p up to O(μ²) (``decomfl_lab.estimators.second_differences``).
-    """
-
-    def points(self, P: int, mu: float) -> list[Point]:
-        return [*super().points(P, mu), (0, 0.0)]
+        """See ``Estimator``."""
+        here = (0, 0.0)
+        if self.sides == 2:  # pairs, +μ before −μ, and x last, where it is asked for
+            return [(p, c) for p in range(P) for c in (mu, -mu)] + [here] * self.curved
+        return [here, *((p, mu) for p in range(P * self.sides))]
 
     def combine(self, values: Values, slopes: Values, mu: float) -> ScalarEstimate:
-        # f(x + μz_1), f(x − μz_1), f(x + μz_2), ..., and f(x) last.
-        around, center = values[:-1], values[-1]
-        with np.errstate(invalid="ignore"):
-            q = (around[::2] + around[1::2] - 2.0 * center) / mu**2
-        return replace(super().combine(around, slopes, mu), curvature=q)
-
-
-class _Projection:
-    """Gradient projection: g_p = ⟨∇f(x), z_p⟩, the limit of both differences as μ → 0; one backward pass in all.
-
-    Units as for forward differences; the loss is f(x).
-
-    Source: [DeComFL, appendix, gradient projection].
-    """
-
-    wants_slopes = True
-
-    def points(self, P: int, mu: float) -> list[Point]:  # noqa: ARG002
-        return [(0, 0.0)]
-
-    def combine(self, values: Values, slopes: Values, mu: float) -> ScalarEstimate:  # noqa: ARG002
-        return _estimate(slopes, values[0])
-
-
-class _Sign:
-    """The signs of another estimator's scalars: 1 for g ≥ 0, else −1; and 0, which is none, where g is not finite.
-
-    Source: [FeedSign], arXiv 2501.17610.
-    """
-
-    def __init__(self, of: Estimator) -> None:
-        self.wants_slopes, self.points, self._of = of.wants_slopes, of.points, of
-
-    def combine(self, values: Values, slopes: Values, mu: float) -> ScalarEstimate:
-        found = self._of.combine(values, slopes, mu)
-        # ±1; times 0 where a scalar is infinite or NaN, of which |g| < ∞ is false.
-        signs = ((found.g >= 0) * 2 - 1) * (abs(found.g) < np.inf)
-        if isinstance(signs, np.ndarray):
-            return replace(found, g=signs.astype(np.int8), signed=found.g)
-        import torch
-
-        return replace(found, g=signs.to(torch.int8), signed=found.g)
+        """See ``Estimator``."""
+        q = signed = None
+        with np.errstate(invalid="ignore", over="ignore"):  # inf - inf gives NaN, which the server refuses by name
+            if self.sides == 2:
+                around = values[:-1] if self.curved else values
+                if self.curved:
+                    q = (around[::2] + around[1::2] - 2.0 * values[-1]) / mu**2
+                g, loss = (around[::2] - around[1::2]) / (2.0 * mu), around.mean()
+            else:
+                g, loss = (values[1:] - values[0]) / mu if self.sides else slopes, values[0]
+            on_host = isinstance(g, np.ndarray)
+            g = g.astype(np.float32) if on_host else g.float()  # one too large for it becomes ∞, which is refused, too
+        if self.signs:
+            # ±1; times 0 where a scalar is infinite or NaN, of which |g| < ∞ is false.
+            g, signed = ((g >= 0) * 2 - 1) * (abs(g) < np.inf), g
+            g = g.astype(np.int8) if on_host else g.char()
+        return ScalarEstimate(g, float(loss) if on_host else loss, q, signed)
 
 
 def fetched(estimates: Sequence[ScalarEstimate]) -> list[ScalarEstimate]:
@@ -156,20 +117,13 @@ def fetched(estimates: Sequence[ScalarEstimate]) -> list[ScalarEstimate]:
     return found
 
 
-def _estimate(g: Values, loss: Any) -> ScalarEstimate:
-    if isinstance(g, np.ndarray):
-        # A scalar too large for float32 becomes ∞, which the server refuses by name.
-        with np.errstate(over="ignore"):
-            return ScalarEstimate(g.astype(np.float32), float(loss))
-    return ScalarEstimate(g.float(), loss)
-
-
-forward, central, central_curved, projection = _Forward(), _Central(), _CentralCurved(), _Projection()
+forward, central, projection = Stencil(1), Stencil(2), Stencil(0)
+central_curved = Stencil(2, curved=True)
 
 ESTIMATORS: dict[str, Estimator] = {
     "forward": forward,
     "central": central,
     "projection": projection,
-    "forward-sign": _Sign(forward),
-    "central-sign": _Sign(central),
+    "forward-sign": Stencil(1, signs=True),
+    "central-sign": Stencil(2, signs=True),
 }

@@ -3,7 +3,6 @@
 import math
 import warnings
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +24,6 @@ AIM = 100.0
 """The difference that another μ is recommended for."""
 
 
-def span(estimator: Estimator, mu: float) -> float:
-    """The distance, in z, of the points whose losses are compared: 2μ or μ; 0 where there is no difference."""
-    places = [c for _, c in estimator.points(1, mu)]
-    return max(places) - min(places)
-
-
 class Resolution:
     """It sees the scalars of a run's first rounds, of all clients, until it is sure whether they are rounding."""
 
@@ -46,19 +39,18 @@ class Resolution:
         """Note what a client has measured: it is on the host."""
         if self.over or estimator.wants_slopes:
             return
+        places = [c for _, c in estimator.points(1, mu)]
+        distance = max(places) - min(places)  # in z, of the points whose losses are compared: 2μ or μ
         for own in estimates:
-            self.note(own.g if own.signed is None else own.signed, own.loss, span(estimator, mu), mu)
-
-    def note(self, g: Any, loss: float, distance: float, mu: float) -> None:
-        """Note scalars g that are differences of losses of this size, over a distance."""
-        if self.over or not math.isfinite(loss):
-            return
-        differences, unit = np.abs(np.asarray(g, np.float64).reshape(-1)) * distance, ROUNDING[self.numbers] * abs(loss)
-        # A loss of 0 has no unit: what differs from it at all is no rounding.
-        units = np.divide(differences, unit, out=np.where(differences > 0, np.inf, 0.0), where=unit > 0)
-        self._units.append(units.astype(np.float32))
-        self._losses.append(abs(loss))
-        self._mu = mu
+            if not math.isfinite(own.loss):
+                continue
+            g = np.asarray(own.g if own.signed is None else own.signed, np.float64)
+            differences, unit = np.abs(g.reshape(-1)) * distance, ROUNDING[self.numbers] * abs(own.loss)
+            # A loss of 0 has no unit: what differs from it at all is no rounding.
+            units = np.divide(differences, unit, out=np.where(differences > 0, np.inf, 0.0), where=unit > 0)
+            self._units.append(units.astype(np.float32))
+            self._losses.append(abs(own.loss))
+            self._mu = mu
 
     def tell(self) -> None:
         """After a round: once enough scalars were seen, warn if they are rounding, and look no further."""

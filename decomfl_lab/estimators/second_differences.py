@@ -202,10 +202,6 @@ class CurvatureLog:
         )
         return dict(zip(self.names, found, strict=True))
 
-    def clear(self) -> None:
-        """Empty the log."""
-        self.steps.clear()
-
 
 CURVATURE_COLUMNS = (
     "hessian_trace",

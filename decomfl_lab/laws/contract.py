@@ -148,7 +148,7 @@ class Wavy:
         return float(self.values(_wide(x)[None], step)[0])
 
     def value_and_gradient(self, x: Tensor, step: int) -> tuple[float, Tensor]:
-        """See ``Differentiable``; the gradient of a 16-bit x is in float32."""
+        """f_i(x; ξ) and ∇f_i(x; ξ), shape (d,); the gradient of a 16-bit x is in float32."""
         return self(x, step), torch.from_numpy(self.gradient(_wide(x), step)).to(x.device, wide_dtype(x))
 
     def along(self, x: Tensor, step: int, seed: int, p: int, c: float, distribution: Distribution) -> float:

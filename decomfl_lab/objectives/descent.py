@@ -13,14 +13,12 @@ from decomfl_lab.objectives.objective import EpochBatches
 from decomfl_lab.objectives.trees import mapped, row_count
 from decomfl_lab.options import option, require_options
 
-OPTIMIZERS = ("sgd", "adam")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Descent:
     """Steps of an optimizer on batches of epochs."""
 
-    optimizer: str = option("adam", "sgd or adam, as torch has them.", choices=tuple(OPTIMIZERS))
+    optimizer: str = option("adam", "sgd or adam, as torch has them.", choices=("sgd", "adam"))
     lr: float = option(1e-3, "The learning rate η.", symbol="η", gt=0)
     momentum: float = option(0.0, "The momentum β of sgd.", symbol="β", ge=0, lt=1)
     batch_size: int = option(64, "The number of examples a step; all if there are fewer.", symbol="B", ge=1)

@@ -3,6 +3,7 @@
 import hashlib
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,39 +26,22 @@ def right_share(outputs: Tensor, targets: Tensor) -> Tensor:
     return (outputs.argmax(1) == targets).float().mean()
 
 
-class _Accuracy:
-    """The shares of a batch's labels that are predicted, and that count; as much as its loss is one of classes.
+def _right(loss: BatchLoss, outputs: Any, targets: Any) -> tuple[Tensor | float, Tensor | float]:
+    """The shares of a batch's labels that count and are predicted, and that count; NaN where nothing is a class.
 
-    Cross-entropy itself is known to be one. Others are looked at while they compute (``objectives.trials.watch``).
+    Cross-entropy itself is known to be a loss of classes. Others are looked at while they compute (``trials.watch``).
     """
-
-    def __init__(self, loss: BatchLoss) -> None:
-        self._loss, self._counted = loss, torch.ones(())
-
-    def right(self, outputs: Any, targets: Any) -> Tensor:
-        """The share of labels that count and are predicted, among all; NaN where nothing is seen to be a class."""
-        if self._loss.loss is cross_entropy:
-            self._counted = (targets != IGNORED).float().mean()
-            return right_share(outputs, targets)
-        self._counted = torch.ones(())
-        if not isinstance(logits := logits_of(outputs), Tensor):
-            return torch.tensor(math.nan)
-        with Classes(logits, targets) as watch:
-            self._loss.of_outputs(outputs, targets)
-        if (seen := watch.seen()) is None:
-            return torch.tensor(math.nan)
-        right, counted = seen
-        share: float = counted.numel() / targets.numel()  # less than 1 where a loss takes labels out
-        if not share:
-            self._counted = torch.zeros(())
-            return self._counted
-        self._counted = counted.float().mean() * share
-        predicted: Tensor = right.float().mean() * share
-        return predicted
-
-    def counted(self, outputs: Any, targets: Any) -> Tensor:  # noqa: ARG002
-        """The share of labels that count, of the batch of which ``right`` was asked last."""
-        return self._counted
+    if loss.loss is cross_entropy:
+        return right_share(outputs, targets), (targets != IGNORED).float().mean()
+    if not isinstance(logits := logits_of(outputs), Tensor):
+        return math.nan, 1.0
+    with Classes(logits, targets) as watch:
+        loss.of_outputs(outputs, targets)
+    if (seen := watch.seen()) is None:
+        return math.nan, 1.0
+    right, counted = seen
+    share: float = counted.numel() / targets.numel()  # less than 1 where a loss takes labels out
+    return (right.float().mean() * share, counted.float().mean() * share) if share else (0.0, 0.0)
 
 
 def evaluate(
@@ -82,17 +66,24 @@ def evaluate(
     measures: dict[str, LossFunction | BatchLoss] = {}
     # Only targets that are classes may be compared with the largest of the outputs.
     if isinstance(targets, Tensor) and not targets.is_floating_point() and loss.is_of_outputs:
-        accuracy = _Accuracy(loss)
-        measures = {"test_accuracy": accuracy.right, "counted": accuracy.counted}
+        last: list[Tensor] = []  # the share that counts, of the batch whose accuracy was asked last
+
+        def accuracy(outputs: Any, wanted: Any) -> Tensor:
+            right, counted = map(torch.as_tensor, _right(loss, outputs, wanted))
+            last[:] = [counted]
+            return right
+
+        measures = {"test_accuracy": accuracy, "counted": lambda *_: last[0]}
     measures["test_loss"] = loss
     if content_free is not None:
         with torch.inference_mode():
             prior = module(content_free)
         measures["calibrated_accuracy"] = lambda outputs, wanted: right_share(outputs - prior, wanted)
     kept: list[Any] = []
+    copied = partial(mapped, lambda tensor: tensor.detach().to("cpu", copy=True))
 
     def keep(outputs: Any, wanted: Any) -> Tensor:  # noqa: ARG001
-        kept.append(mapped(_copied, outputs))
+        kept.append(copied(outputs))
         return torch.zeros(())
 
     if metrics:
@@ -105,7 +96,7 @@ def evaluate(
     if metrics:
         del found["kept"]
         try:
-            outputs, wanted = joined(kept), mapped(_copied, targets)
+            outputs, wanted = joined(kept), copied(targets)
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             rule = "have outputs of one form for all held-out examples, as metrics are of all at once"
             raise InputError(f"model must {rule}, got {brief(str(error), 100)}") from error
@@ -113,14 +104,16 @@ def evaluate(
     return found
 
 
-def _copied(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", copy=True)
-
-
 def _measured(column: str, metric: Metric, outputs: Any, targets: Any) -> float:
     """A measure of all held-out outputs and targets; InputError if it fails, writes to these, or is no number."""
-    what = f"metric {column.removeprefix('test_')!r}"
-    before = _digest(outputs, targets)
+
+    def digest() -> bytes:
+        h = hashlib.blake2b(digest_size=16)
+        for tensor in tensors((outputs, targets)):
+            feed(h, tensor)
+        return h.digest()
+
+    what, before = f"metric {column.removeprefix('test_')!r}", digest()
     try:
         with torch.no_grad():
             value = metric(outputs, targets)
@@ -128,17 +121,11 @@ def _measured(column: str, metric: Metric, outputs: Any, targets: Any) -> float:
         found = f"{type(error).__name__}: {brief(printable(str(error)), 200)}"
         rule = "take (outputs, targets), all held-out ones at once, without an error"
         raise InputError(f"{what} must {rule}, got {found}") from error
-    same = _digest(outputs, targets) == before
-    require(same, what, "leave outputs and targets as they are (outputs.clone())", "one that writes to them")
+    require(
+        digest() == before, what, "leave outputs and targets as they are (outputs.clone())", "one that writes to them"
+    )
     one = isinstance(value, Tensor | np.ndarray | np.generic) and math.prod(value.shape) == 1
     value = value.item() if one else value
     fine = isinstance(value, int | float) and not math.isinf(value)
     require(fine, what, "be a finite number, or NaN where it has no value", value)
     return float(value)
-
-
-def _digest(*trees: Any) -> bytes:
-    h = hashlib.blake2b(digest_size=16)
-    for tensor in tensors(trees):
-        feed(h, tensor)
-    return h.digest()

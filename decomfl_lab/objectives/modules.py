@@ -20,6 +20,8 @@ from decomfl_lab.layout import MODULE
 from decomfl_lab.objectives.perturbation import memory_of
 from decomfl_lab.objectives.trees import feed
 
+TABLES = (nn.Embedding, nn.EmbeddingBag)
+
 
 class HeldEmbedding(nn.Embedding):
     """An embedding whose padding row is a constant, whatever its weight has there.
@@ -68,7 +70,7 @@ def prepared(module: nn.Module, *, shared: bool) -> nn.Module:
     for name, part in module.named_modules():
         scripted = isinstance(part, torch.jit.ScriptModule)
         require(not scripted, f"module {name!r}", "be the one that torch.jit made its script of", type(part).__name__)
-        clips = getattr(part, "max_norm", None) if isinstance(part, nn.Embedding | nn.EmbeddingBag) else None
+        clips = getattr(part, "max_norm", None) if isinstance(part, TABLES) else None
         require(clips is None, f"max_norm of {name!r}", "be None, as its forward pass writes to its weights", clips)
     kept: list[Tensor] = [*module.parameters(), *module.buffers()] if shared else []
     for part in module.modules() if shared else ():
@@ -76,7 +78,11 @@ def prepared(module: nn.Module, *, shared: bool) -> nn.Module:
     try:
         own = copied(module, kept)
     except THEIRS as error:  # whatever a user's module holds
-        if shared and not any(map(_wants_care, module.modules())):
+        # Whether something has to be changed about a part, but for what it is made of.
+        odd = (part.sparse or part.scale_grad_by_freq for part in module.modules() if isinstance(part, TABLES))
+        wrapped = (part is not _unwrapped(part) or part._compiled_call_impl for part in module.modules())
+        wants_care = any(odd) or any(wrapped) or any(map(_pads, module.modules()))
+        if shared and not wants_care:
             return module  # it will do: what is copied above is no tensor
         told = f"{type(error).__name__}: {' '.join(str(error).split())}"
         raise InputError(f"model must be a module that copy.deepcopy can copy, got {told[:200]}") from error
@@ -84,7 +90,7 @@ def prepared(module: nn.Module, *, shared: bool) -> nn.Module:
         for name, child in part.named_children():
             setattr(part, name, _unwrapped(child))
         part._compiled_call_impl = None
-        if isinstance(part, nn.Embedding | nn.EmbeddingBag):
+        if isinstance(part, TABLES):
             part.sparse = part.scale_grad_by_freq = False  # which change derivatives, and no value
         if _pads(part):
             table: Any = part  # which holds its padding row from now on
@@ -173,37 +179,28 @@ def _pads(part: nn.Module) -> bool:
     return plain and part.padding_idx is not None and not hasattr(part, "parametrizations")
 
 
-def _wants_care(part: nn.Module) -> bool:
-    """Whether something has to be changed about this one module (not its children)."""
-    compiled: bool = type(part).__name__ == "OptimizedModule" or getattr(part, "_compiled_call_impl", None) is not None
-    table = isinstance(part, nn.Embedding | nn.EmbeddingBag)
-    wrapped = isinstance(part, DataParallel | DistributedDataParallel)
-    odd = table and (part.sparse or part.scale_grad_by_freq)
-    return bool(compiled or wrapped or odd or _pads(part))
-
-
-_LAZY = (UninitializedBuffer, UninitializedParameter)
-
-
 def require_apart(named: Iterable[tuple[str, Tensor]]) -> None:
     """InputError where a trainable tensor shares an element with another tensor, or with itself.
 
     As elements of x they would move apart, while in their user's code they always hold the same numbers. Tensors that
     lie beside each other in one storage, or between each other's elements, are apart. Each is given once.
     """
-    given = [(n, name, t) for n, (name, t) in enumerate(named) if not isinstance(t, _LAZY)]
     # On which device each lies, from the address of its first byte to that behind its last.
     places = []
-    for n, name, t in given:
-        if t.numel() and memory_of(t):
+    for n, (name, t) in enumerate(named):
+        if not isinstance(t, UninitializedBuffer | UninitializedParameter) and t.numel() and memory_of(t):
             last = sum((size - 1) * stride for size, stride in zip(t.shape, t.stride(), strict=True))
             places.append((str(t.device), t.data_ptr(), t.data_ptr() + (last + 1) * t.itemsize, n, name, t))
     before: list[tuple[str, int, int, int, str, Tensor]] = []  # those that reach as far as the place that is looked at
     for place in sorted(places, key=lambda place: place[:2]):
         device, begin, _, n, name, t = place
-        if t.requires_grad and _folds(t):
+        # An element may be at two places of one tensor: then so is one of the first slice along some dimension.
+        own = _place(t) if t.requires_grad and not torch.ops.aten.is_non_overlapping_and_dense(t) else np.empty(())
+        while own.ndim:
+            apart = not np.shares_memory(own[:1], own[1:])
             rule = "have memory for each of its elements: register a copy (.contiguous())"
-            raise InputError(f"parameter {name!r} must {rule}, got a view of strides {t.stride()}")
+            require(apart, f"parameter {name!r}", rule, f"a view of strides {t.stride()}")
+            own = own[0, ...]  # a view: ``own[0]`` of one dimension would be read
         before = [other for other in before if other[0] == device and other[2] > begin]
         for *_, m, named_so, other in before:
             if (t.requires_grad or other.requires_grad) and np.shares_memory(_place(t), _place(other)):
@@ -221,18 +218,6 @@ def _place(t: Tensor) -> Any:
     strides = tuple(stride * t.itemsize for stride in t.stride())
     form = {"version": 3, "typestr": f"|V{t.itemsize}", "shape": tuple(t.shape), "strides": strides}
     return np.asarray(SimpleNamespace(__array_interface__=form | {"data": (t.data_ptr(), True)}))
-
-
-def _folds(t: Tensor) -> bool:
-    """Whether an element is at two places of a tensor: then so is one of the first slice along some dimension."""
-    if torch.ops.aten.is_non_overlapping_and_dense(t):
-        return False
-    place = _place(t)
-    while place.ndim:
-        if np.shares_memory(place[:1], place[1:]):
-            return True
-        place = place[0, ...]  # a view: ``place[0]`` of one dimension would be read
-    return False
 
 
 def _attribute(name: str) -> str:

@@ -18,7 +18,7 @@ from decomfl_lab.noise.draws import STREAM, draws_of
 from decomfl_lab.objectives.batch_loss import BatchLoss, Form, LossFunction, called
 from decomfl_lab.objectives.function import Function, Piece, enabled
 from decomfl_lab.objectives.normalisation import drifting, uses_batch_statistics
-from decomfl_lab.objectives.perturbation import virtual
+from decomfl_lab.objectives.perturbation import moved
 from decomfl_lab.objectives.trees import row_count, rows, tensors
 from decomfl_lab.objectives.trials.needs import Needs
 
@@ -38,13 +38,6 @@ class Perturbable(Objective, Protocol):
 
         It is a number, or a tensor on a GPU that nobody has waited for yet.
         """
-
-
-class Differentiable(Objective, Protocol):
-    """An objective that can be differentiated, as gradient projection and first-order methods need."""
-
-    def value_and_gradient(self, x: Tensor, step: int) -> tuple[float, Tensor]:
-        """f_i(x; ξ) and ∇f_i(x; ξ), shape (d,)."""
 
 
 def examples_of(objective: Objective) -> int:
@@ -123,21 +116,19 @@ def means(
     totals = torch.zeros(len(losses), dtype=torch.float64, device=device)
     needs = next((loss.needs for loss in losses if isinstance(loss, BatchLoss)), Needs())
     own = [loss if isinstance(loss, BatchLoss) else BatchLoss(loss, Form.OUTPUTS) for loss in losses]
+
+    def each(part: Any, wanted: Any) -> list[Tensor]:
+        """Each loss of a batch; one forward pass serves all that are of its outputs."""
+        outputs = called(module, part) if any(loss.is_of_outputs for loss in own) else None
+        return [loss.of_outputs(outputs, wanted) if loss.is_of_outputs else loss(module, part, wanted) for loss in own]
+
     with torch.no_grad():  # and not inference_mode, in which a module that differentiates in its inputs could not
         for a in range(0, n, chunk):
             size = min(chunk, n - a)
             part, wanted = (rows(tree, slice(a, a + size)) for tree in (inputs, targets))
-            for i, found in enumerate(needs.met(partial(_each, module, own, part, wanted))):
+            for i, found in enumerate(needs.met(partial(each, part, wanted))):
                 totals[i] += size * found.double()
     return totals / n
-
-
-def _each(module: nn.Module, losses: Sequence[BatchLoss], inputs: Any, targets: Any) -> list[Tensor]:
-    """Each loss of a batch; one forward pass serves all that are of its outputs."""
-    outputs = called(module, inputs) if any(loss.is_of_outputs for loss in losses) else None
-    return [
-        loss.of_outputs(outputs, targets) if loss.is_of_outputs else loss(module, inputs, targets) for loss in losses
-    ]
 
 
 def require_still(module: nn.Module) -> None:
@@ -240,12 +231,13 @@ class ModuleObjective(Function):
         layout = replace(self.layout, dtype=x.dtype)
         layout.bind(self.module, x)
         inputs, targets = self.batch(step)
-        with virtual(self.module, layout, seed, p, c, distribution=distribution, wide=True):
+        named = [(name, self.module.get_parameter(name)) for name in layout.names]
+        with moved(named, seed, p, c, distribution=distribution, wide=True, in_blocks=False):
             loss = means(self.module, [self.measure], inputs, targets, chunk=row_count(inputs) or 0)[0]
         return loss if loss.is_cuda else float(loss)
 
     def value_and_gradient(self, x: Tensor, step: int) -> tuple[float, Tensor]:
-        """See ``Differentiable``; by torch's autograd, a chunk at a time."""
+        """f_i(x; ξ) and ∇f_i(x; ξ), shape (d,), by torch's autograd, a chunk at a time."""
         batch = self.batch(step)
         value, total = 0.0, torch.zeros_like(x)
         with enabled():
@@ -272,12 +264,7 @@ class RoundedObjective:
         """The objective ``narrow`` of a module in bfloat16, frozen parameters and all; InputError for other dtypes."""
         dtypes = {p.dtype for p in narrow.module.parameters()} | {narrow.layout.dtype}
         require(dtypes == {torch.bfloat16}, "module and layout", "be in bfloat16", sorted(map(str, dtypes)))
-        self.narrow = narrow
-
-    @property
-    def examples(self) -> int:
-        """See ``ModuleObjective.examples``."""
-        return self.narrow.examples
+        self.narrow, self.examples = narrow, narrow.examples
 
     def __call__(self, x: Tensor, step: int) -> float:
         """See ``Objective``."""

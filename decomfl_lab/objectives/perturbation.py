@@ -6,18 +6,16 @@ does, is the simpler way, but fl(fl(x + y) − y) ≠ x in general: x drifts awa
 
 import math
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from decomfl_lab.errors import InputError, require, require_int
-from decomfl_lab.layout import Layout
+from decomfl_lab.errors import InputError, require
 from decomfl_lab.noise import Distribution
 from decomfl_lab.objectives.trees import tensors
 from decomfl_lab.objectives.trials.needs import Calls
@@ -26,9 +24,6 @@ from decomfl_lab.storage.tables import table_beside
 
 CHUNK = 1 << 16
 """Elements of the buffer through which a tensor that the kernel cannot take as it is gets its noise."""
-
-_KERNEL_DTYPES = (torch.float32, torch.float64)
-_LOW_DTYPES = (torch.bfloat16, torch.float16)
 
 _VALUE_GETTERS = frozenset(
     getattr(Tensor, name).__get__ for name in ("T", "mT", "H", "mH", "data", "real", "imag", "__cuda_array_interface__")
@@ -39,86 +34,7 @@ _READS = {kind: frozenset(names) for kind, names in table_beside(__name__, "pert
 """Names of functions that read no element of what they are given, or only those of the first argument."""
 
 
-@dataclass(frozen=True)
-class _Direction:
-    """The points x + c z_p: what is needed to form any tensor of them."""
-
-    seed: int
-    p: int
-    d: int
-    distribution: Distribution
-    wide: bool = False
-
-    def __post_init__(self) -> None:
-        require_int("seed", self.seed, 0, 2**64 - 1)
-        require_int("p", self.p, 0, 2**32 - 1)
-
-    def _add_(self, y: Tensor, first: int, c: float) -> None:
-        """Set a contiguous vector y ← fl(y + fl(c z[first...])); c = 0 leaves every bit, that of -0 too."""
-        if c:
-            axpy_(y, self.seed, [c], d=self.d, first=first, first_p=self.p, distribution=self.distribution)
-
-    def _dtype(self, w: Tensor) -> torch.dtype:
-        """The dtype of what is formed from w."""
-        return torch.float32 if self.wide and w.dtype in _LOW_DTYPES else w.dtype
-
-    def formed(self, w: Tensor, first: int, c: float) -> Tensor:
-        """A fresh tensor fl(w + fl(c z)), where element j of w in row-major order is element first + j of x.
-
-        It has the strides of w where w is dense. A 16-bit w is widened to float32, moved, and, unless ``wide``, rounded
-        once.
-        """
-        # A tensor made in inference mode would not count the writes to it.
-        with torch.inference_mode(False), torch.no_grad():
-            w = w.detach()
-            dtype = self._dtype(w)
-            work = dtype if dtype in _KERNEL_DTYPES else torch.float32
-            # In one piece where the kernel can write what is wanted; on a CPU a result in 16 bits would need a float32
-            # copy of w.
-            if w.is_contiguous() and (w.is_cuda or work == dtype):
-                whole = w.to(work, copy=True)
-                self._add_(whole.view(-1), first, c)
-                return whole.to(dtype)
-            # Else by rows, through a buffer of at most CHUNK elements (or a row): fl(w + fl(c z)) is rounded where it
-            # is copied.
-            formed = torch.empty_like(w, dtype=dtype)
-            source, target = (w.view(-1), formed.view(-1)) if w.is_contiguous() else (w, formed)
-            rows = source.shape[0]
-            elements = source[:1].numel()
-            step = max(1, CHUNK // max(1, elements))
-            for a in range(0, rows, step):
-                part = source[a : a + step]
-                buffer = torch.empty(part.numel(), dtype=work, device=w.device)
-                buffer.view(part.shape).copy_(part)
-                self._add_(buffer, first + a * elements, c)
-                target[a : a + step].copy_(buffer.view(part.shape))
-            return formed
-
-    def formed_rows(self, w: Tensor, first: int, c: float, rows: Tensor) -> Tensor:
-        """Rows of what ``formed`` gives for w (n, width), shape (*rows.shape, width); few of the others are made.
-
-        On a GPU all are made, which takes less time there than to ask it which are wanted.
-        """
-        if w.is_cuda:
-            return self.formed(w, first, c)[rows]
-        # Wanted rows that lie within CHUNK elements are formed as one block, with those between them.
-        distinct, places = rows.unique(return_inverse=True)
-        width = w.shape[1]
-        looked_up = w.new_empty((len(distinct), width), dtype=self._dtype(w))
-        at_once = max(1, CHUNK // max(1, width))
-        a = 0
-        while a < len(distinct):
-            top = distinct[a]
-            b = int(torch.searchsorted(distinct, top + at_once))
-            here = distinct[a:b] - top
-            block = self.formed(w[top : top + here[-1] + 1], first + int(top) * width, c)
-            looked_up[a:b] = block[here]
-            a = b
-        return looked_up[places]
-
-
-@dataclass(frozen=True)
-class _Part:
+class _Part(NamedTuple):
     """A parameter, its name and its place in x."""
 
     name: str
@@ -143,18 +59,15 @@ def reads_no_element(func: Any, args: tuple[Any, ...]) -> bool:
     return asks_type or name in _READS["none"] or name.endswith("_like") or name.startswith("new_")
 
 
-def _function_name(function: Any) -> str:
-    name = str(getattr(function, "__name__", function))
-    return f"{function.__self__.__name__}.{name}" if name == "__set__" else name
-
-
-class _Virtual(Calls):
+class _Moved(Calls):
     """Gives every torch function fl(w + fl(c z)) for w.
 
     A Python function of torch.nn.functional runs its inside without this mode, with the weights it was given.
     """
 
-    def __init__(self, parts: Sequence[_Part], direction: _Direction, c: float, *, in_blocks: bool) -> None:
+    def __init__(
+        self, parts: Sequence[_Part], direction: tuple[int, int, Distribution], c: float, *, wide: bool, in_blocks: bool
+    ) -> None:
         super().__init__()
         self.parts = {id(part.w): part for part in parts}
         # Small tensors may be formed together with their neighbours: of these blocks the last is kept.
@@ -162,8 +75,8 @@ class _Virtual(Calls):
         blocks = [[parts[n] for n in block] for block in numbers]
         self.blocks = {id(part.w): block for block in blocks if len(block) > 1 for part in block}
         self.block: tuple[int, dict[int, Tensor]] = 0, {}
-        self.direction = direction
-        self.c = c
+        self.direction, self.c, self.wide = direction, c, wide
+        self.d = sum(part.w.numel() for part in parts)
         self.reached: set[int] = set()  # ids of the parameters whose elements some function was given
         self.watched: list[tuple[weakref.ref[Tensor], int, str]] = []
 
@@ -175,10 +88,10 @@ class _Virtual(Calls):
         # Attributes are set as they are, but for w.data, by which x would be written to.
         if getattr(func, "__name__", "") == "__set__":
             if func == Tensor.data.__set__ and id(args[0]) in self.parts:  # type: ignore[attr-defined]
-                _refuse_write(_function_name(func), self.parts[id(args[0])].name)
+                _refuse_write(func, self.parts[id(args[0])].name)
             return func(*args, **kwargs)
 
-        if func is torch.nn.functional.embedding and (looked_up := self._looked_up(args, kwargs)) is not None:
+        if func is torch.nn.functional.embedding and (looked_up := self.looked_up(args, kwargs)) is not None:
             return looked_up
         formed: dict[int, Tensor] = {}
         calls = getattr(func, "__module__", None) == "torch.nn.functional"
@@ -192,7 +105,7 @@ class _Virtual(Calls):
         result = func(*args, **kwargs)
         for key, t in formed.items():
             if t._version != versions[key]:
-                _refuse_write(_function_name(func), self.parts[key].name)
+                _refuse_write(func, self.parts[key].name)
         if formed:
             # Remember what of the formed tensors outlives the call, views above all: no one may write to it.
             names = {memory_of(t): self.parts[key].name for key, t in formed.items() if t.numel()}
@@ -205,23 +118,79 @@ class _Virtual(Calls):
             for reference, version, whose in self.watched:
                 still = reference()
                 if still is not None and still._version != version:
-                    _refuse_write(_function_name(func), whose)
+                    _refuse_write(func, whose)
         return result
 
-    def _looked_up(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-        """What ``functional.embedding`` looks up in a parameter; None if it writes to it, or is called otherwise."""
+    def formed(self, w: Tensor, first: int) -> Tensor:
+        """A fresh tensor fl(w + fl(c z)), where element j of w in row-major order is element first + j of x.
+
+        It has the strides of w where w is dense. A 16-bit w is widened to float32, moved, and, unless ``wide``, rounded
+        once.
+        """
+        seed, p, distribution = self.direction
+
+        def add_(y: Tensor, first: int) -> None:
+            if self.c:  # else every bit stays, that of -0 too
+                axpy_(y, seed, [self.c], d=self.d, first=first, first_p=p, distribution=distribution)
+
+        # A tensor made in inference mode would not count the writes to it.
+        with torch.inference_mode(False), torch.no_grad():
+            w = w.detach()
+            work = torch.promote_types(w.dtype, torch.float32)
+            dtype = work if self.wide else w.dtype
+            # In one piece where the kernel can write what is wanted; on a CPU a result in 16 bits would need a float32
+            # copy of w.
+            if w.is_contiguous() and (w.is_cuda or work == dtype):
+                whole = w.to(work, copy=True)
+                add_(whole.view(-1), first)
+                return whole.to(dtype)
+            # Else by rows, through a buffer of at most CHUNK elements (or a row): fl(w + fl(c z)) is rounded where it
+            # is copied.
+            formed = torch.empty_like(w, dtype=dtype)
+            source, target = (w.view(-1), formed.view(-1)) if w.is_contiguous() else (w, formed)
+            elements = source[:1].numel()
+            step = max(1, CHUNK // max(1, elements))
+            for a in range(0, source.shape[0], step):
+                part = source[a : a + step]
+                buffer = torch.empty(part.numel(), dtype=work, device=w.device)
+                buffer.view(part.shape).copy_(part)
+                add_(buffer, first + a * elements)
+                target[a : a + step].copy_(buffer.view(part.shape))
+            return formed
+
+    def looked_up(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+        """What ``functional.embedding`` looks up in a parameter; few of the other rows are formed.
+
+        None if it writes to the parameter, or is called otherwise.
+        """
         rows, weight, _, max_norm = (*args, None, None, None)[:4]
         part = self.parts.get(id(weight))
         plain = kwargs.get("max_norm", max_norm) is None and part is not None and part.w.is_contiguous()
         if part is None or not plain or torch._C._functorch.is_functorch_wrapped_tensor(rows):  # by vmap over data
             return None
         self.reached.add(id(weight))
-        return self.direction.formed_rows(part.w.detach(), part.first, self.c, rows)
+        w = part.w.detach()
+        if w.is_cuda:  # to form all takes less time there than to ask it which are wanted
+            return self.formed(w, part.first)[rows]
+        # Wanted rows that lie within CHUNK elements are formed as one block, with those between them.
+        distinct, places = rows.unique(return_inverse=True)
+        width = w.shape[1]
+        dtype = torch.promote_types(w.dtype, torch.float32) if self.wide else w.dtype
+        found = w.new_empty((len(distinct), width), dtype=dtype)
+        at_once = max(1, CHUNK // max(1, width))
+        a = 0
+        while a < len(distinct):
+            top = distinct[a]
+            b = int(torch.searchsorted(distinct, top + at_once))
+            here = distinct[a:b] - top
+            found[a:b] = self.formed(w[top : top + here[-1] + 1], part.first + int(top) * width)[here]
+            a = b
+        return found[places]
 
     def _form(self, part: _Part) -> Tensor:
         block = self.blocks.get(id(part.w))
         if block is None:
-            t = self.direction.formed(part.w, part.first, self.c)
+            t = self.formed(part.w, part.first)
         else:
             # It is formed with the rest of the block, and is the same tensor for as long as that is kept.
             if self.block[0] != id(block):
@@ -229,7 +198,7 @@ class _Virtual(Calls):
                 with torch.inference_mode(False), torch.no_grad():
                     whole = torch.cat([own.w.detach().view(-1) for own in block])
                     sizes = [own.w.numel() for own in block]
-                    pieces = self.direction.formed(whole, block[0].first, self.c).split(sizes)
+                    pieces = self.formed(whole, block[0].first).split(sizes)
                     # Each has memory of its own, which a view of it that stays keeps, and no more.
                     made = {id(own.w): p.view(own.w.shape).clone() for own, p in zip(block, pieces, strict=True)}
                 self.block = id(block), made
@@ -261,23 +230,23 @@ class _Virtual(Calls):
         if isinstance(value, dict):
             swapped = {key: self._swap(item, formed, calls) for key, item in value.items()}
             return swapped if any(swapped[key] is not value[key] for key in value) else value
-        if calls and callable(value) and not isinstance(value, type):
-            return self._inside(value)
-        return value
+        if not calls or not callable(value) or isinstance(value, type):
+            return value
 
-    def _inside(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function under this mode, which torch.nn.functional suspends while it calls it."""
-
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def inside(*args: Any, **kwargs: Any) -> Any:
+            """The value under this mode, which torch.nn.functional suspends while it calls it."""
             with self:
-                return function(*args, **kwargs)
+                return value(*args, **kwargs)
 
-        return call
+        return inside
 
 
-def _refuse_write(writer: str, name: str) -> NoReturn:
+def _refuse_write(writer: Any, name: str) -> NoReturn:
+    """InputError that names a function of torch, or says what else writes."""
+    told = str(getattr(writer, "__name__", writer))
+    told = f"{writer.__self__.__name__}.{told}" if told == "__set__" else told
     raise InputError(
-        f"{writer} writes to parameter {name!r} inside a forward pass; "
+        f"{told} writes to parameter {name!r} inside a forward pass; "
         "f(x + mu z) is a function of x only where the forward pass leaves x alone"
     )
 
@@ -285,81 +254,6 @@ def _refuse_write(writer: str, name: str) -> NoReturn:
 def stamp_of(w: Tensor) -> tuple[int, int, tuple[int, ...]]:
     """What changes when w is written to by any function of torch, or is given other memory."""
     return w.data_ptr(), -1 if w.is_inference() else w._version, tuple(w.shape)
-
-
-@contextmanager
-def virtual(
-    module: nn.Module,
-    layout: Layout,
-    seed: int,
-    p: int,
-    mu: float,
-    *,
-    distribution: Distribution = Distribution.GAUSSIAN,
-    strict: bool = True,
-    wide: bool = False,
-) -> Iterator[None]:
-    """Inside, a forward pass of ``module`` computes f(x + μ z_p), and no bit of x is ever written.
-
-        w_j → fl(w_j + fl(μ z(seed, p)[first + j])),    j in row-major order, whatever the strides of w
-
-    Every torch function called on this thread that is given one of the layout's parameters (alone, or in a
-    list, tuple or dict) is given a fresh tensor instead, which dies when the call returns. So what is used
-    without a forward method of its own (tied weights, ``out_proj`` of ``nn.MultiheadAttention``) is perturbed
-    too, and the extra memory is at most φ, the largest set of parameters that one function takes, here and
-    in the paper one layer; of an embedding's table, often the largest of all, no more than the rows that are
-    looked up and ``CHUNK`` elements. It takes longer to live only where a view of it does (``w.t()`` in a
-    variable), or where a graph to the inputs is recorded. Parameters in bfloat16 or float16 are widened to
-    float32, moved and rounded once; those, and ones that are not contiguous or not on the CPU, go through a
-    buffer of ``CHUNK`` elements (or one row, if that is more).
-
-    The loss is to the bit that of a copy of the module at x + μ z_p for float32 and float64 where no graph is
-    recorded, the forward pass is deterministic, and the same kernels run: the mode switches off the fused inference
-    kernels of ``nn.MultiheadAttention`` and ``nn.TransformerEncoderLayer``, as any torch function mode does, and
-    parameters with gaps in memory are formed without. Elsewhere it agrees to the rounding of the kernels. Outputs have
-    no graph back to x.
-
-    Not seen, because no torch function is called with the parameter itself: ``torch.jit.ScriptFunction``,
-    extensions without dispatch, other threads, ``nn.Parameter(w)``, ``torch.vmap`` over w (but vmap over data
-    is right). ``strict`` finds them where the parameter is used in no other way.
-
-    The module may be in training mode too, if its forward pass writes to no parameter. The layout says which parameters
-    are perturbed, and their places in x. μ has either sign and is rounded to float32; 0 gives f(x). With ``wide``
-    16-bit parameters are formed as float32 tensors and not rounded, as a step of μ is below the 16-bit grid. With
-    float32 inputs the whole forward pass is then float32's.
-
-    Raises:
-        InputError: At entry, if the layout is not the module's, a number is out of range, or a submodule is
-            compiled (``torch.jit``, ``torch.compile``). Inside, if a function writes to a parameter (to the
-            fresh tensor, so x is unharmed). At a normal exit, if x was written to past torch's functions
-            (``w.set_``); and with ``strict``, if no torch function was given the elements of some parameter: its
-            perturbation would be lost in silence.
-
-    Source: [DeComFL, eq. (zo-grad)], and the peak memory d + φ of its perturbed forward passes.
-    """
-    kinds = "be float32, float64, bfloat16 or float16"
-    require(layout.dtype in _KERNEL_DTYPES + _LOW_DTYPES, "dtype of the layout", kinds, layout.dtype)
-    known = dict(module.named_parameters(remove_duplicate=False))
-    named: list[tuple[str, nn.Parameter]] = []
-    for name, shape in zip(layout.names, layout.shapes, strict=True):
-        require(name in known, "names of the layout", "be parameters of the module", name)
-        w = known[name]
-        rule = f"be of shape {tuple(shape)} and {layout.dtype} as in the layout"
-        same = w.shape == shape and w.dtype == layout.dtype
-        require(same, f"parameter {name!r}", rule, (tuple(w.shape), w.dtype))
-        named.append((name, w))
-    require(len({id(w) for _, w in named}) == len(named), "parameters of the layout", "differ", layout.names)
-    # Compiled code hands its weights to no torch function, so its perturbation would be lost.
-    for name, inner in module.named_modules():
-        kind = type(inner).__name__
-        compiled = getattr(inner, "_compiled_call_impl", None) is not None or kind == "OptimizedModule"
-        if compiled or isinstance(inner, torch.jit.ScriptModule):
-            raise InputError(
-                f"module {name!r} ({kind}) is compiled: the weights it uses cannot be replaced; "
-                "give the module it was made from"
-            )
-    with moved(named, seed, p, mu, distribution=distribution, strict=strict, wide=wide, in_blocks=False):
-        yield
 
 
 @contextmanager
@@ -374,20 +268,56 @@ def moved(
     wide: bool = False,
     in_blocks: bool = True,
 ) -> Iterator[None]:
-    """``virtual`` of parameters whose module is not known: they are x in this order.
+    """Inside, what is computed with these parameters is so at x + μ z_p, and no bit of x is ever written.
 
-    Compiled code is not seen as such. It is found where no torch function is given the parameter (``strict``). Each
-    parameter is given once, with what errors call it. With ``in_blocks`` small ones are formed with their neighbours,
-    up to ``rebuild.BLOCK`` elements together, which is faster. InputError as ``virtual``, inside and at the exit.
+        w_j → fl(w_j + fl(μ z(seed, p)[first + j])),    j in row-major order, whatever the strides of w
+
+    Every torch function called on this thread that is given one of the parameters (alone, or in a list, tuple or dict)
+    is given a fresh tensor instead, which dies when the call returns. So what is used without a forward method of its
+    own (tied weights, ``out_proj`` of ``nn.MultiheadAttention``) is perturbed too, and the extra memory is at most φ,
+    the largest set of parameters that one function takes, here and in the paper one layer; of an embedding's table,
+    often the largest of all, no more than the rows that are looked up and ``CHUNK`` elements. It takes longer to live
+    only where a view of it does (``w.t()`` in a variable), or where a graph to the inputs is recorded. Parameters in
+    bfloat16 or float16 are widened to float32, moved and rounded once; those, and ones that are not contiguous or not
+    on the CPU, go through a buffer of ``CHUNK`` elements (or one row, if that is more).
+
+    The loss is to the bit that of a copy of the module at x + μ z_p for float32 and float64 where no graph is recorded,
+    the forward pass is deterministic, and the same kernels run: the mode switches off the fused inference kernels of
+    ``nn.MultiheadAttention`` and ``nn.TransformerEncoderLayer``, as any torch function mode does, and parameters with
+    gaps in memory are formed without. Elsewhere it agrees to the rounding of the kernels. Outputs have no graph back to
+    x. A module may be in training mode too, if its forward pass writes to no parameter.
+
+    Not seen, because no torch function is called with the parameter itself: ``torch.jit.ScriptFunction``, what
+    ``torch.compile`` made, extensions without dispatch, other threads, ``nn.Parameter(w)``, ``torch.vmap`` over w (but
+    vmap over data is right). ``strict`` finds them where the parameter is used in no other way.
+
+    Args:
+        named: The parameters, which are x in this order, each once, with what errors call it.
+        seed: The seed of the directions.
+        p: The number of the direction.
+        mu: The distance, of either sign, which is rounded to float32; 0 gives f(x).
+        distribution: The distribution of the directions.
+        strict: Whether a parameter that is not used is an error.
+        wide: Whether 16-bit parameters are formed as float32 tensors and not rounded, as a step of μ is below the
+            16-bit grid. With float32 inputs the whole forward pass is then float32's.
+        in_blocks: Whether small parameters are formed with their neighbours, up to ``rebuild.BLOCK`` elements together,
+            which is faster, and takes that much more memory.
+
+    Raises:
+        InputError: At entry, if μ is out of range. Inside, if a function writes to a parameter (to the fresh
+            tensor, so x is unharmed). At a normal exit, if x was written to past torch's functions (``w.set_``); and
+            with ``strict``, if no torch function was given the elements of some parameter: its perturbation would be
+            lost in silence.
+
+    Source: [DeComFL, eq. (zo-grad)], and the peak memory d + φ of its perturbed forward passes.
     """
-    firsts = [0, *accumulate(w.numel() for _, w in named)]
+    firsts = accumulate((w.numel() for _, w in named), initial=0)
     parts = [_Part(name, w, first) for (name, w), first in zip(named, firsts, strict=False)]
-    direction = _Direction(seed, p, firsts[-1], distribution, wide)
     with np.errstate(over="ignore"):
         c = float(np.float32(mu))  # as the stream multiplies by it
     fine = math.isfinite(c) and (c != 0 or mu == 0)
     require(fine, "mu rounded to float32", "be finite, and 0 only if mu is", mu)
-    mode = _Virtual(parts, direction, c, in_blocks=in_blocks)
+    mode = _Moved(parts, (seed, p, distribution), c, wide=wide, in_blocks=in_blocks)
     before = [stamp_of(part.w) for part in parts]
     with mode:
         yield

@@ -2,7 +2,6 @@
 
 from abc import ABCMeta
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -48,19 +47,19 @@ def torch_tree(tree: Any, name: str = "arrays") -> Any:
     Arrays of the other byte order are turned, and unsigned numbers of more than 8 bits are int64. InputError, which
     calls the tree by its name, where elements are masked or no numbers, beyond int64, or in a sparse matrix.
     """
-    return mapped(partial(_as_tensor, name), tree, (*LEAVES, np.generic))
 
+    def tensor_of(value: Any) -> Tensor:
+        tensor = value
+        if not isinstance(value, Tensor):
+            array = _array(name, value)
+            plain = array.flags.writeable and min(array.strides, default=0) >= 0
+            tensor = torch.as_tensor(array if plain else array.copy())
+        if tensor.dtype in (torch.uint16, torch.uint32, torch.uint64):  # which few of torch's functions take
+            tensor = tensor.to(torch.int64)
+            require(bool((tensor >= 0).all()), f"whole numbers of {name}", "fit into int64", str(value.dtype))
+        return tensor  # type: ignore[no-any-return]
 
-def _as_tensor(name: str, value: Any) -> Tensor:
-    tensor = value
-    if not isinstance(value, Tensor):
-        array = _array(name, value)
-        plain = array.flags.writeable and min(array.strides, default=0) >= 0
-        tensor = torch.as_tensor(array if plain else array.copy())
-    if tensor.dtype in (torch.uint16, torch.uint32, torch.uint64):  # which few of torch's functions take
-        tensor = tensor.to(torch.int64)
-        require(bool((tensor >= 0).all()), f"whole numbers of {name}", "fit into int64", str(value.dtype))
-    return tensor  # type: ignore[no-any-return]
+    return mapped(tensor_of, tree, (*LEAVES, np.generic))
 
 
 def _array(name: str, value: Any) -> NDArray[Any]:

@@ -282,7 +282,7 @@ class Run:
         if self.config.evaluates(federation.round):  # else a longer run's next row still needs them
             self.losses.clear()
             if federation.curvature is not None:
-                federation.curvature.clear()
+                federation.curvature.steps.clear()
 
     def _measured(self) -> dict[str, float]:
         """What is measured on the held-out examples."""

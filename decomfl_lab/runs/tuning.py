@@ -149,7 +149,7 @@ def rehearse(begin: Begin, P: int | None, rule: UpdateRule) -> Tuning:
         for _ in range(number):
             rounds += STAGE
             passes += STAGE * federation.server.m * federation.server.K * (2 * P + 1)
-            federation.curvature.clear()
+            federation.curvature.steps.clear()
             squares = []
             try:
                 for _ in range(STAGE):

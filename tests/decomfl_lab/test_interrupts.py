@@ -13,7 +13,6 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from decomfl_lab.cli.main import main
 from decomfl_lab.interrupts import Interrupted, idle, interrupt, postponed, telling
 from decomfl_lab.laws import LAWS
 from decomfl_lab.runs.configuration import config_from_mapping, read_config
@@ -44,7 +43,7 @@ def _sigint_is_heard() -> Iterator[None]:
 
 
 def _stopped(
-    command: str, number: int, when: Callable[[str], bool], *, stream: str = "stderr", group: bool = False
+    command: str, number: int, when: Callable[[str], bool], *, stream: str = "stderr"
 ) -> tuple[int, list[str]]:
     """Exit code and lines on stderr of ``decomfl command``, to which the signal is sent at the first line ``when``."""
     process = subprocess.Popen(
@@ -61,7 +60,7 @@ def _stopped(
     for before in lines:
         if when(before):
             break
-    (os.killpg if group else os.kill)(process.pid, number)
+    os.kill(process.pid, number)
     _, errors = process.communicate()
     guard.cancel()
     assert "Traceback" not in errors
@@ -93,18 +92,6 @@ def test_an_interrupted_run_is_saved_at_once_and_goes_on_to_the_same_bits(
     assert all((states[0][0][name] == tensor).all() for name, tensor in states[1][0].items())
 
 
-@pytest.mark.parametrize(("raised", "code"), [(KeyboardInterrupt(), 130), (Interrupted(number=signal.SIGTERM), 143)])
-def test_an_interrupt_before_the_work_begins_is_a_line_too(
-    raised: BaseException, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def begin(*_: object) -> None:
-        raise raised
-
-    monkeypatch.setattr("decomfl_lab.cli.main.application", begin)
-    assert main(["train"]) == code
-    assert capsys.readouterr().err == "decomfl: interrupted; nothing new was kept\n"
-
-
 FIRST, SECOND = list(LAWS)[:2]
 KAPPA = "kappa --data digits --model mlp --train-steps 1 --products 4000 --checkpoint FOLDER/k"
 
@@ -130,22 +117,6 @@ def test_a_command_that_is_interrupted_says_what_is_kept(
     code, errors = _stopped(words, signal.SIGINT, lambda line: bool(re.match(begins, line)), stream=stream)
     assert code == 130
     assert re.fullmatch(f"decomfl: interrupted{told}".replace("FOLDER", str(tmp_path)), errors[-1])
-
-
-@pytest.mark.thorough
-def test_the_papers_processes_save_their_runs_and_end(tmp_path: Path) -> None:
-    """A terminal sends Ctrl-C to the whole group, of which the command alone may hear it."""
-    command = f"paper --only fig2 --scale smoke --jobs 2 --out {tmp_path}"
-    code, errors = _stopped(
-        command, signal.SIGINT, lambda line: re.search(r": \d+/\d+, ", line) is not None, group=True
-    )
-    kept = rf"runs are finished, and kept with those under way in {tmp_path}/runs; the same command goes on"
-    assert code == 130
-    assert re.fullmatch(rf"decomfl: interrupted; \d of \d+ {kept}", errors[-1]), errors
-    begun = list(tmp_path.glob("runs/run-*"))
-    assert begun
-    assert all(read_checkpoint(folder / CHECKPOINT_FILE)[1]["federation"]["round"] > 0 for folder in begun)
-    assert not list(tmp_path.rglob(".*"))  # no lock, no turn, no half of a file
 
 
 def test_a_first_signal_waits_and_a_second_does_not() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 import decomfl_lab as lab
 from decomfl_lab.cli.main import main
+from decomfl_lab.models.registry import build_model
 from decomfl_lab.protocol import log as logs
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.runs.configuration import TrainConfig
@@ -55,7 +56,7 @@ def changed_table(folder: Path, name: str, value: float) -> None:
     (folder / METRICS_FILE).write_text("\n".join([head, *rows[:-1], ",".join(cells)]) + "\n")
 
 
-CHANGED = {"test_accuracy": 0.9999, "train_loss": 0.001, "test_loss": 0.001, "wire_bytes": 10**9}
+CHANGED = {"test_accuracy": 0.9999, "train_loss": 0.001, "wire_bytes": 10**9}
 
 
 @pytest.mark.parametrize("name", CHANGED)
@@ -107,20 +108,7 @@ def test_without_a_checkpoint_a_changed_table_is_noticed_and_evaluated_anew(
     assert found == right
 
 
-def test_an_accuracy_that_somebody_also_gave_a_digest_is_evaluated_anew(out: Path, whole: Path, caplog: Any) -> None:
-    import hashlib
-
-    changed_table(out, "test_accuracy", 0.9999)
-    facts = json.loads((out / PROVENANCE_FILE).read_text())
-    facts["metrics_sha256"] = hashlib.sha256((out / METRICS_FILE).read_bytes()).hexdigest()
-    (out / PROVENANCE_FILE).write_text(json.dumps(facts))
-    (out / CHECKPOINT_FILE).unlink()
-    Run(TINY).train(out=out)
-    assert "the model was evaluated anew, and metrics.csv says test_accuracy = 0.9999 for" in caplog.text
-    assert without_time(out) == without_time(whole)
-
-
-@pytest.mark.parametrize("model", ["mlp", "logistic", "gpt-tiny", "resnet8"])
+@pytest.mark.parametrize("model", ["logistic", "gpt-tiny"])
 def test_classes_that_would_fill_the_memory_are_refused_before_it_is_taken(
     model: str, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -134,8 +122,6 @@ def test_classes_that_would_fill_the_memory_are_refused_before_it_is_taken(
 
 
 def test_a_model_that_no_machine_can_hold_is_refused_with_its_size() -> None:
-    from decomfl_lab.models.registry import build_model
-
     with pytest.raises(lab.InputError, match=r"parameters d of logistic must fit into the \d+ GB of memory here"):
         build_model("logistic", seed=0, in_shape=(1, 8, 8), classes=2**40)
 

@@ -29,7 +29,7 @@ from decomfl_lab.optim import MeZO, MeZOTraining
 from tests.decomfl_lab.language.tiny import transformers
 from tests.nets import seeded
 from tests.situations import truth
-from tests.situations.truth import Curvature, Function
+from tests.situations.truth import Function
 from tests.situations.zoo import DATA, ce, mlp, wide
 
 FINE = 1e-3
@@ -98,7 +98,6 @@ class Entry:
         f: The loss as it is meant, written out; None for the mean of the loss over the examples of the data.
         clients: What is trained on; None for one client with the data.
         values: Whether the truth of κ comes from f's values, as torch's derivatives are not those of the values.
-        exact: Whether κ is asked for with as many products as make it exact; else by its interval.
         inside: The block in which a door is called.
         seed: That of noise in a user's forward.
     """
@@ -111,7 +110,6 @@ class Entry:
     f: Function | None = None
     clients: Any = None
     values: bool = False
-    exact: bool = True
     inside: Callable[[], AbstractContextManager[Any]] = nullcontext
     seed: int = 0
 
@@ -187,23 +185,11 @@ def mean(loss: Any, data: Any) -> Function:
 
 def _judge_kappa(entry: Entry, module: Any, start: Any, verdict: Verdict) -> None:
     options = {name: value.make(module) if isinstance(value, Of) else value for name, value in verdict.options.items()}
-    if entry.exact:
-        options = {"products": _size(module) + 5} | options
     with entry.inside():
-        k = hessian.effective_rank(module, entry.loss, entry.data, **options)
+        k = hessian.effective_rank(module, entry.loss, entry.data, **{"products": _size(module) + 5} | options)
     assert verdict.right, f"it should be refused, and κ is said to be {k.kappa}"
-    H = truth.by_values(entry.f, start) if entry.values else truth.dense(entry.f, start)
-    wanted = truth.curvature(H)
-    if not entry.exact:
-        low, high = k.interval
-        assert low - FINE * abs(low) <= wanted.kappa <= high + FINE * abs(high), f"{k}, the truth {wanted.kappa}"
-        assert k.norm == pytest.approx(wanted.norm, rel=0.05)
-        return
-    assert_same(k, wanted)
-
-
-def assert_same(k: hessian.EffectiveRank, wanted: Curvature) -> None:
-    """κ, tr(H) and ‖H‖₂ are those of the dense matrix."""
+    # κ, tr(H) and ‖H‖₂ are those of the dense matrix.
+    wanted = truth.curvature(truth.by_values(entry.f, start) if entry.values else truth.dense(entry.f, start))
     told = f"tr, ‖H‖₂, κ are {k.trace.value, k.norm, k.kappa}, the truth {wanted.trace, wanted.norm, wanted.kappa}"
     assert k.trace.value == pytest.approx(wanted.trace, abs=FINE * wanted.absolute), told
     assert k.norm == pytest.approx(wanted.norm, rel=FINE), told

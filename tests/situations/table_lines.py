@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from tests.situations import zoo
 from tests.situations.judge import RIGHT, Table, refused, told
-from tests.situations.zoo import DATA, X64, X, Y, ce, mlp, net
+from tests.situations.zoo import X64, X, Y, ce, mlp
 
 at = TABLE = Table()
 FITTING = {"mu": 1e-3, "lr": 1e-4}
@@ -63,16 +63,9 @@ def orthogonal(kind):
 
 JUMPING = {
     "weights on a grid": of_weights(grid),
-    "weights on a grid, straight through": of_weights(straight(grid)),
-    "torch's fake quantisation of weights": of_weights(
-        lambda w: torch.fake_quantize_per_tensor_affine(w, 0.05, 0, -128, 127)
-    ),
     "weights that begin at 0, by their signs": at_zero(of_weights(straight(torch.sign))),
     "weights above a threshold": zoo.changed(
         of_weights(lambda w: w * (w.abs() > 0.1)), lambda model: nn.init.constant_(model.last.weight, 0.1)
-    ),
-    "the fractional part of whole weights": zoo.changed(
-        of_weights(lambda w: 3 * w - torch.floor(3 * w)), lambda model: nn.init.zeros_(model.last.weight)
     ),
 }
 JUMPING["weights in 16 bits"] = of_weights(lambda w: w.bfloat16().to(w))
@@ -82,16 +75,10 @@ at("householder's orthogonal weights: they jump", train=JUMPS.given(**FITTING))(
 
 CONTINUOUS = {
     "weights at 0 by their absolute values": at_zero(of_weights(torch.abs)),
-    "weights that shrink softly": of_weights(lambda w: functional.softshrink(w, 0.1)),
     "weights by a steep sigmoid": of_weights(lambda w: torch.sigmoid(30 * w)),
-    "weights over their norm": of_weights(lambda w: w / w.norm()),
     "sorted weights": of_weights(lambda w: w.sort(1).values),
-    "weights at 0, squared": at_zero(of_weights(torch.square)),
     "weights by a product of themselves": of_weights(lambda w: w @ w.T @ w),
     "orthogonal weights by matrix_exp": orthogonal("matrix_exp"),
-    "weights 1e-4 of what they were": zoo.changed(
-        of_weights(), lambda model: [p.data.mul_(1e-4) for p in model.parameters()]
-    ),
     "a bias that a ReLU has at 0 for inputs of 0": zoo.layers(zoo.linear(bias=False), nn.ReLU, zoo.linear(3)),
 }
 for _name, _make in CONTINUOUS.items():
@@ -112,17 +99,9 @@ at("autocast in forward: it is rough", train=told("no slopes.*autocast", known=F
 # --- losses ---------------------------------------------------------------------------------------------------------
 
 
-def quantile(o, t):
-    gap = o[:, 0] - t
-    return torch.maximum(0.9 * gap, -0.1 * gap).mean()
-
-
 LOSSES = {
-    "a quantile loss": quantile,
-    "an L1 loss": lambda o, t: (o[:, 0] - t).abs().mean(),
     "the largest error": lambda o, t: (o[:, 0] - t).abs().amax(),
     "a trimmed mean of errors": lambda o, t: (o[:, 0] - t).square().topk(20, largest=False).values.mean(),
-    "a Huber loss": lambda o, t: functional.huber_loss(o[:, 0], t.to(o)),
 }
 for _name, _loss in LOSSES.items():
     at(f"{_name}: continuous", train=RIGHT.given(**FITTING), optim=RIGHT)(mlp, _loss)
@@ -133,21 +112,14 @@ at("the share of wrong answers, which jumps", train=told("jumps|scalars of the f
 # --- slopes that are not the values' ----------------------------------------------------------------------------------
 
 
-class Product(nn.Module):
-    """(w̄ u)² with w̄ a constant for torch: its derivative in w is 0."""
-
-    def __init__(self):
-        super().__init__()
-        self.w, self.u = nn.Parameter(torch.ones(1)), nn.Parameter(torch.ones(1))
-
-    def forward(self, x):
-        return (self.w.detach() * self.u).square() * x[:, :1]
-
-
+product = zoo.parts(
+    lambda own, x: (own.w.detach() * own.u).square() * x[:, :1],
+    w=lambda: nn.Parameter(torch.ones(1)),
+    u=lambda: nn.Parameter(torch.ones(1)),
+)
+"""(w̄ u)² with w̄ a constant for torch: its derivative in w is 0."""
 OTHERS = {
-    "a detached factor of a product": (Product, lambda o, t: o.mean() + 2),
-    "a target that is detached": (mlp, lambda o, t: ce(o, t) + (o - 2 * o.detach().tanh()).square().mean()),
-    "a gradient that is reversed": (net(zoo.reversed_), ce),
+    "a detached factor of a product": (product, lambda o, t: o.mean() + 2),
     "a loss whose gradient is doubled": (mlp, lambda o, t: zoo.doubled(ce(o, t))),
 }
 for _name, (_make, _loss) in OTHERS.items():
@@ -160,11 +132,10 @@ at("a loss by numpy: there is nothing to compare", train=RIGHT.given(**FITTING),
     loss=lambda o, t: torch.tensor(np.abs(o.detach().numpy() - 1).mean()).to(o),
     f=lambda model: (model(X64) - 1).abs().mean(),
 )
-for _name in ("weights on a grid", "weights by their signs"):
-    _zero = of_weights(straight(grid) if "grid" in _name else straight(torch.sign))
-    at(f"{_name}, by gradients: differences are no remedy", train=refused(rf"^(?!.*{MEND})").given(method="fedavg"))(
-        at_zero(_zero) if "sign" in _name else _zero
-    )
+at(
+    "weights by their signs, by gradients: differences are no remedy",
+    train=refused(rf"^(?!.*{MEND})").given(method="fedavg"),
+)(at_zero(of_weights(straight(torch.sign))))
 
 # --- closures ---------------------------------------------------------------------------------------------------------
 
@@ -189,7 +160,6 @@ at("a closure with a transform of torch.func", optim=refused("torch.func transfo
     loss=lambda model, batch: torch.func.vmap(lambda x, t: ce(model(x[None]), t[None]))(*batch).mean(), f=zoo.mean_ce
 )
 at("a closure that returns an array of one", optim=RIGHT)(loss=lambda o, t: ce(o, t).detach().numpy(), f=zoo.mean_ce)
-at("a closure whose data are the same batch again and again", optim=RIGHT)(data=lambda: itertools.repeat(*DATA))
 at("a closure with noise of torch's generator, which is put back", optim=RIGHT)(
     loss=lambda o, t: ce(o, t) + 0 * torch.rand(()), f=zoo.mean_ce
 )

@@ -6,7 +6,6 @@ After them what one door's verdict does not say: every engine, every operator, w
 import copy
 import functools
 import itertools
-import math
 import pickle
 
 import pytest
@@ -32,7 +31,7 @@ from tests.situations import (
     zoo,
 )
 from tests.situations.judge import RIGHT, Entry, Situation, mean, refused, situations
-from tests.situations.zoo import DATA, REAL64, WORDS, X64, N, X, Y, ce, mean_ce, mlp
+from tests.situations.zoo import DATA, REAL64, X64, N, X, Y, ce, mean_ce, mlp
 
 TABLES = tuple(
     table.TABLE
@@ -155,14 +154,6 @@ def test_a_coupling_of_examples_is_said():
     assert "no mean over examples" in lab.train(zoo.with_zeros(), zoo.coupled, DATA, rounds=1, batch_size=N).remark
 
 
-@pytest.mark.parametrize("padding", [0, -1])
-def test_training_leaves_the_padding_row_as_it_was(padding):
-    model, words = seeded(lambda: zoo.Text(padding)), zoo.LAST_PADS if padding else WORDS
-    after = lab.train(model, ce, [(words, Y)], rounds=3, lr=0.3, batch_size=N).model
-    assert torch.equal(after.e.weight[padding], model.e.weight[padding])
-    assert int((after.e.weight != model.e.weight).any(1).sum()) >= 4
-
-
 # --- every operator ---------------------------------------------------------------------------------------------------
 
 
@@ -216,35 +207,7 @@ def test_a_copy_of_an_operator_gives_the_same_products():
     assert torch.equal(copy.deepcopy(operator).matvec(v), wanted)
 
 
-# --- what κ says of what is odd ---------------------------------------------------------------------------------------
-
-
-def test_a_loss_that_is_linear_in_all_parameters_has_no_kappa():
-    k = hessian.effective_rank(seeded(zoo.linear()), lambda o, t: o.mean(), DATA, products=20)
-    assert math.isnan(k.kappa)
-    assert "undefined" in str(k)
-
-
-def interrupted(at):
-    if at.products == 8:
-        raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize("other", [{"weight": 5.0}, {"trust": False}])
-def test_an_estimate_goes_on_with_no_function_that_is_equal_at_x_alone(other, tmp_path):
-    module, file = mlp(), tmp_path / "c"
-    there = module(X).detach()
-
-    def run(weight=0.0, *, trust=True, **more):
-        def loss(z, y):
-            return ce(z, y) + weight * (z - there).square().mean()
-
-        return hessian.effective_rank(module, loss, (X, Y), products=24, checkpoint=file, trust=trust, **more)
-
-    with pytest.raises(KeyboardInterrupt):
-        run(on_progress=interrupted)
-    with pytest.raises(lab.InputError, match="checkpoint must be of this run"):
-        run(**other)
+# --- what is done before and after ------------------------------------------------------------------------------------
 
 
 def five_fold(z, y):

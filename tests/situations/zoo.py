@@ -33,8 +33,6 @@ BATCHES = batches(X, Y)
 """Of 11, 11, 11 and 7 examples."""
 CUTS = {
     "batches sorted by class": batches(X[Y.sort().indices], Y.sort().values),
-    "a batch for each class": [(X[c == Y], Y[c == Y]) for c in range(3)],
-    "the first batch has one class alone": [(X[Y == 0], Y[Y == 0]), (X[Y > 0], Y[Y > 0])],
     "the first batch is one example": [(X[:1], Y[:1]), (X[1:], Y[1:])],
     "batches of one example each": batches(X, Y, 1),
 }
@@ -43,8 +41,7 @@ WORDS[:, 2:] = 0  # short texts, mostly padding
 LAST_PADS = torch.where(WORDS == 0, 5, WORDS - 1)
 THREE_WORDS = torch.stack([Y, (Y + 1) % 6, torch.arange(N) % 6], 1)
 IGNORED = -100
-TOKENS = seeded(lambda: torch.randint(0, 3, (N, 5)), 9)
-RAGGED = TOKENS.clone()
+RAGGED = seeded(lambda: torch.randint(0, 3, (N, 5)), 9)
 for _n in range(N):  # 1 to 5 tokens count
     RAGGED[_n, 1 + (_n * 7) % 5 :] = IGNORED
 MASK = (torch.arange(N) % 3 > 0).float()
@@ -195,11 +192,6 @@ bare = changed(
 )
 
 
-def behind_a_lambda():
-    backbone = nn.Linear(4, 4)
-    return layers(step(lambda h: torch.tanh(backbone(h))), linear())()
-
-
 class Counts(Around):
     """Its forward depends on how often it was called."""
 
@@ -249,50 +241,16 @@ def narrow(seed, factor):
     return parts(forward, inner=lambda: inner.double())
 
 
-def graph(nodes):
-    """Each node adds its neighbours; the edges are a buffer."""
-
-    def forward(own, x):
-        h = own.lin(x)
-        return h.index_add(0, own.edges[0], h[own.edges[1]])
-
-    return parts(forward, lin=linear(), edges=lambda: torch.randint(0, nodes, (2, 3 * nodes)))
-
-
 as_pairs = step(lambda h: h.view(len(h), 2, 2))
 
 
-def recurrent(kind):
-    last = step(lambda found: found[0][:, -1])
-    return layers(as_pairs, lambda: kind(2, 3, batch_first=True), last, linear(3))
-
-
+_last = step(lambda found: found[0][:, -1])
+lstm = layers(as_pairs, lambda: nn.LSTM(2, 3, batch_first=True), _last, linear(3))
 _attend = parts(
     lambda own, h: own.a(h, h, h, need_weights=False)[0].mean(1),
     a=lambda: nn.MultiheadAttention(2, 1, batch_first=True),
 )
-_encode = layers(lambda: nn.TransformerEncoderLayer(2, 1, 3, batch_first=True), step(lambda h: h.mean(1)))
 attention = layers(as_pairs, _attend, linear(2))
-encoder = changed(layers(as_pairs, _encode, linear(2)), nn.Module.eval)
-
-
-def without_dropout(model):
-    """The encoder in training mode, as torch's fast path of eval mode has no derivative."""
-    for part in model.train().modules():
-        if isinstance(part, nn.Dropout):
-            part.p = 0.0
-        if isinstance(part, nn.MultiheadAttention):
-            part.dropout = 0.0
-    return model
-
-
-def in_its_inputs(own, x):
-    with torch.enable_grad():
-        x = x.detach().clone().requires_grad_()
-        return torch.autograd.grad(own.u(x).sum(), x, create_graph=True)[0][:, :3]
-
-
-slopes = parts(in_its_inputs, u=layers(linear(), nn.Tanh, linear(3, 1)))
 
 
 class Saving(nn.Sequential):
@@ -300,14 +258,6 @@ class Saving(nn.Sequential):
 
     def forward(self, x):
         return self[2](checkpoint(lambda h: torch.tanh(self[0](h)), x, use_reentrant=False))
-
-
-def sampled(own, x):
-    at = torch.tanh(own.a(x)).view(1, -1, 4, 2)
-    return nn.functional.grid_sample(own.image, at, mode="bicubic", align_corners=True).view(len(x), 4)[:, :3]
-
-
-sampler = parts(sampled, a=linear(4, 8), image=lambda: torch.linspace(-1, 1, 16).view(1, 1, 4, 4) ** 3)
 
 
 # --- modules of tokens, images and other shapes -----------------------------------------------------------------------
@@ -343,39 +293,8 @@ padded_tagger = parts(attended, embedding=lambda: nn.Embedding(7, 4), head=linea
 """One block of attention over tokens, with logits (n, length, 3)."""
 
 
-def short_for_a_token(token):
-    """Of tokens, with an embedding that has a short gradient for one token alone."""
-
-    def forward(own, tokens):
-        h = own.table(tokens)
-        factor = torch.where(tokens == token, 0.5, 1.0)[..., None].to(h.dtype)
-        return own.head(torch.tanh(Scaled.apply(h, factor, factor))).mean(1)
-
-    return parts(forward, table=lambda: nn.Embedding(8, 3), head=linear(3))
-
-
-def next_words(own, input_ids, labels=None):
-    logits = own.head(torch.tanh(own.p(own.e(input_ids))))
-    return {"loss": None if labels is None else next_token(logits, labels), "logits": logits}
-
-
-language = parts(next_words, e=lambda: nn.Embedding(5, 3), p=linear(3, 3, bias=False), head=linear(3, 5, bias=False))
-"""Embedding, projection, head, and its own loss where labels are given."""
-
-
 def relu_net(inputs, outputs):
     return layers(linear(inputs, 4), nn.ReLU, linear(4, outputs))
-
-
-def after(layer, shape, activation=nn.LeakyReLU):
-    """The layer, an activation and a frozen linear layer."""
-
-    def make():
-        first = layer()
-        width = first(rand(1, *shape)).flatten(1).shape[1]
-        return nn.Sequential(first, activation(), nn.Flatten(), nn.Linear(width, 3).requires_grad_(False))
-
-    return make
 
 
 # --- derivatives that are not those of the values ---------------------------------------------------------------------
@@ -414,7 +333,6 @@ def identity(backward):
     return Identity.apply
 
 
-reversed_ = identity(lambda g: -g)
 clipped = identity(lambda g: g.clamp(-1e-3, 1e-3))
 doubled = identity(lambda g: 2 * g)
 """Doubled gradients have doubled differences, so only the values can tell."""
@@ -548,12 +466,6 @@ NO_MEANS = {
     "InfoNCE, whose negatives are the batch": infonce,
     "soft F1": soft_f1,
     "a pairwise ranking": pairwise_ranking,
-    "the loss of the worst example": lambda o, t: cross_entropy(o, t, reduction="none").max(),
-    "perplexity": lambda o, t: ce(4 * o, t).exp(),
-    "the entropy of the batch's mean prediction": lambda o, t: (
-        ce(o, t) - torch.special.entr(o.softmax(1).mean(0)).sum()
-    ),
-    "a product over the batch": lambda o, t: ce(o, t) * (4 * o[:, 0].mean()).exp(),
     "half a per cent from a mean": lambda o, t: ce(o, t) * (1 + 0.2 / len(t)),
 }
 
@@ -565,9 +477,7 @@ def focal(o, t):
 
 MEANS = {
     "a mean": ce,
-    "a mean plus a constant": lambda o, t: ce(o, t) + 3,
     "a mean plus a large constant": lambda o, t: ce(o, t) + 1e4,
-    "label smoothing": nn.CrossEntropyLoss(label_smoothing=0.1),
     "a focal loss": focal,
     "weights of examples, divided by their number": lambda o, t: (
         (RARE.to(o)[t] * cross_entropy(o, t, reduction="none")).mean() / 10

@@ -9,10 +9,9 @@ whole module is right, it is the loss.
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import Any, Self
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -60,36 +59,12 @@ LEAST = 1e-5
 Point = list[Tensor]
 
 
-@dataclass
-class _Call:
+class _Call(NamedTuple):
     """A part, or the loss, as a function of the tensors that its derivatives are taken in."""
 
     name: str  # what it is called
     at: Point  # these tensors in the user's own call
     outputs: Callable[[Point], Any]  # what it gives at a point
-
-    @classmethod
-    def of_part(cls, name: str, part: nn.Module, inputs: Any) -> Self:
-        """A part that got these arguments, positional ones and named ones."""
-        moving, own = _moving(inputs), _trained(part)
-
-        def outputs(point: Point) -> Any:
-            args, kwargs = _exchanged(inputs, moving, point)
-            with swapped(part, dict(zip(own, point[len(moving) :], strict=True))):
-                return part(*args, **kwargs)
-
-        what = f"the part {name!r}" if name else "the module itself"
-        return cls(f"{what} ({type(part).__name__})", [*moving, *own.values()], outputs)
-
-    @classmethod
-    def of_loss(cls, module: nn.Module, loss: BatchLoss, found: Any, batch: Batch) -> Self:
-        """The loss as a function of the module's outputs; one of the module, as a function of its parameters."""
-        name = f"the loss ({getattr(loss.loss, '__name__', type(loss.loss).__name__)})"
-        if loss.form is Form.OUTPUTS:
-            moving = _moving(found)
-            return cls(name, moving, lambda point: loss.of_outputs(_exchanged(found, moving, point), batch[1]))
-        own = _trained(module)
-        return cls(name, [*own.values()], lambda point: loss.at(module, dict(zip(own, point, strict=True)), *batch))
 
 
 def culprit(module: nn.Module, loss: BatchLoss, batches: Iterable[Batch], orders: Sequence[Order]) -> str:
@@ -117,8 +92,17 @@ def _found(module: nn.Module, loss: BatchLoss, batch: Batch, orders: Sequence[Or
     outputs: list[Any] = []
 
     def before(name: str, part: nn.Module, args: Any, kwargs: Any) -> None:
-        if part not in calls:
-            calls[part] = _Call.of_part(name, part, mapped(_kept, (args, kwargs)))
+        """Note a part that gets these arguments, positional ones and named ones, for the first time."""
+        inputs, own = mapped(_kept, (args, kwargs)), _trained(part)
+        moving = _moving(inputs)
+
+        def at(point: Point) -> Any:
+            args, kwargs = _exchanged(inputs, moving, point)
+            with swapped(part, dict(zip(own, point[len(moving) :], strict=True))):
+                return part(*args, **kwargs)
+
+        what = f"the part {name!r}" if name else "the module itself"
+        calls.setdefault(part, _Call(f"{what} ({type(part).__name__})", [*moving, *own.values()], at))
 
     def after(_part: nn.Module, _args: Any, found: Any) -> None:
         outputs.append(mapped(_kept, logits_of(found)))
@@ -134,11 +118,18 @@ def _found(module: nn.Module, loss: BatchLoss, batch: Batch, orders: Sequence[Or
     finally:
         for handle in handles:
             handle.remove()
+    what = f"the loss ({getattr(loss.loss, '__name__', type(loss.loss).__name__)})"
+    if loss.form is Form.OUTPUTS:
+        found, moving = outputs[0], _moving(outputs[0])
+        last = _Call(what, moving, lambda point: loss.of_outputs(_exchanged(found, moving, point), batch[1]))
+    else:  # it is a function of the parameters
+        own = _trained(module)
+        last = _Call(what, [*own.values()], lambda point: loss.at(module, dict(zip(own, point, strict=True)), *batch))
     for order in orders:
         unknown: list[nn.Module] = []
         call = _smallest(module, calls, order, unknown)
         if call is None and (loss.form is Form.OUTPUTS or not unknown):
-            call = _Call.of_loss(module, loss, [*outputs, None][0], batch)
+            call = last
         if call is not None and (off := _off(call, order)) > WRONG:
             with _Names() as names:
                 call.outputs(call.at)

@@ -17,9 +17,9 @@ agree with passes, and what two of them, of different steps, disagree with by mo
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
@@ -172,10 +172,6 @@ class Comparison(ABC):
         ``again`` makes the product of a piece anew.
         """
 
-    def _fall_back(self, why: str) -> None:
-        """From here on differences are those of float32."""
-        self.wide, self.narrow, self.rungs = self.objective, why, NARROW
-
     def _by_differences(self, compared: Callable[[], Found]) -> Found:
         """What a comparison gives; made once more, in float32, if float64 fails in it."""
         try:
@@ -186,8 +182,25 @@ class Comparison(ABC):
             if self.narrow:
                 raise
             told = f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
-            self._fall_back(f"module or loss take no float64 ({told})")
+            self.narrow = f"module or loss take no float64 ({told})"
+            self.wide, self.rungs = self.objective, NARROW
             return compared()
+
+    def _at(self, c: float, f: Function) -> Tensor:
+        """The point x + cv, made in float64, for one of the two functions."""
+        return add_(self.x.to(torch.float64, copy=True), self.v, c).to(f.dtype)
+
+    def _refuse(self, what: str, beside: str, *orders: Order) -> NoReturn:
+        """InputError that names the part whose derivatives are wrong; or noise, which would be the reason."""
+        f = self.objective
+        refuse(Trial(f, self.x).still(everywhere=True, times=4))
+        with f.at(f.leaves(self.x)):
+            found = culprit(f.module, f.measure, (mapped(f.place, piece.batch) for piece in f.pieces), orders)
+        raise InputError(
+            f"module and loss must have the derivatives that torch gives, got {what} from {beside}: is there a "
+            "backward or jvp of your own, a hook, detach, or a part in training mode in between, or has f a kink at x "
+            f"(ReLU of a 0)? Mend it, move x, or use what needs no derivatives (hessian.forward_only){found}"
+        )
 
 
 class HessianComparison(Comparison):
@@ -205,7 +218,7 @@ class HessianComparison(Comparison):
         """See ``Comparison``. The product is made last, when the points of the difference are gone."""
         assert product is not None
         if not self.narrow and 6 * 8 * self.x.numel() > room(self.x.device):
-            self._fall_back("there is no room for it in float64")
+            self.wide, self.narrow, self.rungs = self.objective, "there is no room for it in float64", NARROW
         if self.trouble or 6 * self.x.element_size() * self.x.numel() > room(self.x.device):
             self.trouble = "there is no room for it"
             return product()
@@ -257,7 +270,7 @@ class HessianComparison(Comparison):
                 self.trouble = "the module computes in float32 whatever it is given, and has kinks"
             else:
                 what = f"a product with the Hessian is {min(missed / self.size, 1):.0%} off"
-                raise self._refusal(what, "differences of gradients")
+                self._refuse(what, "differences of gradients", Order.FIRST, Order.SECOND)
         if self.trouble:
             return UNCLEAR.format(self.trouble)
         by_gradient, by_values = self.slope
@@ -266,7 +279,8 @@ class HessianComparison(Comparison):
         if self.narrow and self._rounding() > self.typical / 10:  # values tell nothing, either way
             return UNCLEAR.format(f"{self.narrow}, and float32 rounds those of values by as much as they are")
         if not fine:
-            raise self._refusal(f"∇fᵀv is {by_gradient:.3g} for {by_values:.3g}", "differences of values")
+            what = f"∇fᵀv is {by_gradient:.3g} for {by_values:.3g}"
+            self._refuse(what, "differences of values", Order.FIRST, Order.SECOND)
         if unclear:
             return unclear
         return f"{self.objective.dtype} rounds products by {rounded / self.size:.1%}" if rounded else ""
@@ -321,10 +335,6 @@ class HessianComparison(Comparison):
         value = sum(piece.share * f.piece_value(self.x, piece) for piece in f.pieces)
         return _ROUNDED * torch.finfo(torch.float32).eps * abs(value) / c
 
-    def _refusal(self, what: str, beside: str) -> InputError:
-        refuse(Trial(self.objective, self.x).still(everywhere=True, times=4))  # noise would be the reason
-        return _refusal(what, beside, self.objective, self.x, [Order.FIRST, Order.SECOND])
-
     def _add_end_(self, total: Tensor, piece: Piece, c: float, wide: bool, times: float = 1.0) -> float:
         """Add to ``total`` a multiple of the gradient of a piece at x + cv; returns the value there.
 
@@ -343,16 +353,8 @@ class HessianComparison(Comparison):
     def _of_values(self, step: float) -> float:
         """The difference of values of all pieces, without the penalty."""
         c, f = step * self.unit, self.wide
-        ends = [
-            sum(piece.share * f.piece_value(_stepped(self.x, self.v, end).to(f.dtype), piece) for piece in f.pieces)
-            for end in (c, -c)
-        ]
-        return (ends[0] - ends[1]) / (2 * c)
-
-
-def _stepped(x: Tensor, v: Tensor, c: float) -> Tensor:
-    """The point x + cv in float64."""
-    return add_(x.to(torch.float64, copy=True), v, c)
+        high, low = (sum(piece.share * f.piece_value(self._at(end, f), piece) for piece in f.pieces) for end in (c, -c))
+        return (high - low) / (2 * c)
 
 
 class OutputComparison(Comparison):
@@ -389,33 +391,29 @@ class OutputComparison(Comparison):
         return own
 
     def _compare(self, piece: Piece, outputs: Tensor, along: Tensor, middle: Tensor) -> None:
-        dtype = self.wide.dtype
-        # The difference of outputs that is nearest to Jv, of those that were needed to be near.
-        found: list[Tensor] = []
-        for wide, step in self.rungs:
+        def outputs_differ(wide: bool, step: float) -> Tensor:
             f, c = self.wide if wide else self.objective, step * self.unit
             with torch.no_grad():
-                up, down = (f.outputs(_stepped(self.x, self.v, end).to(f.dtype), piece).double() for end in (c, -c))
-            found.append((up - down) / (2 * c))
-            if _near(along, found[-1]):
-                break
+                up, down = (f.outputs(self._at(end, f), piece).double() for end in (c, -c))
+            difference: Tensor = (up - down) / (2 * c)
+            return difference
+
         # The loss's derivatives in the outputs z beside its differences, by the nearest of ``SLOPES``. The coarser
         # steps are for losses that compute in float32 whatever they are given, as those of transformers do.
-        z, way = outputs.to(dtype), along.to(dtype)
-        (_, here) = self._loss_at(z, piece)
-        slope = (here * way).sum()
-        firsts, seconds = [], []
-        for step in SLOPES:
+        z, way = outputs.to(self.wide.dtype), along.to(self.wide.dtype)
+
+        @cache
+        def loss_differs(step: float) -> tuple[Tensor, Tensor]:
             h = relative(z.flatten(), way.flatten(), step) if float(way.norm()) else 1.0
             (high, up), (low, down) = (self._loss_at(z + sign * h * way, piece) for sign in (1, -1))
-            firsts.append((high - low) / (2 * h))
-            seconds.append((up - down) / (2 * h))
-            if _near(slope, firsts[-1]) and (not self.second or _near(middle, seconds[-1])):
-                break
-        self._add(LOSS, piece.share, slope, _nearest(slope, firsts))
+            return (high - low) / (2 * h), (up - down) / (2 * h)
+
+        found = _nearest(along, (outputs_differ(*rung) for rung in self.rungs))
+        slope = (self._loss_at(z, piece)[1] * way).sum()
+        self._add(LOSS, piece.share, slope, _nearest(slope, (loss_differs(step)[0] for step in SLOPES)))
         if self.second:
-            self._add(LOSS_TWICE, piece.share, middle, _nearest(middle, seconds))
-        self._add(OUTPUTS, piece.share, along, _nearest(along, found))
+            self._add(LOSS_TWICE, piece.share, middle, _nearest(middle, (loss_differs(step)[1] for step in SLOPES)))
+        self._add(OUTPUTS, piece.share, along, found)
 
     def _loss_at(self, z: Tensor, piece: Piece) -> tuple[Tensor, Tensor]:
         """The loss of outputs, and its derivative."""
@@ -434,17 +432,18 @@ class OutputComparison(Comparison):
         for kind, off in self.off.items():
             if off > AGREES * self.size[kind]:
                 what = f"{kind[0]} {off / self.size[kind]:.0%} off"
-                raise _refusal(what, kind[1], self.wide, self.x, [Order.FORWARD, Order.FIRST, Order.SECOND])
+                self._refuse(what, kind[1], Order.FORWARD, Order.FIRST, Order.SECOND)
         return ""
 
 
-def _near(own: Tensor, other: Tensor) -> bool:
-    """Whether a difference is a derivative, to ``AGREES``."""
-    return float((other - own).norm()) <= AGREES * float(own.norm())
-
-
-def _nearest(own: Tensor, others: list[Tensor]) -> Tensor:
-    return min(others, key=lambda other: float((other - own).norm()))
+def _nearest(own: Tensor, differences: Iterable[Tensor]) -> Tensor:
+    """The first difference that is a derivative, to ``AGREES``; else the one that is nearest to it."""
+    found: list[Tensor] = []
+    for each in differences:
+        found.append(each)
+        if float((each - own).norm()) <= AGREES * float(own.norm()):
+            return each
+    return min(found, key=lambda other: float((other - own).norm()))
 
 
 class _Narrow(Calls):
@@ -464,14 +463,3 @@ def _narrows(wide: Function, x: Tensor) -> bool:
     with _Narrow() as mode:
         wide.piece_value(x, wide.pieces[0])
     return bool(mode.seen)
-
-
-def _refusal(what: str, beside: str, objective: Function, x: Tensor, orders: Sequence[Order]) -> InputError:
-    with objective.at(objective.leaves(x.to(objective.dtype))):
-        batches = (mapped(objective.place, piece.batch) for piece in objective.pieces)
-        found = culprit(objective.module, objective.measure, batches, orders)
-    return InputError(
-        f"module and loss must have the derivatives that torch gives, got {what} from {beside}: is there a "
-        "backward or jvp of your own, a hook, detach, or a part in training mode in between, or has f a kink at x "
-        f"(ReLU of a 0)? Mend it, move x, or use what needs no derivatives (hessian.forward_only){found}"
-    )

@@ -15,7 +15,6 @@ A question is a generator of findings, each the line of a refusal; whoever asks 
 import math
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import cache, lru_cache, partial
 from itertools import pairwise
 from typing import Any
@@ -121,8 +120,17 @@ class Trial:
         return self.near_values
 
     def _loss(self, x: Tensor, piece: Piece) -> Tensor:
-        with torch.no_grad(), _unwritten(piece.batch):
-            return self.f.loss_at(x, piece)
+        """The loss; InputError where a forward pass writes to the data that it is given."""
+        known = [(tensor, tensor._version) for tensor in tensors(piece.batch) if not tensor.is_inference()]
+        with torch.no_grad():
+            loss = self.f.loss_at(x, piece)
+        for tensor, version in known:
+            if tensor._version != version:
+                raise InputError(
+                    "model and loss must write to no input, so that the loss is the same in every evaluation, got a "
+                    f"forward pass that changes one of shape {tuple(tensor.shape)} in place"
+                )
+        return loss
 
     def _evaluated(self, loss: Callable[[Piece], Tensor]) -> list[float]:
         """The loss of every piece, read from the device all at once."""
@@ -166,10 +174,8 @@ class Trial:
             )
 
     def _again(self, x: Tensor, values: Sequence[float]) -> Iterator[str]:
-        tolerance = ROUNDING * torch.finfo(self.f.dtype).eps
         for piece, value in zip(self.f.pieces, values, strict=False):
-            again = self.f.piece_value(x, piece)
-            yield from unlike(value, again, tolerance)
+            yield from unlike(value, self.f.piece_value(x, piece), ROUNDING * torch.finfo(self.f.dtype).eps)
 
     # --- continuous -----------------------------------------------------------------------------------------------
 
@@ -294,16 +300,3 @@ def unlike(value: float, again: float, tolerance: float, *, remedy: str = STILL)
 def _generators() -> tuple[Any, ...]:
     """The states of the generators that a forward pass may draw from, to be compared."""
     return bytes(torch.get_rng_state().numpy()), random.getstate(), str(np.random.get_state())
-
-
-@contextmanager
-def _unwritten(batch: Batch) -> Iterator[None]:
-    """InputError where a forward pass inside writes to the data that it is given."""
-    known = [(tensor, tensor._version) for tensor in tensors(batch) if not tensor.is_inference()]
-    yield
-    for tensor, version in known:
-        if tensor._version != version:
-            raise InputError(
-                "model and loss must write to no input, so that the loss is the same in every evaluation, got a "
-                f"forward pass that changes one of shape {tuple(tensor.shape)} in place"
-            )

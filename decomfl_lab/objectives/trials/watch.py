@@ -41,21 +41,17 @@ class Watch(Calls):
         compared = plain in _SEEN["comparisons"] and any(tensor.is_floating_point() for tensor in tensors(args))
         self.kinked = self.kinked or compared or plain in _SEEN["kinks"]
         if self._read is None and not reads_no_element(func, args):
-            self._read = next(filter(None, map(self._owner, tensors((args, kwargs)))), None)
+            for tensor in tensors((args, kwargs)):
+                # One of the replaced parameters, or a view of it.
+                found = self._own.get(memory_of(tensor), ()) if tensor.numel() and memory_of(tensor) else ()
+                there = _span(tensor) if found else range(0)
+                beside = (own for span, own in found if span.start < there.stop and there.start < span.stop)
+                self._read = self._read or self._names.get(id(tensor)) or next(beside, None)
         result = func(*args, **kwargs)
         asked = args[0] if func == Tensor.requires_grad.__set__ else result  # type: ignore[attr-defined]
         if isinstance(asked, Tensor) and asked.requires_grad and asked.is_leaf:  # an input to differentiate in
             self._made.append(asked)
         return result
-
-    def _owner(self, tensor: Tensor) -> str | None:
-        """The name of the replaced parameter that a tensor is, or is a view of."""
-        if id(tensor) in self._names:
-            return self._names[id(tensor)]
-        memory = memory_of(tensor) if tensor.numel() else None
-        found = self._own.get(memory, ()) if memory else ()
-        there = _span(tensor) if found else range(0)
-        return next((name for own, name in found if own.start < there.stop and there.start < own.stop), None)
 
     def findings(self, loss: Tensor) -> Iterator[str]:
         """Of what a loss, computed inside from parameters that need no gradient, is a function beside x."""
@@ -115,24 +111,21 @@ class Classes(Calls):
                 self._known.append(result)
                 self._scores[id(result)] = scores
         elif isinstance(result, Tensor) and args:
-            self._follow(func, name, args, kwargs, result)
+            # Scores or labels may be made of others: these are known, too.
+            self._known.append(result)
+            plain = sum(isinstance(each, Tensor) for each in args) == 1
+            for table in (self._scores, self._labels):
+                known = next((each for each in args if id(each) in table), None)
+                if known is None:
+                    continue
+                own = table[id(known)]
+                same = name in _SEEN["shifts"] and own.shape == result.shape
+                if (name in _SEEN["moves"] and known is args[0]) or (same and plain):
+                    others = [own if each is known else each for each in args]
+                    table[id(result)] = result if own is known else func(*others, **kwargs)
+                elif same and table is self._scores:
+                    table[id(result)] = own
         return result
-
-    def _follow(self, func: Any, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Tensor) -> None:
-        """Know scores or labels that were made of others."""
-        self._known.append(result)
-        plain = sum(isinstance(each, Tensor) for each in args) == 1
-        for table in (self._scores, self._labels):
-            known = next((each for each in args if id(each) in table), None)
-            if known is None:
-                continue
-            own = table[id(known)]
-            same = name in _SEEN["shifts"] and own.shape == result.shape
-            if (name in _SEEN["moves"] and known is args[0]) or (same and plain):
-                others = [own if each is known else each for each in args]
-                table[id(result)] = result if own is known else func(*others, **kwargs)
-            elif same and table is self._scores:
-                table[id(result)] = own
 
     def seen(self) -> tuple[Tensor, Tensor] | None:
         """Which of the labels that count were predicted, and which count, both bool; None where nothing is a class."""

@@ -4,22 +4,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import cross_entropy, mse_loss
 
 from decomfl_lab.objectives.batch_loss import BatchLoss, Form
-from tests.nets import seeded
 
 X, Y = torch.arange(12.0).view(4, 3) / 12, torch.tensor([0, 1, 1, 0])
-
-
-def net() -> nn.Linear:
-    return seeded(lambda: nn.Linear(3, 2))  # type: ignore[no-any-return]
-
-
-def penalised(model: nn.Module, batch: Any) -> Tensor:
-    """A loss of the model: its value is told from that of any loss of outputs."""
-    return cross_entropy(model(batch[0]), batch[1]) + sum(p.square().sum() for p in model.parameters())
 
 
 def test_losses_are_equal_where_function_form_and_cutting_are() -> None:
@@ -32,18 +22,6 @@ def test_losses_are_equal_where_function_form_and_cutting_are() -> None:
         BatchLoss(cross_entropy, Form.OUTPUTS, False),
     ]
     assert first not in [*others, cross_entropy]
-
-
-# --- what a loss is given ---------------------------------------------------------------------------------------------
-
-
-def test_at_other_tensors_the_model_that_the_loss_gets_has_them_and_afterwards_its_own() -> None:
-    module = net()
-    before = [p.clone() for p in module.parameters()]
-    x = {"weight": torch.ones(2, 3), "bias": torch.zeros(2)}
-    wanted = cross_entropy(X @ x["weight"].T, Y) + 6
-    assert BatchLoss.of(penalised).at(module, x, X, Y) == pytest.approx(wanted.item())
-    assert all(torch.equal(p, own) for p, own in zip(module.parameters(), before, strict=True))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.autograd import Function
 from torch.nn.functional import cross_entropy, embedding
 
 import decomfl_lab as lab
@@ -16,30 +15,14 @@ import hessian
 from decomfl_lab.objectives.batch_loss import BatchLoss
 from decomfl_lab.objectives.trials.culprit import Order, culprit
 from tests.nets import seeded
+from tests.situations.zoo import sine
 
 X = torch.randn(20, 4, generator=torch.Generator().manual_seed(3))
 Y = torch.arange(20) % 3
 
 
-class Wrong(Function):
-    """The sine, with 0.8 times its derivative."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x.sin()
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        return 0.8 * g * ctx.saved_tensors[0].cos()
-
-
-class WrongTwice(Wrong):
-    """The sine, whose second derivative is left out."""
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        return g * ctx.saved_tensors[0].cos().detach()
+wrong = sine(lambda x: 0.8 * x.cos())
+"""The sine, with 0.8 times its derivative."""
 
 
 class Part(nn.Module):
@@ -63,19 +46,19 @@ def hooked() -> nn.Module:
     return model
 
 
-def normed(norm: Callable[[nn.Module], nn.Module]) -> nn.Module:
+def normed() -> nn.Module:
     with torch.no_grad(), warnings.catch_warnings(action="ignore"):
-        model = seeded(lambda: nn.Sequential(norm(nn.Linear(4, 4)), nn.Tanh(), nn.Linear(4, 3)))
-        model(X)  # which the older one needs to be copied
+        model = seeded(lambda: nn.Sequential(nn.utils.weight_norm(nn.Linear(4, 4)), nn.Tanh(), nn.Linear(4, 3)))
+        model(X)  # which it needs to be copied
     return model
 
 
 def of_outputs(outputs: Tensor, targets: Tensor) -> Tensor:
-    return cross_entropy(Wrong.apply(outputs), targets)
+    return cross_entropy(wrong(outputs), targets)
 
 
 def penalised(model: nn.Module, batch: Any) -> Tensor:
-    return cross_entropy(model(batch[0]), batch[1]) + Wrong.apply(model[0].weight).sum()
+    return cross_entropy(model(batch[0]), batch[1]) + wrong(model[0].weight).sum()
 
 
 def padded(h: Tensor) -> Tensor:
@@ -89,18 +72,12 @@ def multiplied(h: Tensor) -> Tensor:
 PART = r"; it is the part '2' \(Part\) whose"
 TORCH = r"second derivative differs from differences by \d+%; torch's own _weight_norm is wrong: write weight_norm as g"
 CASES: dict[str, tuple[nn.Module, Any, str]] = {
-    "a backward": (net(Wrong.apply), cross_entropy, rf"{PART} derivative differs from differences by \d+%$"),
-    "a second derivative": (net(WrongTwice.apply), cross_entropy, rf"{PART} second derivative"),
-    "a detach in between": (net(lambda h: h * h.detach()), cross_entropy, rf"{PART} derivative"),
+    "a backward": (net(wrong), cross_entropy, rf"{PART} derivative differs from differences by \d+%$"),
+    "a second derivative": (net(sine(lambda x: x.cos().detach())), cross_entropy, rf"{PART} second derivative"),
     "a hook of a layer in a list": (hooked(), cross_entropy, r"'2.layers.0' \(Linear\) whose derivative"),
     "a loss of outputs": (net(), of_outputs, r"the loss \(of_outputs\) whose derivative"),
     "a loss of the model": (net(), penalised, r"the loss \(penalised\) whose derivative"),
-    "a parametrization": (
-        normed(nn.utils.parametrizations.weight_norm),
-        cross_entropy,
-        rf"\(_WeightNorm\) whose {TORCH}",
-    ),
-    "a hook that makes a weight": (normed(nn.utils.weight_norm), cross_entropy, rf"'0' \(Linear\) whose {TORCH}"),
+    "a hook that makes a weight": (normed(), cross_entropy, rf"'0' \(Linear\) whose {TORCH}"),
     "a padding row": (net(padded), cross_entropy, rf"{PART}.* torch's own embedding\(padding_idx\) is wrong"),
     "a forward derivative": (net(multiplied), cross_entropy, rf"{PART} forward .* own scatter_reduce\(prod\) is wrong"),
     "nothing": (net(), cross_entropy, "^$"),

@@ -1,5 +1,7 @@
 """Plain first-order training: the textbook's steps, in an order that the seed alone decides."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
@@ -10,23 +12,19 @@ from decomfl_lab.layout import Layout
 from decomfl_lab.models.registry import build_model
 from decomfl_lab.objectives.descent import Descent
 
+DATA = load_dataset("digits")
 
-def descended(
-    steps: int, *, model_seed: int = 0, examples: int = 200, **settings: object
-) -> tuple[torch.Tensor, list[float]]:
-    dataset = load_dataset("digits")
-    module = build_model("logistic", seed=model_seed, in_shape=(1, 8, 8), classes=10)
-    descent = Descent(**settings)  # type: ignore[arg-type]
-    losses = list(
-        descent(module, cross_entropy, dataset.train_images[:examples], dataset.train_labels[:examples], steps)
-    )
-    return Layout.of(module).flatten(module), losses
+
+def descended(steps: int, **settings: Any) -> tuple[torch.Tensor, list[float]]:
+    module = build_model("logistic", seed=0, in_shape=(1, 8, 8), classes=10)
+    losses = Descent(**settings)(module, cross_entropy, DATA.train_images[:200], DATA.train_labels[:200], steps)
+    found = list(losses)
+    return Layout.of(module).flatten(module), found
 
 
 def test_a_step_on_all_data_is_minus_eta_times_the_gradient() -> None:
-    dataset = load_dataset("digits")
     module = build_model("logistic", seed=0, in_shape=(1, 8, 8), classes=10)
-    loss = cross_entropy(module(dataset.train_images[:200]), dataset.train_labels[:200])
+    loss = cross_entropy(module(DATA.train_images[:200]), DATA.train_labels[:200])
     gradient = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(module.parameters()))])
     x, losses = descended(1, optimizer="sgd", lr=0.5, batch_size=200)
     assert torch.allclose(x, Layout.of(module).flatten(module) - 0.5 * gradient, atol=1e-6)

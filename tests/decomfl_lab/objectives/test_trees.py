@@ -1,13 +1,13 @@
-"""Trees of tensors: what becomes of every leaf, in which order, and what is counted as an example."""
+"""Trees of tensors: what becomes of every leaf, and in which order."""
 
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
-from decomfl_lab.objectives.trees import feed, joined, mapped, row_count, rows, shape_of, tensors, torch_tree
+from decomfl_lab.objectives.trees import feed, joined, mapped, rows, shape_of, tensors
 
 A, B, C = torch.arange(6.0).view(3, 2), torch.arange(3), torch.ones(3, 1, 2)
 
@@ -20,47 +20,15 @@ class Pair(NamedTuple):
 TREE = {"b": (A, [B, "text"]), "a": Pair(C, None)}
 
 
-def test_tensors_come_in_their_order_however_deep() -> None:
-    assert [id(tensor) for tensor in tensors(TREE)] == [id(A), id(B), id(C)]
-    assert list(tensors("text")) == list(tensors(None)) == list(tensors(np.ones(3))) == []
-
-
-def test_a_tree_keeps_its_form_its_keys_and_what_is_no_tensor() -> None:
-    doubled = mapped(lambda tensor: 2 * tensor, TREE)
-    assert list(doubled) == ["b", "a"]
-    assert torch.equal(doubled["b"][0], 2 * A)
-    assert torch.equal(doubled["b"][1][0], 2 * B)
-    assert doubled["b"][1][1] == "text"
-    assert isinstance(doubled["a"], Pair)
-    assert doubled["a"].right is None
-
-
-def test_arrays_share_their_memory_where_that_can_be_written_to() -> None:
-    array = np.zeros(3)
-    found = torch_tree({"x": (array,)})["x"][0]
-    found += 1
-    assert array.tolist() == [1, 1, 1]
-
-
-@pytest.mark.parametrize("chosen", [slice(1, 3), torch.tensor([2, 0]), slice(0, 0)])
-def test_examples_are_chosen_from_every_tensor_alike(chosen: Any) -> None:
-    found = list(tensors(rows(TREE, chosen)))
-    assert all(torch.equal(part, whole[chosen]) for part, whole in zip(found, (A, B, C), strict=True))
-
-
-@pytest.mark.parametrize(
-    ("tree", "n"),
-    [(TREE, 3), ((A, None), 3), ((A, A[:2]), None), ((A, torch.tensor(1.0)), None), ("text", None), (A[:0], 0)],
-)
-def test_examples_are_counted_where_all_tensors_have_as_many(tree: Any, n: int | None) -> None:
-    assert row_count(tree) == n
-
-
 def test_batches_are_joined_leaf_by_leaf_in_their_order() -> None:
     parts = [rows(TREE, slice(0, 1)), rows(TREE, slice(1, 3))]
     whole = joined(parts)
     assert all(torch.equal(a, b) for a, b in zip(tensors(whole), (A, B, C), strict=True))
+    assert list(whole) == ["b", "a"]  # a tree keeps its form, its keys, and what is no tensor
     assert whole["b"][1][1] == "text"
+    assert isinstance(whole["a"], Pair)
+    assert whole["a"].right is None
+    assert shape_of(whole) == shape_of(parts[0]) != shape_of(mapped(Tensor.double, whole))
 
 
 @pytest.mark.parametrize(
@@ -72,14 +40,8 @@ def test_batches_of_other_forms_are_not_joined(other: Any) -> None:
     assert shape_of({"a": A}) != shape_of(other)
 
 
-def test_shapes_tell_apart_rows_and_dtypes_and_not_the_number_of_examples() -> None:
-    assert shape_of(TREE) == shape_of(rows(TREE, slice(0, 1)))
-    assert shape_of(A) == ((2,), "float32") != shape_of(A.double())
-    assert shape_of((A, None)) == (((2,), "float32"), "NoneType")
-
-
 def test_a_digest_is_of_shape_dtype_and_numbers_and_not_of_strides() -> None:
-    def digest(tensor: torch.Tensor) -> str:
+    def digest(tensor: Tensor) -> str:
         feed(h := blake2b(), tensor)
         return h.hexdigest()
 

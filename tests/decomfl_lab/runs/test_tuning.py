@@ -113,7 +113,7 @@ class Scripted:
         record = SimpleNamespace(scalars=np.ones((1, self.P), np.float32))
         history = SimpleNamespace(since=lambda _: [record])
         self.server = SimpleNamespace(m=2, K=1, history=history)
-        self.curvature = SimpleNamespace(clear=lambda: None, columns=self.columns)
+        self.curvature = SimpleNamespace(steps=[], columns=self.columns)
 
     def advance(self) -> None:
         if self.eta > 0.4:
