@@ -122,6 +122,15 @@ def test_tf32_is_off_and_on_whatever_is_set_for_all_of_torch(before: str) -> Non
     assert describe(GPU) == "cuda (a card)"
 
 
+@pytest.mark.usefixtures("_switches")
+def test_a_torch_that_has_only_the_old_switches_is_read_by_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("decomfl_lab.devices._parts", lambda *owners: [])
+    for on in (True, False):
+        use_tf32_(on)
+        assert torch.backends.cuda.matmul.allow_tf32 == torch.backends.cudnn.allow_tf32 == on
+        assert describe(GPU) == ("cuda (a card, products in TF32)" if on else "cuda (a card)")
+
+
 # Memory -----------------------------------------------------------------------------------------------------------
 
 

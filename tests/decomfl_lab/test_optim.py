@@ -4,6 +4,8 @@ import contextlib
 import copy
 import json
 import pickle
+import subprocess
+import sys
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -20,11 +22,14 @@ from torch.optim import lr_scheduler
 import decomfl_lab as lab
 from decomfl_lab import InputError, optim
 from decomfl_lab.cli.main import main
+from decomfl_lab.methods.memory import ENVIRONMENT, status_bytes
 from decomfl_lab.noise import derive_seed, direction
 from decomfl_lab.optim import MeZO
+from decomfl_lab.processes import environment
 from decomfl_lab.protocol.log import RunLog
+from decomfl_lab.storage.tables import text_beside
 from tests.cases import refuses, rows_of, sampled
-from tests.decomfl_lab.language.tiny import tiny
+from tests.decomfl_lab.language.tiny import tiny, transformers
 from tests.decomfl_lab.runs.rewritten import chained, parted
 from tests.situations.judge import Mine, made, same
 
@@ -525,3 +530,16 @@ def test_a_trainer_without_mezo_is_refused_before_its_first_step(tmp_path: Path)
     trainer.optimizer = torch.optim.SGD(trainer.model.parameters(), 0.1)
     with pytest.raises(InputError, match=r"optimizers must be \(decomfl_lab\.optim\.MeZO\(\.\.\.\), None\)"):
         trainer.train()
+
+
+PEAK = text_beside(__name__, "peak_of_a_step.txt")
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(status_bytes("VmHWM") is None, reason="this system does not tell peaks")
+def test_a_step_needs_no_more_than_the_largest_tensor_beside_the_model() -> None:
+    """d = 4.5 million, of which the embedding is a third; a step in place needs a tensor of noise, too."""
+    transformers()
+    words = [sys.executable, "-c", PEAK]
+    done = subprocess.run(words, env=environment(ENVIRONMENT), capture_output=True, text=True, check=True)
+    assert 1.3 < float(done.stdout) < 1.45

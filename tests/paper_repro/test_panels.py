@@ -1,22 +1,14 @@
-"""Every figure of the report shows what it showed when every mark of it was read against its rows.
+"""Every panel of the report shows the recorded rows: read back from its axes, by the columns that their labels name."""
 
-``panels.json`` has every line, band, bar and map of each panel: label, colour, number of points, their mean place, and
-the mean product of their coordinates. ``python -m tests.paper_repro.test_panels`` writes it anew, to be read as a
-difference.
-"""
-
-import json
-import re
+import os
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection, PolyCollection, QuadMesh
-from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from docs.pictures import hero
@@ -24,94 +16,100 @@ from paper_repro import contents
 from paper_repro.workflow import recordings
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.scales import SCALES
-from tests.paper_repro.recomputed.common import lines, rows
-
-GOLDEN = Path(__file__).with_name("panels.json")
-PARTS = ("fig2", "fig3", "topk", "projection", "memory", "smollm2", "sizes", "hessian", "theory", "llm", "edge")
+from tests.paper_repro.recomputed import images
+from tests.paper_repro.recomputed.axes import COLUMNS, named, wrong_in
+from tests.paper_repro.recomputed.common import kept, lines, rows
+from tests.paper_repro.workflow.test_reference import LOGS
 
 Plant = Callable[[pd.DataFrame], pd.DataFrame]
+PANELS_2 = {"local updates K (P = 20)": "local-updates", "perturbations P (K = 4)": "perturbations"}
 
 
-def made(part: str, plant: Plant = lambda frame: frame, scale: str = "") -> Made:
-    """What is made of a part's recorded rows, at the largest scale if none is named, or of what is planted in them."""
-    found = recordings.load(part, scale) if scale else recordings.largest(part)
+def made(part: str, scale: str = "full", plant: Plant = lambda frame: frame, **changes: Any) -> Made:
+    """What is made of a part's recorded rows, or of what is planted in them."""
+    found = recordings.load(part, scale)
     assert found is not None
-    longer = recordings.load(part, "full") if scale == "default" else None
-    readings = ("as-plotted", "as-written")
-    options = Options(scale=SCALES[found.scale], readings=readings, count="wire", longer=longer)
-    return contents.PARTS[part].make(plant(found.rows), found.provenance, options)
+    given: dict[str, Any] = {"scale": SCALES[scale], "readings": ("as-plotted", "as-written"), "count": "wire"}
+    return contents.PARTS[part].make(plant(found.rows), found.provenance, Options(**(given | changes)))
 
 
-def marked(kind: str, label: str, colour: str, points: Any) -> list[Any]:
-    """A mark of a panel. The scale of its mean place is that of a logarithm, so that no point hides others."""
-    values = np.arcsinh(np.asarray(points, dtype=float))
-    there = np.where(np.isfinite(values), values, 0.0).reshape(len(values), -1)
-    means = [*there.mean(axis=0), there.prod(axis=1).mean()]
-    return [kind, label, colour, len(values), *np.round(means, 9).tolist()]
+@cache
+def drawn(part: str, scale: str = "full") -> Made:
+    return made(part, scale)
 
 
-def shown(ax: Axes) -> dict[str, Any]:
-    """What a panel shows."""
-    marks = []
-    for line in ax.get_lines():
-        points = np.column_stack([line.get_xdata(orig=True), line.get_ydata(orig=True)]).astype(float)
-        if len(points):
-            marks.append(marked("line", str(line.get_label()), to_hex(line.get_color()), points))
-    for each in ax.collections:
-        if isinstance(each, QuadMesh):
-            marks.append(marked("map", "", "", np.ravel(each.get_array())))
-        elif isinstance(each, LineCollection) and each.get_segments():
-            marks.append(marked("bars", "", to_hex(each.get_color()[0]), np.concatenate(each.get_segments())))
-        elif isinstance(each, PolyCollection):
-            marks.append(marked("band", "", to_hex(each.get_facecolor()[0]), each.get_paths()[0].vertices))
-    ticks = [text.get_text() for text in (*ax.get_xticklabels(), *ax.get_yticklabels())]
-    return {
-        "title": ax.get_title(loc="left") or ax.get_title(),
-        "axes": [ax.get_xlabel(), ax.get_ylabel(), ax.get_xscale(), ax.get_yscale()],
-        "texts": [text.get_text() for text in ax.texts],
-        "ticks": [text for text in ticks if re.search("[A-Za-z]", text)],
-        "marks": marks,
+# --- curves against rounds and communication --------------------------------------------------------------------------
+
+
+def kinds_of(part: str, title: str, reading: str, thin: bool) -> dict[str, pd.DataFrame]:
+    """The rows behind a panel: in Figure 2 FedAvg's are those of the other panel where it has none of its own."""
+    frame = rows(part, "full")
+    if part == "fig2":
+        panel, by = PANELS_2[title], ("panel", "series")
+        frame = frame[(frame.reading == reading) & ((frame.panel == panel) | (frame.method == "FedAvg"))]
+        counted, theirs = images.counted_2, images.logs_2(panel, thin)
+    else:
+        counted, by = images.counted_3, ("series",)
+        losses = images.authors_3("train_loss", thin).assign(test_accuracy=np.nan)
+        theirs = pd.concat([images.logs_3(thin), losses[losses["round"] <= frame["round"].max()]])
+    own, checks = (counted(kept(frame[frame.check == check], *by)) for check in (False, True))
+    return {"curves": own, "checks": checks, "reference": theirs[theirs.series.isin(own.series)]}
+
+
+def wrong_curves(figure: Figure, part: str, reading: str = "as-plotted", *, thin: bool = True) -> list[str]:
+    found = []
+    for title, ax in named(figure).items():
+        found += [f"{title}: {told}" for told in wrong_in(ax, kinds_of(part, title, reading, thin))]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("part", "stem"),
+    [
+        *(("fig2", f"fig2{count}") for count in ("", "-table1", "-plotted", "-as-written")),
+        *(("fig3", f"fig3{count}") for count in ("", "-table1", "-plotted")),
+        ("topk", "topk"),
+    ],
+)
+def test_curves_show_their_rows_beside_the_thinned_logs(part: str, stem: str) -> None:
+    reading = "as-written" if stem.endswith("-as-written") else "as-plotted"
+    assert wrong_curves(drawn(part).figures[stem](), part, reading) == []
+
+
+@LOGS
+@pytest.mark.parametrize(("part", "count"), [("fig2", "wire"), ("fig3", "table1")])
+def test_curves_show_the_whole_logs_of_a_folder(part: str, count: str) -> None:
+    found = made(part, authors=Path(os.environ["DECOMFL_REFERENCE"]), count=count)
+    assert wrong_curves(found.figures[part](), part, thin=False) == []
+
+
+def test_the_picture_of_the_readme_shows_the_same_by_both_countings() -> None:
+    kinds = kinds_of("fig2", "local updates K (P = 20)", "as-plotted", thin=True)
+    by_count = named(hero())
+    assert {title: (wrong_in(ax, kinds), COLUMNS[ax.get_xlabel()]) for title, ax in by_count.items()} == {
+        "by the paper's axis": ([], "plotted_scalars"),
+        "by bytes": ([], "wire_scalars"),
     }
 
 
-def panels(figure: Figure) -> list[dict[str, Any]]:
-    return [shown(ax) for ax in figure.axes]
+def test_thin_lines_are_the_rows_of_the_larger_scale() -> None:
+    figure = made("topk", "default", longer=recordings.load("topk", "full")).figures["topk"]()
+    longer = images.counted_3(kept(lines(rows("topk", "full")), "series"))
+    frame = rows("topk", "default")
+    kinds = {name: kept(frame[frame.check == check], "series") for name, check in (("curves", False), ("checks", True))}
+    theirs = images.logs_3(thin=True)
+    kinds |= {"longer": longer, "reference": theirs[theirs.series.isin(frame.series)]}
+    assert [wrong_in(ax, kinds) for ax in figure.axes] == [[], []]
 
 
-def figures_of(part: str, plant: Plant = lambda frame: frame) -> dict[str, list[dict[str, Any]]]:
-    """What the figures of a part show, made of its rows at the largest scale, or of what is planted in them."""
-    return {stem: panels(draw()) for stem, draw in made(part, plant).figures.items()}
-
-
-OTHERS: dict[str, Callable[[], Figure]] = {
-    "the picture of the README": hero,
-    "topk, beside the thin lines of a larger scale": lambda: made("topk", scale="default").figures["topk"](),
-}
-
-
-def wrong(found: dict[str, list[dict[str, Any]]]) -> list[str]:
-    """The panels that show something else than is kept of them."""
-    golden = json.loads(GOLDEN.read_text(encoding="utf-8"))
-    told = []
-    for stem, panels in found.items():
-        assert len(panels) == len(golden[stem]), stem
-        for own, kept in zip(panels, golden[stem], strict=True):
-            words = {name: own[name] == kept[name] for name in own if name != "marks"}
-            alike = len(own["marks"]) == len(kept["marks"]) and all(
-                one[:3] == other[:3] and one[3:] == pytest.approx(other[3:], rel=1e-6, abs=1e-6)
-                for one, other in zip(own["marks"], kept["marks"], strict=True)
-            )
-            told += [f"{stem}: {own['title']}"] * (not alike or not all(words.values()))
-    return told
-
-
-@pytest.mark.parametrize("part", PARTS)
-def test_the_figures_of_a_part_show_what_is_kept_of_them(part: str) -> None:
-    assert wrong(figures_of(part)) == []
-
-
-def test_the_picture_of_the_readme_and_thin_lines_show_what_is_kept_of_them() -> None:
-    assert wrong({stem: panels(draw()) for stem, draw in OTHERS.items()}) == []
+def test_the_projection_figure_shows_its_rows() -> None:
+    left, right = drawn("projection").figures["projection"]().axes
+    frame = rows("projection", "full")
+    finite = frame[np.isfinite(frame.test_loss)]
+    assert wrong_in(left, {"curves": kept(finite, "series")}) == []
+    finals = images.finals(frame).rename(columns={"estimator": "series", "accuracy": "test_accuracy"}).assign(seed=0)
+    columns = {"learning rate η": "eta", "final test accuracy": "test_accuracy"}
+    assert wrong_in(right, {"curves": finals}, by="eta", columns=columns) == []
 
 
 @pytest.mark.parametrize("part", ["fig2", "fig3"])
@@ -120,35 +118,8 @@ def test_the_numbers_of_a_caption_are_those_of_the_rows(part: str) -> None:
     keys = [name for name in ("reading", "panel", "series", "seed", "round") if name in frame]
     both = frame[frame.check].merge(frame[~frame.check], on=keys)
     gap = 100 * (both.test_accuracy_x - both.test_accuracy_y).abs().max()
-    subfigures = made(part).figures[part]().subfigs
+    subfigures = drawn(part).figures[part]().subfigs
     text = " ".join(" ".join(text.get_text() for each in subfigures for text in each.texts).split())
     assert f"dots and lines differ by at most {gap:.2f} points of accuracy" in text
     lost = lines(frame)[lambda t: t.diverged].groupby(["series", "seed"])["round"].max()
     assert [key for key, r in lost.items() if f"seed {key[1]}, after round {r:,}" not in text] == []
-
-
-# --- planted: each is drawn, and seen ---------------------------------------------------------------------------------
-
-
-def swapped(column: str, one: str, other: str) -> Plant:
-    return lambda frame: frame.replace({column: {one: other, other: one}})
-
-
-@pytest.mark.parametrize(
-    ("part", "planted"),
-    [
-        ("hessian", swapped("name", "signed", "absolute")),
-        ("theory", swapped("series", "Theorem 2, stated", "Theorem 2, corrected")),
-        ("fig3", swapped("series", "FedAvg", "FedCom 8 bit")),
-        ("fig3", lambda frame: frame.assign(train_loss=frame.test_loss)),
-    ],
-)
-def test_what_is_drawn_of_other_rows_is_noticed(part: str, planted: Plant) -> None:
-    assert wrong(figures_of(part, planted)) != []
-
-
-if __name__ == "__main__":
-    every = {stem: panels for part in PARTS for stem, panels in figures_of(part).items()}
-    every |= {stem: panels(draw()) for stem, draw in OTHERS.items()}
-    kept = [f"{json.dumps(stem)}: {json.dumps(panels, ensure_ascii=False)}" for stem, panels in every.items()]
-    GOLDEN.write_text("{\n" + ",\n".join(kept) + "\n}\n", encoding="utf-8")

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+import paper_repro
 from decomfl_lab.runs.configuration import TrainConfig
 from paper_repro.workflow.verdicts.claims import limits
 from tests.paper_repro.recomputed.common import (
@@ -71,18 +72,21 @@ def _(frame: pd.DataFrame) -> Frames:
 # --- the authors' curves ----------------------------------------------------------------------------------------------
 
 
+THINNED = Path(paper_repro.__file__).parent / "authors" / "curves.csv.gz"
+
+
 @cache
-def logs() -> pd.DataFrame:
-    """The authors' logged curves, once a seed and step."""
-    table = pd.read_csv(Path(os.environ["DECOMFL_REFERENCE"]) / "authors_curves.csv")
+def logs(thin: bool = False) -> pd.DataFrame:
+    """The authors' logged curves, once a seed and step: the whole ones, or those that come with the project."""
+    table = pd.read_csv(THINNED if thin else Path(os.environ["DECOMFL_REFERENCE"]) / "authors_curves.csv")
     found = table.drop_duplicates(["figure", "series", "seed", "step", "metric"])
     return found.assign(round=found.step + 1)
 
 
-def authors_2(panel: str) -> pd.DataFrame:
+def authors_2(panel: str, thin: bool = False) -> pd.DataFrame:
     """Those of a panel of Figure 2, up to the rounds that it plots, under the names of ours."""
     figure, rounds = {"local-updates": ("fig2_left", 2000), "perturbations": ("fig2_right", 1500)}[panel]
-    own = logs()[lambda t: (t.figure == figure) & (t.metric == "test_accuracy") & (t.step < rounds)].copy()
+    own = logs(thin)[lambda t: (t.figure == figure) & (t.metric == "test_accuracy") & (t.step < rounds)].copy()
     # FedAvg's "K=4" is a file that was named K=5.
     own["K"] = [int((re.search(r"file was named K=(\d+)", s) or re.search(r"K=(\d+)", s))[1]) for s in own.series]
     own["P"] = [int(found[1]) if (found := re.search(r"P=(\d+)", s)) else 0 for s in own.series]
@@ -92,9 +96,9 @@ def authors_2(panel: str) -> pd.DataFrame:
 
 
 @cache
-def logs_2(panel: str) -> pd.DataFrame:
+def logs_2(panel: str, thin: bool = False) -> pd.DataFrame:
     """The authors' curves with all countings, of which messages carry theirs in expectation."""
-    frame = counted_2(authors_2(panel))
+    frame = counted_2(authors_2(panel, thin))
     base = {"clients": M, "sampled": m}
     wire = {}
     for K, P, R in set(zip(frame.K, frame.P, frame["round"], strict=True)):
@@ -116,12 +120,13 @@ BY_VALUE = f"{TOP_K} by signed value"
 METHODS_3 = {"DeComFL": "decomfl", "FedAvg+Top-k 10 %": "fedavg-topk", "FedCom 8 bit": "fedcom", "FedAvg": "fedavg"}
 
 
-def authors_3() -> pd.DataFrame:
-    """The accuracies of Figure 3."""
-    own = logs()[lambda t: (t.figure == "fig3_right") & (t.metric == "test_accuracy")].copy()
+def authors_3(metric: str = "test_accuracy", thin: bool = False) -> pd.DataFrame:
+    """Those of a panel of Figure 3: accuracies to the right, training losses to the left."""
+    figure = {"test_accuracy": "fig3_right", "train_loss": "fig3_left"}[metric]
+    own = logs(thin)[lambda t: (t.figure == figure) & (t.metric == metric)].copy()
     own["series"] = [next(ours for start, ours in NAMES_3.items() if name.startswith(start)) for name in own.series]
     own["method"] = own.series.map(METHODS_3)
-    return own.rename(columns={"value": "test_accuracy"})
+    return own.rename(columns={"value": metric})
 
 
 def band(ours: pd.DataFrame, theirs: pd.DataFrame, everything: pd.DataFrame, wanted: int) -> pd.DataFrame:
@@ -197,9 +202,9 @@ def counted_3(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 @cache
-def logs_3() -> pd.DataFrame:
+def logs_3(thin: bool = False) -> pd.DataFrame:
     """The authors' curves with what the messages would carry, in expectation."""
-    frame = counted_3(authors_3())
+    frame = counted_3(authors_3(thin=thin))
     own = {"local_steps": 5, "clients": M, "sampled": m}
     schedule = {"perturbations": 25, "perturbation_schedule": {500: 50, 1000: 100, 2000: 200}}
     more = {
