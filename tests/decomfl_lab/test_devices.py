@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -59,11 +58,8 @@ def test_one_of_several_gpus_is_named_by_its_number(monkeypatch: pytest.MonkeyPa
     [["train"], ["paper"], ["bench", "rebuild"], ["verify"], ["kappa", "--data", "digits", "--model", "logistic"]],
 )
 def test_a_device_that_is_not_there_is_refused_before_anything_is_done(
-    words: list[str], capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    words: list[str], here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    here = tmp_path / "here"  # beside the cache that libraries may make
-    here.mkdir()
-    monkeypatch.chdir(here)
     told = refused(capsys, *words, "--device", "cuda:1").strip()
     assert told.startswith("decomfl: error: device must be cpu or auto here (torch ")
     assert told.endswith("got 'cuda:1'")
@@ -180,9 +176,9 @@ def replica_otherwise(right: Any, *of: Any, **named: Any) -> Any:
     ],
 )
 def test_a_direction_a_projection_or_a_replay_that_is_off_by_one_bit_is_named(
-    part: str, otherwise: Any, named: set[str], monkeypatch: pytest.MonkeyPatch
+    part: str, otherwise: Any, named: set[str], plant: Any
 ) -> None:
-    monkeypatch.setattr(device_checks, part, partial(otherwise, getattr(device_checks, part)))
+    plant(device_checks, part, otherwise)
     assert {check.what for check in checks(CPU, sizes=(129,), rounds=1) if not check.holds} == named
     if part == "axpy_":
         told = "device must give the bits of the CPU, but directions: gaussian differs on cpu"

@@ -16,12 +16,10 @@ OWN = text_beside(__name__, "own_plugin.txt")
 
 
 @pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "own_things.py").write_text(OWN)
-    (tmp_path / "own_neighbour.py").write_text("WIDTH = 3")
-    (tmp_path / "own_broken.py").write_text("x = 1\ny = z\n")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [path for path in sys.path if path != ""])
+def _own_folder(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "own_things.py").write_text(OWN)
+    (here / "own_neighbour.py").write_text("WIDTH = 3")
+    (here / "own_broken.py").write_text("x = 1\ny = z\n")
     for name in ("own_things", "own_neighbour", "own_broken"):
         monkeypatch.delitem(sys.modules, name, raising=False)
 

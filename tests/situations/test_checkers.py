@@ -3,6 +3,7 @@
 Everything is seen from the doors: the forward passes of a module, remarks, and faults that are planted in an engine.
 """
 
+import itertools
 import logging
 import os
 
@@ -210,16 +211,15 @@ FAULTS = {
 }
 
 
-def planted(monkeypatch, fault, from_call=1):
+def planted(plant, fault, from_call=1):
     """The engine of threads has a fault from a call on."""
-    right, calls = threads.Threads.losses, []
+    calls = itertools.count(1)
 
-    def losses(*given):
-        calls.append(given)
+    def losses(right, *given):
         values = right(*given)
-        return fault(values) if len(calls) >= from_call else values
+        return fault(values) if next(calls) >= from_call else values
 
-    monkeypatch.setattr(threads.Threads, "losses", losses)
+    plant(threads.Threads, "losses", losses)
 
 
 def trained(module=None, **options):
@@ -228,15 +228,15 @@ def trained(module=None, **options):
 
 @pytest.mark.parametrize("engine", ["auto", "threads"])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_run_whose_engine_is_off_is_stopped_in_its_first_round(fault, engine, monkeypatch):
-    planted(monkeypatch, FAULTS[fault])
+def test_a_run_whose_engine_is_off_is_stopped_in_its_first_round(fault, engine, plant):
+    planted(plant, FAULTS[fault])
     with pytest.raises(lab.InputError, match=rf"engine must give the losses of the module .* plain does.* by {engine}"):
         trained(engine=engine)
 
 
 @pytest.mark.parametrize(("rounds", "stopped"), [(3, False), (5, True)])
-def test_a_run_whose_engine_is_off_later_is_stopped_where_it_is_compared_again(rounds, stopped, monkeypatch):
-    planted(monkeypatch, FAULTS["one per cent more"], from_call=3)
+def test_a_run_whose_engine_is_off_later_is_stopped_where_it_is_compared_again(rounds, stopped, plant):
+    planted(plant, FAULTS["one per cent more"], from_call=3)
     if stopped:
         with pytest.raises(lab.InputError, match="engine must give the losses of the module"):
             trained(rounds=rounds)
@@ -244,21 +244,21 @@ def test_a_run_whose_engine_is_off_later_is_stopped_where_it_is_compared_again(r
         assert trained(rounds=rounds).round == rounds
 
 
-def test_gradients_of_another_size_are_caught(monkeypatch):
-    right = threads.Threads.gradients
-    monkeypatch.setattr(threads.Threads, "gradients", lambda *given: (right(*given)[0], 1.01 * right(*given)[1]))
+def test_gradients_of_another_size_are_caught(plant):
+    def larger(right, *given):
+        losses, gradients = right(*given)
+        return losses, 1.01 * gradients
+
+    plant(threads.Threads, "gradients", larger)
     with pytest.raises(lab.InputError, match="engine must give the gradients of the module"):
         trained(method="fedavg")
 
 
-def test_a_run_on_trust_has_no_probation_and_what_rounding_explains_passes_as_it_is(monkeypatch):
+@pytest.mark.parametrize(("factor", "options"), [(1.01, {"trust": True}), (1 + 1e-5, {})])
+def test_a_run_on_trust_has_no_probation_and_what_rounding_explains_passes_as_it_is(factor, options, plant):
     plain = trained(engine="serial").metrics.train_loss.iloc[0]
-    with monkeypatch.context() as patch:
-        planted(patch, FAULTS["one per cent more"])
-        assert trained(trust=True).metrics.train_loss.iloc[0] == pytest.approx(1.01 * plain, rel=1e-4)
-    with monkeypatch.context() as patch:
-        planted(patch, lambda values: (1 + 1e-5) * values)
-        assert trained().metrics.train_loss.iloc[0] == pytest.approx((1 + 1e-5) * plain, rel=3e-6)
+    planted(plant, lambda values: factor * values)
+    assert trained(**options).metrics.train_loss.iloc[0] == pytest.approx(factor * plain, rel=3e-6)
 
 
 def test_where_vmap_fails_an_automatic_engine_is_replaced_and_one_that_was_asked_for_refused(caplog):
