@@ -37,12 +37,12 @@ def test_what_cannot_be_made_is_named_in_one_line(target: str) -> None:
     made("model", target, nn.Module)
 
 
-def test_a_file_is_named_by_its_path_and_hides_no_module(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "elsewhere" / "json.py").write_text("rows = [3]")
+def test_a_file_is_named_by_its_path_and_hides_no_module(here: Path) -> None:
+    (here / "elsewhere").mkdir()
+    (here / "elsewhere" / "json.py").write_text("rows = [3]")
     assert named("data", "elsewhere/json.py:rows") == [3]
     assert sys.modules["json"] is json
-    assert is_own(f"{tmp_path}/elsewhere/json.py:rows")
+    assert is_own(f"{here}/elsewhere/json.py:rows")
     assert not is_own("elsewhere/json.py")
     with pytest.raises(InputError, match=r"^data must be module:function that can be imported, got 'none.py:rows' \("):
         named("data", "none.py:rows")
