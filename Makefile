@@ -15,7 +15,7 @@ PROOFS := Stream Replay Revert Moments Normals Answers
 help:
 	@echo "make paper   every figure and table as recorded, then checked by live runs -> $(OUT)/report.html (ARGS=--live-only for live runs alone)"
 	@echo "make test    the tests, linter and type checker"
-	@echo "make thorough the tests that take long: planted faults of kernels, memory at several sizes, races, benchmarks"
+	@echo "make thorough the tests that take long: kernels in an interpreter, memory at several sizes, wide tables, benchmarks"
 	@echo "make anywhere the same bits with other instructions and libraries, and on ARM by an emulator where apt-get is there"
 	@echo "make device  what a machine with a GPU can say, in eight minutes: bits, laws, a replayed digest, ratios, κ of large models -> $(OUT)/device.json"
 	@echo "make engines the tests of Ray, NVFlare and gRPC, in an environment that has them all ($(ENGINES))"
