@@ -158,7 +158,8 @@ def _noticed(path: str, tree: ast.Module | None, cases: int) -> str:
             if not streams and not check_law(law, Implementation(), cases=cases, shrink=False).passed:
                 return f"law {law.name}"
     early = "ignore::hypothesis.errors.HypothesisSideeffectWarning"  # the laws have imported it before pytest does
-    options = ["-x", "-q", "-n0", "--assert=plain", "-p", "no:cacheprovider", "-W", early, "-k", f"not ({SLOW})"]
+    options = ["-x", "-q", "-n0", "--assert=plain", "-p", "no:cacheprovider", "-W", early]
+    options += ["-m", "not thorough", "-k", f"not ({SLOW})"]
     nearest = [str(found.relative_to(ROOT)) for found in ROOT.glob(f"tests/**/test_{Path(path).stem}.py")]
     if nearest and pytest.main([*options, *nearest], [first]) == 1:  # its own tests first: they are those that see most
         return f"test {first.name}"
