@@ -167,22 +167,23 @@ def read_checked(folder: Path, name: str, expected: str) -> bytes:
     return content
 
 
-def _normalised(pixels: NDArray[Any], mean: _PerChannel, std: _PerChannel, full: float) -> Tensor:
-    """(pixels / full − mean) / std of images (N, C, H, W), float32, every operation rounded on its own."""
-    shift, scale = (np.asarray(values, dtype=np.float32).reshape(-1, 1, 1) for values in (mean, std))
-    return torch.from_numpy(np.ascontiguousarray((pixels.astype(np.float32) / np.float32(full) - shift) / scale))
-
-
 def _of_images(
     name: str, parts: Sequence[NDArray[Any]], scale: tuple[_PerChannel, _PerChannel, float], source: str, digest: str
 ) -> Dataset:
-    """The data set of images and labels to train, and to test."""
+    """The data set of images (N, C, H, W) and labels to train, and to test; ``scale`` is mean, std, full."""
     images, labels, test_images, test_labels = parts
+    mean, std, full = scale
+    shift, divisor = (np.asarray(values, dtype=np.float32).reshape(-1, 1, 1) for values in (mean, std))
+    # (pixels / full − mean) / std in float32, every operation rounded on its own.
+    pixels, test_pixels = (
+        torch.from_numpy(np.ascontiguousarray((own.astype(np.float32) / np.float32(full) - shift) / divisor))
+        for own in (images, test_images)
+    )
     return Dataset(
         name=name,
-        train_images=_normalised(images, *scale),
+        train_images=pixels,
         train_labels=torch.from_numpy(labels.astype(np.int64)),
-        test_images=_normalised(test_images, *scale),
+        test_images=test_pixels,
         test_labels=torch.from_numpy(test_labels.astype(np.int64)),
         classes=10,
         source=source,

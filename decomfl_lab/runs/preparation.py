@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy
 
 from decomfl_lab.datasets.images import Dataset, load_dataset
 from decomfl_lab.datasets.splits import fixed_choice, split
-from decomfl_lab.datasets.user_data import data_of
+from decomfl_lab.datasets.user_data import data_of, own_dataset
 from decomfl_lab.devices import find_device, use_tf32_
 from decomfl_lab.engines.probation import Tried
 from decomfl_lab.engines.registry import make_engine
@@ -68,20 +68,37 @@ class Materials:
 
     config: TrainConfig
 
-    def dataset(self, device: str = "cpu") -> Dataset:
-        """A task's prompts, a data set or the user's own data; InputError if they are not here."""
+    def dataset(
+        self,
+        device: str = "cpu",
+        *,
+        clients: Sequence[Any] | None = None,
+        test: Any = None,
+        loss: LossFunction | None = None,
+    ) -> Dataset:
+        """A task's prompts, a data set or the user's own data; InputError if they are not here.
+
+        Args:
+            device: Where those that the configuration names are to be.
+            clients: The clients' examples, where they brought their own.
+            test: The held-out examples, likewise.
+            loss: The loss where it is given: one of (model, batch) takes batches whole.
+        """
         config, place = self.config, find_device(device)
         require(
-            config.data != OWN,
+            config.data != OWN or clients is not None,
             "clients",
             "be given again, as the run was trained on examples given in Python",
             None,
         )
-        if is_own(config.data):
-            found = data_of(made("data", config.data, object), whole=self.takes_whole_batches(), redraw=config.redraw)
-        else:
+        if clients is None and not is_own(config.data):
             found = task_dataset(config) if config.task else load_dataset(config.data)
-        return found.to(place)
+            return found.to(place)
+        loss = self.loss_function() if loss is None and is_own(config.loss) else loss
+        whole = loss is not None and BatchLoss.of(loss).form is Form.MODEL
+        if clients is not None:
+            return own_dataset(clients, test, whole=whole, redraw=config.redraw)
+        return data_of(made("data", config.data, object), whole=whole, redraw=config.redraw).to(place)
 
     def loss_function(self) -> LossFunction | None:
         """The loss; None for the module's own."""
@@ -90,11 +107,6 @@ class Materials:
         if self.config.loss == OWN_LOSS:
             return None
         return own_loss(self.config.loss)
-
-    def takes_whole_batches(self, loss: LossFunction | None = None) -> bool:
-        """Whether the loss, or the one that is given, is one of (model, batch), so that batches are taken whole."""
-        known = loss is not None or is_own(self.config.loss)
-        return known and BatchLoss.of(self.loss_function() if loss is None else loss).form is Form.MODEL
 
     def workspace(self, dataset: Dataset, module: nn.Module | None, x: Tensor | None = None) -> nn.Module:
         """A module of the run's own at x_0, where the data are.

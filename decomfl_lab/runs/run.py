@@ -734,15 +734,13 @@ def load(
     Raises:
         InputError: If the folder holds no run, its checkpoint is damaged, model or data are others, or it names code.
     """
-    whole = loss is not None and BatchLoss.of(loss).form is Form.MODEL
 
     def dataset(config: TrainConfig) -> Dataset:
-        return own_dataset([] if clients is None else clients, test, whole=whole, redraw=config.redraw)
+        return Materials(config).dataset(clients=clients, test=test, loss=loss)
 
-    given = None if clients is None else dataset
     return load_run(
         as_path("folder", folder),
-        given,
+        None if clients is None else dataset,
         trust_code=trust_code,
         module=model,
         loss=loss,
