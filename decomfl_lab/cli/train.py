@@ -275,7 +275,7 @@ def prepared(
     start, tuning = tuned(tried(Prepared.of(run_config, dataset)), wanted)
     if tuning is not None:
         print(tuning, file=sys.stderr, flush=True)
-    return Run.of(start, tuning, federation)
+    return Run(start, federation=federation, tuning=tuning)
 
 
 def _train(method: str, options: TrainOptions, flags: dict[str, Any]) -> None:

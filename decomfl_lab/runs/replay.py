@@ -406,7 +406,7 @@ def _of_run(
             parts=[np.arange(2)],
         )
         start = Prepared.of(alone, zeros, own["model"], lambda *_: torch.zeros(()), device=device, x=x)
-    run, lacking = Run.of(tried(start)), ""
+    run, lacking = Run(tried(start)), ""
     if not with_data and uses_batch_statistics(run.module):
         lacking = _calibrate_(run, path, header, config, own, test, trust_code=trust_code)
     federation = run.federation.by_records
