@@ -23,7 +23,6 @@ from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.noise import STREAM_VERSION, Distribution
 from decomfl_lab.noise.spec import LOW_RANK_CODE, NO_LOW_RANK
 from decomfl_lab.noise.starts import CUT, DRAWS
-from decomfl_lab.options import Option
 from decomfl_lab.protocol.messages import ROUND_HEAD
 from decomfl_lab.protocol.wire import MAX_SCALARS
 from decomfl_lab.runs.configuration import run_options
@@ -66,49 +65,34 @@ def _one_of(key: str, names: Iterable[str], *, optional: int = 0) -> Rule:
     return Rule(key, "name", optional, names=listed, words=f"be one of {', '.join(every)}")
 
 
-def _option_rule(key: str, own: Option) -> Rule:
-    """The rule of an option of a run, in the words in which it refuses what is none of its values."""
-    try:
-        own.require(key, math.nan)
-    except InputError as error:
-        words = str(error).partition(" must ")[2].partition(", got")[0]
-    if own.choices:
-        return _one_of(key, map(str, own.choices), optional=1)
-    if own.kind is bool:
-        return Rule(key, "truth", 1, words=words)
-    if own.kind is int:
-        return Rule(key, "whole", 1, own.ge or 0, own.le or _LONG, words=words)
-    least = math.nextafter(own.gt, math.inf) if own.gt is not None else own.ge or 0
-    most = math.nextafter(own.lt, -math.inf) if own.lt is not None else own.le or _FINITE
-    return Rule(key, "real", 1, least, most, _BITS, words=words)
-
-
-def _rule(key: str, kind: inspect.Type, optional: int) -> Rule:
-    """The rule of a field of a type of ``outside``."""
-    match kind:
-        case inspect.IntType(ge=least, le=most):
-            least, most = 0 if least is None else least, _LARGEST if most is None else most
-            return Rule(key, "whole", optional, least, most, words=f"be a whole number in {least}..{most}")
-        case inspect.StrType(pattern=str() as pattern):
-            digits = int(re.findall(r"{(\d+)}", pattern)[0])
-            return Rule(key, "hex", optional, most=digits, words=f"be text of {digits} hexadecimal digits")
-        case inspect.StrType():
-            return Rule(key, "text", optional, words="be text")
-        case inspect.FloatType():
-            return Rule(key, "real", optional, -_FLOAT32, _FLOAT32, words="be a float32 number")
-        case inspect.LiteralType(values=names):
-            return _one_of(key, map(str, names), optional=optional)
-        case inspect.VarTupleType(item_type=inspect.IntType(ge=least, le=most), max_length=longest):
-            words = f"be a list of at most {longest} whole numbers in {least}..{most}"
-            return Rule(key, "wholes", optional, least or 0, most or 0, longest or 0, words=words)
-        case inspect.VarTupleType(max_length=longest):
-            return Rule(key, "list", optional, longest=longest or 0, words=f"be a list of at most {longest}")
-    return Rule(key, "table", optional, words="be a table")
-
-
 def _rules(kind: type[Any]) -> list[Rule]:
-    found: Any = inspect.type_info(kind)
-    return [_rule(own.encode_name, own.type, int(not own.required)) for own in found.fields]
+    """The rules of the fields of a type of ``outside``."""
+    about: Any = inspect.type_info(kind)
+    found = []
+    for own in about.fields:
+        key, optional = own.encode_name, int(not own.required)
+        match own.type:
+            case inspect.IntType(ge=least, le=most):
+                least, most = 0 if least is None else least, _LARGEST if most is None else most
+                rule = Rule(key, "whole", optional, least, most, words=f"be a whole number in {least}..{most}")
+            case inspect.StrType(pattern=str() as pattern):
+                digits = int(re.findall(r"{(\d+)}", pattern)[0])
+                rule = Rule(key, "hex", optional, most=digits, words=f"be text of {digits} hexadecimal digits")
+            case inspect.StrType():
+                rule = Rule(key, "text", optional, words="be text")
+            case inspect.FloatType():
+                rule = Rule(key, "real", optional, -_FLOAT32, _FLOAT32, words="be a float32 number")
+            case inspect.LiteralType(values=names):
+                rule = _one_of(key, map(str, names), optional=optional)
+            case inspect.VarTupleType(item_type=inspect.IntType(ge=least, le=most), max_length=longest):
+                words = f"be a list of at most {longest} whole numbers in {least}..{most}"
+                rule = Rule(key, "wholes", optional, least or 0, most or 0, longest or 0, words=words)
+            case inspect.VarTupleType(max_length=longest):
+                rule = Rule(key, "list", optional, longest=longest or 0, words=f"be a list of at most {longest}")
+            case _:
+                rule = Rule(key, "table", optional, words="be a table")
+        found.append(rule)
+    return found
 
 
 def rules() -> dict[str, list[Rule]]:
@@ -124,7 +108,22 @@ def rules() -> dict[str, list[Rule]]:
         replace(kinds, words=f"{kinds.words}, {NO_LOW_RANK}"),
         Rule("method", "text", 1, words="be text"),
     ]
-    config += [_option_rule(key, options[key]) for key in _FOLLOWED]
+    # Each option in the words in which it refuses what is none of its values.
+    for key, option in ((key, options[key]) for key in _FOLLOWED):
+        try:
+            option.require(key, math.nan)
+        except InputError as error:
+            words = str(error).partition(" must ")[2].partition(", got")[0]
+        if option.choices:
+            config.append(_one_of(key, map(str, option.choices), optional=1))
+        elif option.kind is bool:
+            config.append(Rule(key, "truth", 1, words=words))
+        elif option.kind is int:
+            config.append(Rule(key, "whole", 1, option.ge or 0, option.le or _LONG, words=words))
+        else:
+            least = math.nextafter(option.gt, math.inf) if option.gt is not None else option.ge or 0
+            most = math.nextafter(option.lt, -math.inf) if option.lt is not None else option.le or _FINITE
+            config.append(Rule(key, "real", 1, least, most, _BITS, words=words))
     record = []
     for own in ROUND_HEAD.fields:
         if own.form not in "fd":
