@@ -265,6 +265,7 @@ def config_from_mapping(
     lenient: bool = False,
     trust_code: Trust = False,
     unused: Collection[str] = (),
+    kind: type[Method] | None = None,
 ) -> TrainConfig:
     """A TrainConfig from plain values; InputError naming an unknown key or a value of a wrong type.
 
@@ -277,29 +278,13 @@ def config_from_mapping(
             otherwise only those that have their default are; and what such runs did not say is as they did it.
         trust_code: Whether they may name code to import, or which (``plugins.require_trusted``).
         unused: The options of which nothing will be imported, so that they may name any code.
+        kind: The method where it is known, and nothing will be imported; None for the one that is named.
     """
-    name = values.get("method", DeComFL.name)
-    require(isinstance(name, str), f"method in {origin}", "be a name", name)
-    require_trusted(values, origin, trust_code, unused)
-    return _config_of(find_method(name), values, origin, lenient=lenient)
-
-
-def config_like(config: TrainConfig, values: Mapping[str, Any], origin: str) -> TrainConfig:
-    """What a folder says of the run ``config``, to compare them: no code is imported.
-
-    Raises:
-        InputError: As ``config_from_mapping``; or if the folder names code that is not the run's own method.
-    """
-    kind, own = type(config.method), name_of(config.method)
-    theirs = values.get("method", DeComFL.name)
-    if theirs != own:
-        require("method" not in code_in(values), f"method in {origin}", f"be {own}", theirs)
-        return config_from_mapping(values, origin, lenient=True, unused=OBJECTS)
-    return _config_of(kind, values, origin, lenient=True)
-
-
-def _config_of(kind: type[Method], values: Mapping[str, Any], origin: str, *, lenient: bool) -> TrainConfig:
-    """The configuration of these values, of which the method is known."""
+    if kind is None:
+        name = values.get("method", DeComFL.name)
+        require(isinstance(name, str), f"method in {origin}", "be a name", name)
+        require_trusted(values, origin, trust_code, unused)
+        kind = find_method(name)
     known = run_options() | kind.options()
     others = [each.options() for each in METHODS.values()]
     clean: dict[str, Any] = {"method": kind.of({})}
@@ -324,6 +309,20 @@ def _config_of(kind: type[Method], values: Mapping[str, Any], origin: str, *, le
     if lenient:
         clean = {key: own.earlier for key, own in known.items() if own.earlier is not None} | clean
     return TrainConfig(**clean)
+
+
+def config_like(config: TrainConfig, values: Mapping[str, Any], origin: str) -> TrainConfig:
+    """What a folder says of the run ``config``, to compare them: no code is imported.
+
+    Raises:
+        InputError: As ``config_from_mapping``; or if the folder names code that is not the run's own method.
+    """
+    own = name_of(config.method)
+    theirs = values.get("method", DeComFL.name)
+    if theirs != own:
+        require("method" not in code_in(values), f"method in {origin}", f"be {own}", theirs)
+        return config_from_mapping(values, origin, lenient=True, unused=OBJECTS)
+    return config_from_mapping(values, origin, lenient=True, kind=type(config.method))
 
 
 def read_config(path: Path, *, plain: bool = False) -> dict[str, Any]:
