@@ -13,13 +13,7 @@ from typing import Any
 from decomfl_lab.datasets import DATA_NAMES
 from decomfl_lab.datasets.splits import SPLITS
 from decomfl_lab.engines.registry import ENGINES
-from decomfl_lab.errors import (
-    InputError,
-    require,
-    require_choice,
-    require_int,
-    require_possible,
-)
+from decomfl_lab.errors import InputError, require, require_choice, require_int, require_possible
 from decomfl_lab.language.tasks import TASKS
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.expected_traffic import Cohort

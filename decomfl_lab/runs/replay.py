@@ -30,14 +30,7 @@ from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.replica import GroupedReplica, Replica
 from decomfl_lab.replicas.rules import Group
 from decomfl_lab.replicas.start import made_again
-from decomfl_lab.runs.configuration import (
-    CROSS_ENTROPY,
-    OBJECTS,
-    OWN_LOSS,
-    PARTS,
-    TrainConfig,
-    config_from_mapping,
-)
+from decomfl_lab.runs.configuration import CROSS_ENTROPY, OBJECTS, OWN_LOSS, PARTS, TrainConfig, config_from_mapping
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE, require_own
 from decomfl_lab.runs.preparation import Materials, Prepared, tried
 from decomfl_lab.runs.run import Run

@@ -61,20 +61,8 @@ from decomfl_lab.runs.folder import (
     write_log,
 )
 from decomfl_lab.runs.hooks import Hook, as_hooks, call, closing
-from decomfl_lab.runs.messages import (
-    Rebuilt,
-    Sent,
-    curves,
-    diverged,
-    warn_if_risen,
-)
-from decomfl_lab.runs.preparation import (
-    Materials,
-    Prepared,
-    fast_layout,
-    name_of_loss,
-    tried,
-)
+from decomfl_lab.runs.messages import Rebuilt, Sent, curves, diverged, warn_if_risen
+from decomfl_lab.runs.preparation import Materials, Prepared, fast_layout, name_of_loss, tried
 from decomfl_lab.runs.tuning import Tuning, tuned, without_auto
 from decomfl_lab.storage.checkpoint_file import CHECKPOINT_SECONDS
 from decomfl_lab.storage.files import as_path, held, save_picture
