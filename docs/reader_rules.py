@@ -2,7 +2,7 @@
 
 python -m docs.reader_rules
 
-It writes examples/c/rules.h, and the block between the two marks in docs/_static/rebuild/decomfl.js.
+It writes the block between the two marks in examples/c/rules.h and in docs/_static/rebuild/decomfl.js.
 """
 
 from __future__ import annotations
@@ -31,7 +31,18 @@ from decomfl_lab.storage.outside import Drawn, Header, StreamStart
 
 ROOT = Path(__file__).parent.parent
 C, JAVASCRIPT = ROOT / "examples" / "c" / "rules.h", ROOT / "docs" / "_static" / "rebuild" / "decomfl.js"
-FIRST, LAST = "  // Rules: python -m docs.reader_rules writes them.\n", "  // End of the rules.\n"
+FIRST, LAST = "// Rules: python -m docs.reader_rules writes them.\n", "// End of the rules.\n"
+_FORMS = {
+    C: (
+        "#define NO_LOW_RANK {why}\nenum {{ LOW_RANK = {code}, MOST_SCALARS = {most} }};\n\n",
+        *("static const rule {NAME}_RULES[] = {{\n", "    {{{}}},\n", "    {{0}}}};\n\n", ""),
+    ),
+    JAVASCRIPT: (
+        "  const NO_LOW_RANK = {why}, LOW_RANK = {code}, MOST_SCALARS = {most};\n  const LOG_RULES = {{\n",
+        *("    {name}: [\n", "      [{}],\n", "    ],\n", "  }};\n  "),
+    ),
+}
+"""How each language writes the beginning, the first line of a table, a row, the last line and the end."""
 _LARGEST = 2**64 - 1
 _BITS = 63
 """Those of a whole number that may stand for a real one in a configuration."""
@@ -138,51 +149,23 @@ def rules() -> dict[str, list[Rule]]:
     }
 
 
-def _tables(begin: str, row: str, end: str) -> str:
-    """All tables; every row is the same text in both languages, bounds in quotes as neither can hold all of them."""
-    whole = ""
+def written(path: Path, text: str) -> str:
+    """The text of a reader's file with the block between its two marks as it is to be.
+
+    Every row is the same text in both languages, bounds in quotes as neither can hold all of them.
+    """
+    begin, first, row, last, end = _FORMS[path]
+    block = begin.format(why=json.dumps(NO_LOW_RANK), code=LOW_RANK_CODE, most=MAX_SCALARS)
     for name, table in rules().items():
-        whole += begin.format(name=name, NAME=name.upper())
+        block += first.format(name=name, NAME=name.upper())
         for own in table:
             values = replace(own, least=repr(own.least), most=repr(own.most))  # type: ignore[arg-type]
-            whole += row.format(json.dumps(astuple(values))[1:-1])
-        whole += end
-    return whole
-
-
-def in_c() -> str:
-    """The header of C."""
-    return f"""/* What a log may say: python -m docs.reader_rules writes it from what decomfl itself reads logs by. */
-#ifndef DECOMFL_RULES_H
-#define DECOMFL_RULES_H
-
-#define NO_LOW_RANK "{NO_LOW_RANK}"
-enum {{ LOW_RANK = {LOW_RANK_CODE}, MOST_SCALARS = {MAX_SCALARS} }};
-typedef struct {{
-    const char *key, *kind;    /* a text, hex, name, truth, table, list, whole, wholes (a list of them) or real */
-    int optional;              /* 1: it may be left out; 2: it may be null, too */
-    const char *least, *most;  /* of a number, or of those of a list; most is the digits of hex, too */
-    int longest;               /* of a list; of a real number that stands there as a whole one, its bits, 0 for any */
-    const char *names, *words; /* what it may be, with a space after each; what it must be, in words */
-}} rule;
-
-{_tables("static const rule {NAME}_RULES[] = {{" + chr(10), "    {{{}}}," + chr(10), "    {0}};" + chr(10) * 2)}#endif
-"""
-
-
-def written(text: str) -> str:
-    """The text of decomfl.js with the block as it is to be."""
-    said = f"NO_LOW_RANK = {json.dumps(NO_LOW_RANK)}, LOW_RANK = {LOW_RANK_CODE}, MOST_SCALARS = {MAX_SCALARS}"
-    block = f"""  const {said};
-  // Key, kind, whether it may be left out (2: or null), least and most of numbers, the longest list, names, words.
-  // Of a real number the longest is the bits that it may have where it stands as a whole one, 0 for any.
-  const LOG_RULES = {{
-{_tables("    {name}: [" + chr(10), "      [{}]," + chr(10), "    ]," + chr(10))}  }};
-"""
+            block += row.format(json.dumps(astuple(values))[1:-1])
+        block += last.format()
     before, _, rest = text.partition(FIRST)
-    return before + FIRST + block + LAST + rest.partition(LAST)[2]
+    return before + FIRST + block + end.format() + LAST + rest.partition(LAST)[2]
 
 
 if __name__ == "__main__":
-    write_atomically(C, in_c())
-    write_atomically(JAVASCRIPT, written(JAVASCRIPT.read_text(encoding="utf-8")))
+    for _path in _FORMS:
+        write_atomically(_path, written(_path, _path.read_text(encoding="utf-8")))
