@@ -400,7 +400,19 @@ def tried(start: Prepared) -> Prepared:
         data = start.dataset
         refuse(narrowed("clients", (data.train_images, data.train_labels), f.dtype))
         refuse(narrowed("test", (data.test_images, data.test_labels), f.dtype))
-        refuse(_classes(f, data))
+        if f.measure.loss is cross_entropy:  # a target must be the number of one of the model's outputs
+            one = f.pieces[0]
+            with taking(one.name, tensors(one.batch)), torch.no_grad():
+                outputs = logits_of(f.measure.needs.met(partial(called, module, one.inputs)))
+            named = [(f"client {i}", rows(data.train_labels, part)) for i, part in enumerate(data.parts or ())]
+            for who, targets in [*named, ("clients", data.train_labels), ("test", data.test_labels)]:
+                whole = isinstance(targets, Tensor) and targets.ndim == 1 and not targets.is_floating_point()
+                if not (whole and isinstance(outputs, Tensor) and outputs.ndim > 1):
+                    continue
+                rule = f"be a class in 0..{outputs.shape[1] - 1}, as the model has {outputs.shape[1]} outputs"
+                wrong = ((targets < 0) | (targets >= outputs.shape[1])) & (targets != IGNORED)
+                for at in wrong.nonzero()[:1, 0].tolist():
+                    require(False, f"target {at} of {who}", rule, int(targets[at]))
         refuse(trial.closed(fresh, given))
         refuse(trial.still())
         # A BatchNorm has statistics that are fixed while parts are compared with wholes.
@@ -425,26 +437,6 @@ def tried(start: Prepared) -> Prepared:
             for finding in trial.continuous(mu):
                 warnings.warn(finding, LabWarning, stacklevel=3)
     return replace(start, loss=replace(start.loss, additive=additive, tried=True), own=False)
-
-
-def _classes(f: Function, dataset: Dataset) -> Iterator[str]:
-    """Where a target is not the number of one of the model's outputs, by the client who has it."""
-    if f.measure.loss is not cross_entropy:
-        return
-    first = f.pieces[0]
-    with taking(first.name, tensors(first.batch)), torch.no_grad():
-        outputs = logits_of(f.measure.needs.met(partial(called, f.module, first.inputs)))
-    named = [(f"client {i}", rows(dataset.train_labels, part)) for i, part in enumerate(dataset.parts or ())]
-    for who, targets in [*named, ("clients", dataset.train_labels), ("test", dataset.test_labels)]:
-        whole = isinstance(targets, Tensor) and targets.ndim == 1 and not targets.is_floating_point()
-        if not (whole and isinstance(outputs, Tensor) and outputs.ndim > 1):
-            continue
-        classes = outputs.shape[1]
-        wrong = ((targets < 0) | (targets >= classes)) & (targets != IGNORED)
-        if wrong.any():
-            at = int(wrong.nonzero()[0])
-            rule = f"be a class in 0..{classes - 1}, as the model has {classes} outputs"
-            yield f"target {at} of {who} must {rule}, got {int(targets[at])}"
 
 
 def _orders(trial: Trial, clients: dict[str, int]) -> Iterator[str]:
