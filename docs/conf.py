@@ -33,7 +33,6 @@ from sphinx_gallery.scrapers import figure_rst
 
 from decomfl_lab import __version__
 from decomfl_lab.cli.main import application, main
-from decomfl_lab.cli.screen import Contribution
 from theory.bounds.successors import ratios
 
 HERE = Path(__file__).parent
@@ -169,8 +168,7 @@ def write_pages(app: Sphinx) -> None:
     folder = Path(root, "reference", "commands")
     folder.mkdir(parents=True, exist_ok=True)
 
-    def section(words: list[str], command: click.Command) -> str:
-        command = command.load() if isinstance(command, Contribution) else command
+    def section(words: list[str], command: click.Command | None) -> str:
         own = f"{'#' * len(words)} decomfl {' '.join(words)}\n\n```text\n{help_of(words)}\n```\n"
         if not isinstance(command, click.Group):
             return own
@@ -178,7 +176,9 @@ def write_pages(app: Sphinx) -> None:
         inner = {name: command.get_command(context, name) for name in command.list_commands(context)}
         return "\n".join([own, *(section([*words, name], each) for name, each in inner.items() if each)])
 
-    pages = {name: section([name], command) for name, command in application().commands.items()}
+    command_line = application()
+    context = click.Context(command_line)
+    pages = {name: section([name], command_line.get_command(context, name)) for name in command_line.entries}
     listed = "\n".join(["```{toctree}", ":hidden:", "", *pages, "```"])
     pages["index"] = f"# Command line\n\n```text\n{help_of([])}\n```\n\n{listed}\n"
     for name, text in pages.items():

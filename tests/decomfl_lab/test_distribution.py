@@ -9,11 +9,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import pytest
 
 from decomfl_lab.cli import screen
 from decomfl_lab.cli.main import main
-from decomfl_lab.cli.screen import Contribution
+from decomfl_lab.cli.screen import LazyGroup
 from decomfl_lab.distribution import PACKAGES, ROOT, command_for
 from decomfl_lab.errors import InputError
 
@@ -64,9 +65,11 @@ def test_a_users_file_that_means_its_own_package_is_told_which_one_it_got(folder
 
 def test_a_command_whose_package_a_wheel_lacks_says_where_it_is() -> None:
     absent: Any = SimpleNamespace(name="bench", module="no_package_of_this_name.group")
-    assert not Contribution(absent).is_here
+    group = LazyGroup("decomfl", [absent])
+    context = click.Context(group)
+    assert group.list_commands(context) == []
     with pytest.raises(InputError, match="decomfl bench must be run in a clone of the project "):
-        Contribution(absent).load()
+        group.get_command(context, "bench")
     assert all((ROOT / package / "__init__.py").exists() for package in PACKAGES)
 
 
