@@ -117,7 +117,7 @@ def load_task(name: str, *, folder: str | Path | None = None) -> TaskData:
             if not found:
                 kinds = f"a file {' or '.join(stems)} as {', '.join(_KINDS)}"
                 raise InputError(f"folder of task {name} must have {kinds}, got {folder}")
-            rows = []
+            rows: list[Row] = []
             for path in found:
                 content = read_file("data file", path, plain=False)
                 sha256.update(content)

@@ -703,13 +703,9 @@ def load(
     Raises:
         InputError: If the folder holds no run, its checkpoint is damaged, model or data are others, or it names code.
     """
-
-    def dataset(config: TrainConfig) -> Dataset:
-        return Materials(config).dataset(clients=clients, test=test, loss=loss)
-
     return load_run(
         as_path("folder", folder),
-        None if clients is None else dataset,
+        None if clients is None else lambda config: Materials(config).dataset(clients=clients, test=test, loss=loss),
         trust_code=trust_code,
         module=model,
         loss=loss,
