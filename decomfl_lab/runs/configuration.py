@@ -145,12 +145,8 @@ class TrainConfig:
         require(bool(self.task) or not self.max_length, "max_length", "be 0 without a task", self.max_length)
         require(self.task == "cb" or not self.cb_two_way, "cb_two_way", "be off but for task cb", self.cb_two_way)
         require(bool(self.task) or self.tune == "full", "tune", "be full without a task", self.tune)
-        require(
-            self.loss in (CROSS_ENTROPY, OWN_LOSS) or is_own(self.loss) or self.loss.startswith(OWN),
-            "loss",
-            "be cross-entropy, model or module:function",
-            self.loss,
-        )
+        known = self.loss in (CROSS_ENTROPY, OWN_LOSS) or is_own(self.loss) or self.loss.startswith(OWN)
+        require(known, "loss", "be cross-entropy, model or module:function", self.loss)
         if self.compute == "bfloat16":
             require(bool(self.task), "compute", "be float32 without a task", self.compute)
         self.method.require_compute(self.compute)
@@ -291,12 +287,8 @@ def config_from_mapping(
         elif key not in known:
             defaults = [own[key].default for own in others if key in own]
             require_option(f"key in {origin}", key, ["method", *known, *([key] if defaults else [])])
-            require(
-                lenient or value in defaults,
-                f"{key} in {origin}",
-                f"be left out for {values.get('method', DeComFL.name)}, which has no such option",
-                value,
-            )
+            rule = f"be left out for {values.get('method', DeComFL.name)}, which has no such option"
+            require(lenient or value in defaults, f"{key} in {origin}", rule, value)
         else:
             place = known[key].title(key) if origin == FLAGS else f"{key} in {origin}"
             clean[key] = known[key].read(place, value)

@@ -85,12 +85,8 @@ class Materials:
             loss: The loss where it is given: one of (model, batch) takes batches whole.
         """
         config, place = self.config, find_device(device)
-        require(
-            config.data != OWN or clients is not None,
-            "clients",
-            "be given again, as the run was trained on examples given in Python",
-            None,
-        )
+        rule = "be given again, as the run was trained on examples given in Python"
+        require(config.data != OWN or clients is not None, "clients", rule, None)
         if clients is None and not is_own(config.data):
             found = task_dataset(config) if config.task else load_dataset(config.data)
             return found.to(place)
@@ -350,9 +346,8 @@ def movable(federation: Federation, method: Method) -> DeComFLFederation:
         rule = f"be one of {', '.join(LAGGING)} where clients are in other processes, as only scalars travel"
         raise InputError(f"method must {rule}, got {method.name}")
     kind = None if found.attack is None else found.attack.kind
-    require(
-        kind is None, "attack", "be none where clients are in other processes, as liars here know all replies", kind
-    )
+    rule = "be none where clients are in other processes, as liars here know all replies"
+    require(kind is None, "attack", rule, kind)
     return found
 
 
