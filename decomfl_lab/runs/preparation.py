@@ -10,7 +10,7 @@ and two evaluations in float64; for one of differences, the first batch on a few
 import copy
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Self
@@ -414,9 +414,19 @@ def tried(start: Prepared) -> Prepared:
         f.layout.bind(module, trial.near)
         with calibrated(module, start.calibration) as fixed:
             additive = not any(trial.additive(size=ODD, anew=fixed))
-        if not additive:
+        if not additive:  # the loss may be noise or state, or hang on an order that is drawn
             sizes = {f"client {i}": len(index) for i, index in enumerate(start.chosen)}
-            refuse(_orders(trial, sizes))
+            # Batches that are not all of a client's examples, in its own order.
+            drawn = [piece for piece in f.pieces if sizes.get(piece.name) not in (None, row_count(piece.batch))]
+            refuse(trial.still(everywhere=True, at_x=not drawn))
+            for piece in drawn:
+                turned = Piece(*rows(piece.batch, torch.arange((row_count(piece.batch) or 1) - 1, -1, -1)))
+                value, again = f.piece_value(trial.x, piece), f.piece_value(trial.x, turned)
+                if not parts_agree(again, [(None, 1.0, value)], math.sqrt(torch.finfo(f.dtype).eps)):
+                    raise InputError(
+                        "loss must not depend on the order of a batch's examples, which are drawn anew (or batch_size "
+                        f"be all examples), got {value, again}"
+                    )
         method = start.config.method
         mu = method.plain().get("mu")
         if method.gradients:
@@ -432,19 +442,3 @@ def tried(start: Prepared) -> Prepared:
             for finding in trial.continuous(mu):
                 warnings.warn(finding, LabWarning, stacklevel=3)
     return replace(start, loss=replace(start.loss, additive=additive, tried=True), own=False)
-
-
-def _orders(trial: Trial, clients: dict[str, int]) -> Iterator[str]:
-    """Where a loss that is no mean over examples is noise or state, or hangs on an order that is drawn."""
-    f = trial.f
-    # Batches that are not all of a client's examples, in its own order.
-    drawn = [piece for piece in f.pieces if clients.get(piece.name) not in (None, row_count(piece.batch))]
-    yield from trial.still(everywhere=True, at_x=not drawn)
-    for piece in drawn:
-        turned = Piece(*rows(piece.batch, torch.arange((row_count(piece.batch) or 1) - 1, -1, -1)))
-        value, again = f.piece_value(trial.x, piece), f.piece_value(trial.x, turned)
-        if not parts_agree(again, [(None, 1.0, value)], math.sqrt(torch.finfo(f.dtype).eps)):
-            yield (
-                "loss must not depend on the order of a batch's examples, which are drawn anew (or batch_size be all "
-                f"examples), got {value, again}"
-            )
