@@ -194,7 +194,7 @@ def replay(
     require_finite_positive("tolerance", tolerance)
     require(test is None or clients is not None, "test", "be left out, or given with clients", type(test).__name__)
     with RunLog.open(path, write=False) as log:
-        header, remark = read_as(Header, log.header, f"header of the log {path}"), ""
+        header = read_as(Header, log.header, f"header of the log {path}")
         end = len(log) if rounds is None else require_int("round", rounds, 0, len(log))
         for r in measure:
             require_int("round to measure", r, 0, end - 1)
@@ -203,13 +203,11 @@ def replay(
             rolling = _of_optimizer(path, log, header, model, device)
             buffers = () if model is None else model.buffers()
             if any(buffer.is_floating_point() for buffer in buffers):  # which training may have written to
-                remark = "parameters only: buffers, as statistics, are those of the module that was given"
+                rolling.remark = "parameters only: buffers, as statistics, are those of the module that was given"
         else:
             own = {"model": model, "loss": loss, "clients": clients}
-            rolling, lacking = _of_run(path, log, header, own, test, frozenset(measure), device, trust_code=trust_code)
+            rolling = _of_run(path, log, header, own, test, frozenset(measure), device, trust_code=trust_code)
             rolling.tolerance = tolerance
-            if lacking:
-                remark = f"parameters only, no BatchNorm statistics: {lacking}"
         if rolling.compared[0].agrees:
             for r, entry in enumerate(log.entries(0, end), 1):
                 rolling.take(entry)
@@ -219,7 +217,7 @@ def replay(
         done, digest = rolling.observer.round, rolling.observer.digest()
         found = tuple(rolling.compared), tuple(rolling.measured)
         planned = rolling.planned or len(log)
-        return Replay(rolling.model(), done, len(log), planned, digest, *found, rolling.unlike, remark)
+        return Replay(rolling.model(), done, len(log), planned, digest, *found, rolling.unlike, rolling.remark)
 
 
 @dataclass(eq=False)
@@ -235,6 +233,7 @@ class _Rolling:
     federation: DeComFLFederation | None = None
     measure: Collection[int] = ()
     tolerance: float = TOLERANCE
+    remark: str = ""
 
     def __post_init__(self) -> None:
         self.pending: list[RoundRecord] = []
@@ -357,11 +356,10 @@ def _of_run(
     device: str,
     *,
     trust_code: bool,
-) -> tuple[_Rolling, str]:
+) -> _Rolling:
     """The model of a run at round 0, with all of its clients where they measure.
 
-    The run has its data where they are needed, and examples of zeros elsewhere. In words, too, why there are no
-    statistics of a BatchNorm; empty where there are, or are none to be had.
+    The run has its data where they are needed, and examples of zeros elsewhere.
     """
     require(header.stream == STREAM_VERSION, f"stream of the log {path}", f"be {STREAM_VERSION}", header.stream)
     with_data = bool(measure) or header.config.get("batchnorm") == "frozen"
@@ -419,9 +417,9 @@ def _of_run(
     terms = Terms.of(federation.server)
     if isinstance(header.config.get("lr_schedule"), str) and not measure:  # the records alone have η
         terms = replace(terms, eta=None)
-    M, planned = config.clients, config.rounds
-    rolling = _Rolling(federation.observer, terms, header.x0, model, M, planned, federation, measure)
-    return rolling, lacking
+    rolling = _Rolling(federation.observer, terms, header.x0, model, config.clients, config.rounds, federation, measure)
+    rolling.remark = lacking and f"parameters only, no BatchNorm statistics: {lacking}"
+    return rolling
 
 
 def _data(path: Path, header: Header, config: TrainConfig, own: dict[str, Any], test: Any) -> Dataset:
