@@ -21,8 +21,6 @@ from decomfl_lab.models.resnet import resnet
 from decomfl_lab.noise.draws import STREAM
 
 Shape = tuple[int, ...]
-
-
 _OTHERS = "have shape (1, 28, 28) (for others there are the models mlp, logistic, resnet8)"
 
 
