@@ -33,7 +33,6 @@ from sphinx_gallery.scrapers import figure_rst
 
 from decomfl_lab import __version__
 from decomfl_lab.cli.main import application, main
-from decomfl_lab.cli.screen import Contribution
 from theory.bounds.successors import ratios
 
 HERE = Path(__file__).parent
@@ -158,13 +157,18 @@ def help_of(words: list[str]) -> str:
     return out.getvalue().strip()
 
 
-def write_commands(app: Sphinx) -> None:
-    """Write a page a command, with its sub-commands, from what they say of themselves."""
-    folder = Path(app.srcdir) / "reference" / "commands"
+def write_pages(app: Sphinx) -> None:
+    """Write the pages that are made of data: findings, statements, tables, benchmarks, ratios of bounds, commands."""
+    records = HERE.parent / "paper_repro" / "results" / "benchmarks"
+    root = os.fspath(app.srcdir)
+    for words in (["findings"], ["bench", "page", str(records)]):
+        assert main([*words, "--write", root]) == 0, words
+    Path(root, "theory-ratios.md").write_text(ratios.page(), encoding="utf-8")
+    # A page a command, with its sub-commands, from what they say of themselves.
+    folder = Path(root, "reference", "commands")
     folder.mkdir(parents=True, exist_ok=True)
 
-    def section(words: list[str], command: click.Command) -> str:
-        command = command.load() if isinstance(command, Contribution) else command
+    def section(words: list[str], command: click.Command | None) -> str:
         own = f"{'#' * len(words)} decomfl {' '.join(words)}\n\n```text\n{help_of(words)}\n```\n"
         if not isinstance(command, click.Group):
             return own
@@ -172,22 +176,15 @@ def write_commands(app: Sphinx) -> None:
         inner = {name: command.get_command(context, name) for name in command.list_commands(context)}
         return "\n".join([own, *(section([*words, name], each) for name, each in inner.items() if each)])
 
-    pages = {name: section([name], command) for name, command in application().commands.items()}
+    command_line = application()
+    context = click.Context(command_line)
+    pages = {name: section([name], command_line.get_command(context, name)) for name in command_line.entries}
     listed = "\n".join(["```{toctree}", ":hidden:", "", *pages, "```"])
     pages["index"] = f"# Command line\n\n```text\n{help_of([])}\n```\n\n{listed}\n"
     for name, text in pages.items():
         page = folder / f"{name}.md"
         if not page.exists() or page.read_text(encoding="utf-8") != text:
             page.write_text(text, encoding="utf-8")
-
-
-def write_pages(app: Sphinx) -> None:
-    """Write the pages that are made of data: findings, statements, tables, benchmarks, ratios of bounds."""
-    records = HERE.parent / "paper_repro" / "results" / "benchmarks"
-    folder = os.fspath(app.srcdir)
-    for words in (["findings"], ["bench", "page", str(records)]):
-        assert main([*words, "--write", folder]) == 0, words
-    Path(folder, "theory-ratios.md").write_text(ratios.page(), encoding="utf-8")
 
 
 def prepare_page(app: Sphinx, docname: str, content: list[str]) -> None:
@@ -229,16 +226,34 @@ def prepare_page(app: Sphinx, docname: str, content: list[str]) -> None:
 def prepare_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     """Make a docstring restructured text: what is indented stays as it is, options come with their help."""
     if what == "data" and not hasattr(obj, "__wrapped__"):
-        lines[:] = ["", *attribute_docs(obj, name.rpartition(".")[2])]  # the blank line: no type precedes a colon
+        # What stands below the assignment of a public name, in the module that it comes from.
+        place, found = ("", name.rpartition(".")[2]), []
+        for module in [each for each in sys.modules if each.partition(".")[0] in ("decomfl_lab", "hessian", "theory")]:
+            if not found and vars(sys.modules[module]).get(place[1]) is obj:
+                found = ModuleAnalyzer.for_module(module).find_attr_docs().get(place, [])
+        if not found:
+            logging.getLogger(__name__).warning("%s is public and has no sentence below its assignment", place[1])
+        lines[:] = ["", *found]  # the blank line: no type precedes a colon
     if what == "class":
-        lines += ["", *(f":ivar {field}: {told}" for field, told in field_docs(obj).items())]
+        # What stands beside each field, behind it or in the lines above it.
+        source = textwrap.dedent(inspect.getsource(obj))
+        (body,), written = ast.parse(source).body, source.splitlines()
+        lines.append("")
+        for own in body.body if isinstance(body, ast.ClassDef) else ():
+            if isinstance(own, ast.AnnAssign) and own.end_lineno and own.end_col_offset:
+                before = reversed(written[: own.lineno - 1])
+                above = itertools.takewhile(lambda line: line.strip().startswith("#"), before)
+                behind = written[own.end_lineno - 1].encode()[own.end_col_offset :].decode()
+                told = " ".join(line.partition("# ")[2] for line in [*reversed([*above]), behind]).strip()
+                if told and not told.startswith(("type:", "noqa")):
+                    lines.append(f":ivar {ast.unparse(own.target)}: {told}")
     if what == "class" and dataclasses.is_dataclass(obj):
-        for own in dataclasses.fields(obj):
-            if "option" in own.metadata:
-                lines.append(f":ivar {own.name}: {own.metadata['option'].help}")
-            elif "codec" in own.metadata:
-                written = ", ".join(f"``{option}``" for option in own.metadata["codec"].options)
-                lines.append(f":ivar {own.name}: An object, which flags and files write as {written}.")
+        for field in dataclasses.fields(obj):
+            if "option" in field.metadata:
+                lines.append(f":ivar {field.name}: {field.metadata['option'].help}")
+            elif "codec" in field.metadata:
+                names = ", ".join(f"``{option}``" for option in field.metadata["codec"].options)
+                lines.append(f":ivar {field.name}: An object, which flags and files write as {names}.")
 
     def piece(found: re.Match[str]) -> str:
         if found["code"]:
@@ -292,32 +307,6 @@ def lead_page(app: Sphinx, error: Exception | None) -> None:
         page.write_text(re.sub(r'(href="[\w./-]+)\.md"', r'\1.html"', page.read_text("utf-8")), "utf-8")
 
 
-def attribute_docs(obj: object, name: str) -> list[str]:
-    """What stands below the assignment of a public name, in the module that it comes from."""
-    for module in [each for each in sys.modules if each.partition(".")[0] in ("decomfl_lab", "hessian", "theory")]:
-        if vars(sys.modules[module]).get(name) is obj:
-            found = ModuleAnalyzer.for_module(module).find_attr_docs().get(("", name))
-            if found:
-                return found
-    logging.getLogger(__name__).warning("%s is public and has no sentence below its assignment", name)
-    return []
-
-
-def field_docs(kind: type) -> dict[str, str]:
-    """What stands beside each field of a class, behind it or in the lines above it."""
-    source = textwrap.dedent(inspect.getsource(kind))
-    (body,), lines = ast.parse(source).body, source.splitlines()
-    found = {}
-    for own in body.body if isinstance(body, ast.ClassDef) else ():
-        if isinstance(own, ast.AnnAssign) and own.end_lineno and own.end_col_offset:
-            above = itertools.takewhile(lambda line: line.strip().startswith("#"), reversed(lines[: own.lineno - 1]))
-            behind = lines[own.end_lineno - 1].encode()[own.end_col_offset :].decode()
-            told = [*reversed([*above]), behind]
-            text = " ".join(line.partition("# ")[2] for line in told).strip()
-            found |= {ast.unparse(own.target): text} if text and not text.startswith(("type:", "noqa")) else {}
-    return found
-
-
 def find_public(app: Sphinx, env: Any, node: Element, contnode: Element) -> Element | None:
     """Lead the name of what a module within defines to its public name."""
     target = HOMES.get(node.get("reftarget", "")) if node.get("refdomain") == "py" else None
@@ -328,7 +317,6 @@ def find_public(app: Sphinx, env: Any, node: Element, contnode: Element) -> Elem
 def setup(app: Sphinx) -> None:
     """Connect the functions above."""
     app.connect("builder-inited", write_pages)
-    app.connect("builder-inited", write_commands)
     app.connect("source-read", prepare_page)
     app.connect("autodoc-process-docstring", prepare_docstring, priority=400)  # before napoleon
     app.connect("doctree-read", finish_page)

@@ -2,7 +2,7 @@
 
 python -m docs.reader_rules
 
-It writes examples/c/rules.h, and the block between the two marks in docs/_static/rebuild/decomfl.js.
+It writes the block between the two marks in examples/c/rules.h and in docs/_static/rebuild/decomfl.js.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.noise import STREAM_VERSION, Distribution
 from decomfl_lab.noise.spec import LOW_RANK_CODE, NO_LOW_RANK
 from decomfl_lab.noise.starts import CUT, DRAWS
-from decomfl_lab.options import Option
 from decomfl_lab.protocol.messages import ROUND_HEAD
 from decomfl_lab.protocol.wire import MAX_SCALARS
 from decomfl_lab.runs.configuration import run_options
@@ -32,7 +31,18 @@ from decomfl_lab.storage.outside import Drawn, Header, StreamStart
 
 ROOT = Path(__file__).parent.parent
 C, JAVASCRIPT = ROOT / "examples" / "c" / "rules.h", ROOT / "docs" / "_static" / "rebuild" / "decomfl.js"
-FIRST, LAST = "  // Rules: python -m docs.reader_rules writes them.\n", "  // End of the rules.\n"
+FIRST, LAST = "// Rules: python -m docs.reader_rules writes them.\n", "// End of the rules.\n"
+_FORMS = {
+    C: (
+        "#define NO_LOW_RANK {why}\nenum {{ LOW_RANK = {code}, MOST_SCALARS = {most} }};\n\n",
+        *("static const rule {NAME}_RULES[] = {{\n", "    {{{}}},\n", "    {{0}}}};\n\n", ""),
+    ),
+    JAVASCRIPT: (
+        "  const NO_LOW_RANK = {why}, LOW_RANK = {code}, MOST_SCALARS = {most};\n  const LOG_RULES = {{\n",
+        *("    {name}: [\n", "      [{}],\n", "    ],\n", "  }};\n  "),
+    ),
+}
+"""How each language writes the beginning, the first line of a table, a row, the last line and the end."""
 _LARGEST = 2**64 - 1
 _BITS = 63
 """Those of a whole number that may stand for a real one in a configuration."""
@@ -66,49 +76,34 @@ def _one_of(key: str, names: Iterable[str], *, optional: int = 0) -> Rule:
     return Rule(key, "name", optional, names=listed, words=f"be one of {', '.join(every)}")
 
 
-def _option_rule(key: str, own: Option) -> Rule:
-    """The rule of an option of a run, in the words in which it refuses what is none of its values."""
-    try:
-        own.require(key, math.nan)
-    except InputError as error:
-        words = str(error).partition(" must ")[2].partition(", got")[0]
-    if own.choices:
-        return _one_of(key, map(str, own.choices), optional=1)
-    if own.kind is bool:
-        return Rule(key, "truth", 1, words=words)
-    if own.kind is int:
-        return Rule(key, "whole", 1, own.ge or 0, own.le or _LONG, words=words)
-    least = math.nextafter(own.gt, math.inf) if own.gt is not None else own.ge or 0
-    most = math.nextafter(own.lt, -math.inf) if own.lt is not None else own.le or _FINITE
-    return Rule(key, "real", 1, least, most, _BITS, words=words)
-
-
-def _rule(key: str, kind: inspect.Type, optional: int) -> Rule:
-    """The rule of a field of a type of ``outside``."""
-    match kind:
-        case inspect.IntType(ge=least, le=most):
-            least, most = 0 if least is None else least, _LARGEST if most is None else most
-            return Rule(key, "whole", optional, least, most, words=f"be a whole number in {least}..{most}")
-        case inspect.StrType(pattern=str() as pattern):
-            digits = int(re.findall(r"{(\d+)}", pattern)[0])
-            return Rule(key, "hex", optional, most=digits, words=f"be text of {digits} hexadecimal digits")
-        case inspect.StrType():
-            return Rule(key, "text", optional, words="be text")
-        case inspect.FloatType():
-            return Rule(key, "real", optional, -_FLOAT32, _FLOAT32, words="be a float32 number")
-        case inspect.LiteralType(values=names):
-            return _one_of(key, map(str, names), optional=optional)
-        case inspect.VarTupleType(item_type=inspect.IntType(ge=least, le=most), max_length=longest):
-            words = f"be a list of at most {longest} whole numbers in {least}..{most}"
-            return Rule(key, "wholes", optional, least or 0, most or 0, longest or 0, words=words)
-        case inspect.VarTupleType(max_length=longest):
-            return Rule(key, "list", optional, longest=longest or 0, words=f"be a list of at most {longest}")
-    return Rule(key, "table", optional, words="be a table")
-
-
 def _rules(kind: type[Any]) -> list[Rule]:
-    found: Any = inspect.type_info(kind)
-    return [_rule(own.encode_name, own.type, int(not own.required)) for own in found.fields]
+    """The rules of the fields of a type of ``outside``."""
+    about: Any = inspect.type_info(kind)
+    found = []
+    for own in about.fields:
+        key, optional = own.encode_name, int(not own.required)
+        match own.type:
+            case inspect.IntType(ge=least, le=most):
+                least, most = 0 if least is None else least, _LARGEST if most is None else most
+                rule = Rule(key, "whole", optional, least, most, words=f"be a whole number in {least}..{most}")
+            case inspect.StrType(pattern=str() as pattern):
+                digits = int(re.findall(r"{(\d+)}", pattern)[0])
+                rule = Rule(key, "hex", optional, most=digits, words=f"be text of {digits} hexadecimal digits")
+            case inspect.StrType():
+                rule = Rule(key, "text", optional, words="be text")
+            case inspect.FloatType():
+                rule = Rule(key, "real", optional, -_FLOAT32, _FLOAT32, words="be a float32 number")
+            case inspect.LiteralType(values=names):
+                rule = _one_of(key, map(str, names), optional=optional)
+            case inspect.VarTupleType(item_type=inspect.IntType(ge=least, le=most), max_length=longest):
+                words = f"be a list of at most {longest} whole numbers in {least}..{most}"
+                rule = Rule(key, "wholes", optional, least or 0, most or 0, longest or 0, words=words)
+            case inspect.VarTupleType(max_length=longest):
+                rule = Rule(key, "list", optional, longest=longest or 0, words=f"be a list of at most {longest}")
+            case _:
+                rule = Rule(key, "table", optional, words="be a table")
+        found.append(rule)
+    return found
 
 
 def rules() -> dict[str, list[Rule]]:
@@ -124,7 +119,22 @@ def rules() -> dict[str, list[Rule]]:
         replace(kinds, words=f"{kinds.words}, {NO_LOW_RANK}"),
         Rule("method", "text", 1, words="be text"),
     ]
-    config += [_option_rule(key, options[key]) for key in _FOLLOWED]
+    # Each option in the words in which it refuses what is none of its values.
+    for key, option in ((key, options[key]) for key in _FOLLOWED):
+        try:
+            option.require(key, math.nan)
+        except InputError as error:
+            words = str(error).partition(" must ")[2].partition(", got")[0]
+        if option.choices:
+            config.append(_one_of(key, map(str, option.choices), optional=1))
+        elif option.kind is bool:
+            config.append(Rule(key, "truth", 1, words=words))
+        elif option.kind is int:
+            config.append(Rule(key, "whole", 1, option.ge or 0, option.le or _LONG, words=words))
+        else:
+            least = math.nextafter(option.gt, math.inf) if option.gt is not None else option.ge or 0
+            most = math.nextafter(option.lt, -math.inf) if option.lt is not None else option.le or _FINITE
+            config.append(Rule(key, "real", 1, least, most, _BITS, words=words))
     record = []
     for own in ROUND_HEAD.fields:
         if own.form not in "fd":
@@ -139,51 +149,23 @@ def rules() -> dict[str, list[Rule]]:
     }
 
 
-def _tables(begin: str, row: str, end: str) -> str:
-    """All tables; every row is the same text in both languages, bounds in quotes as neither can hold all of them."""
-    whole = ""
+def written(path: Path, text: str) -> str:
+    """The text of a reader's file with the block between its two marks as it is to be.
+
+    Every row is the same text in both languages, bounds in quotes as neither can hold all of them.
+    """
+    begin, first, row, last, end = _FORMS[path]
+    block = begin.format(why=json.dumps(NO_LOW_RANK), code=LOW_RANK_CODE, most=MAX_SCALARS)
     for name, table in rules().items():
-        whole += begin.format(name=name, NAME=name.upper())
+        block += first.format(name=name, NAME=name.upper())
         for own in table:
             values = replace(own, least=repr(own.least), most=repr(own.most))  # type: ignore[arg-type]
-            whole += row.format(json.dumps(astuple(values))[1:-1])
-        whole += end
-    return whole
-
-
-def in_c() -> str:
-    """The header of C."""
-    return f"""/* What a log may say: python -m docs.reader_rules writes it from what decomfl itself reads logs by. */
-#ifndef DECOMFL_RULES_H
-#define DECOMFL_RULES_H
-
-#define NO_LOW_RANK "{NO_LOW_RANK}"
-enum {{ LOW_RANK = {LOW_RANK_CODE}, MOST_SCALARS = {MAX_SCALARS} }};
-typedef struct {{
-    const char *key, *kind;    /* a text, hex, name, truth, table, list, whole, wholes (a list of them) or real */
-    int optional;              /* 1: it may be left out; 2: it may be null, too */
-    const char *least, *most;  /* of a number, or of those of a list; most is the digits of hex, too */
-    int longest;               /* of a list; of a real number that stands there as a whole one, its bits, 0 for any */
-    const char *names, *words; /* what it may be, with a space after each; what it must be, in words */
-}} rule;
-
-{_tables("static const rule {NAME}_RULES[] = {{" + chr(10), "    {{{}}}," + chr(10), "    {0}};" + chr(10) * 2)}#endif
-"""
-
-
-def written(text: str) -> str:
-    """The text of decomfl.js with the block as it is to be."""
-    said = f"NO_LOW_RANK = {json.dumps(NO_LOW_RANK)}, LOW_RANK = {LOW_RANK_CODE}, MOST_SCALARS = {MAX_SCALARS}"
-    block = f"""  const {said};
-  // Key, kind, whether it may be left out (2: or null), least and most of numbers, the longest list, names, words.
-  // Of a real number the longest is the bits that it may have where it stands as a whole one, 0 for any.
-  const LOG_RULES = {{
-{_tables("    {name}: [" + chr(10), "      [{}]," + chr(10), "    ]," + chr(10))}  }};
-"""
+            block += row.format(json.dumps(astuple(values))[1:-1])
+        block += last.format()
     before, _, rest = text.partition(FIRST)
-    return before + FIRST + block + LAST + rest.partition(LAST)[2]
+    return before + FIRST + block + end.format() + LAST + rest.partition(LAST)[2]
 
 
 if __name__ == "__main__":
-    write_atomically(C, in_c())
-    write_atomically(JAVASCRIPT, written(JAVASCRIPT.read_text(encoding="utf-8")))
+    for _path in _FORMS:
+        write_atomically(_path, written(_path, _path.read_text(encoding="utf-8")))

@@ -338,7 +338,7 @@ FAULTS: Final[dict[str, Callable[[], object]]] = {
     "a log is behind its checkpoint": lambda: setattr(RunLog, "sync", lambda _: None),
     "a checkpoint is written in place": lambda: setattr(checkpoint_file, "write_atomically", Path.write_bytes),
     "a file is written past the disk": lambda: setattr(checkpoint_file, "write_atomically", _past_the_disk),
-    "what killed writers left stays": lambda: setattr(files, "_remove_parts", lambda *_: None),
+    "what killed writers left stays": lambda: setattr(files, "_TEMPORARY", re.compile("(?!)")),
     "who was killed while it signed has the lock": lambda: setattr(files, "_SIGNED", re.compile(f".* {HOST}")),
     "a digest that is half there is a changed entry": lambda: setattr(RunLog, "_mended", lambda *_: None),
     "a record is written before it is listed": lambda: setattr(manifest, "_beside", lambda path: path),

@@ -29,7 +29,7 @@ JOBS: dict[str, str] = _TEXTS["jobs"]
 """What the lab is for, with a command to begin with."""
 
 
-def application() -> click.Group:
+def application() -> LazyGroup:
     """The command with its sub-commands, none of which is loaded yet."""
     commands = entry_points(group=COMMANDS)
     need = "be installed (pip install -e . in its folder), as its commands are entry points of the package"

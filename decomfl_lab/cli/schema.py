@@ -3,10 +3,10 @@
 import json
 from dataclasses import dataclass
 
+import click
 import msgspec
 
 from decomfl_lab.cli.command import OptionsCommand, command
-from decomfl_lab.cli.screen import Contribution
 from decomfl_lab.errors import require_choice
 from decomfl_lab.methods.registry import METHODS
 from decomfl_lab.options import Option, declared, option, struct_of
@@ -38,9 +38,11 @@ def schema(options: SchemaOptions) -> None:
     """
     from decomfl_lab.cli.main import application
 
-    commands: dict[str, type] = {}
-    for name, each in application().commands.items():
-        found = each.load() if isinstance(each, Contribution) and each.is_here else each
+    app, commands = application(), dict[str, type]()
+    context = click.Context(app)
+    here = app.list_commands(context)
+    for name in app.entries:
+        found = app.get_command(context, name) if name in here else None
         if isinstance(found, OptionsCommand):
             commands[name] = found.kind
     if not options.name:

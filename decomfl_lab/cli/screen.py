@@ -136,61 +136,45 @@ ARGUMENTS = "decomfl_lab.arguments"
 """The key of click's ``Context.meta`` under which the command line stands."""
 
 
-class Contribution(click.Command):
-    """A command that an entry point names: what can be said of it before it is loaded."""
-
-    def __init__(self, entry: EntryPoint) -> None:
-        super().__init__(entry.name)
-        self._entry = entry
-
-    def get_short_help_str(self, limit: int = 45) -> str:
-        """The beginning of its help, at most ``limit`` characters."""
-        return self.load().get_short_help_str(limit)
-
-    @property
-    def is_here(self) -> bool:
-        """Whether its package is: a wheel has no benchmarks."""
-        return find_spec(self._entry.module.split(".")[0]) is not None
-
-    def load(self) -> click.Command:
-        """The command itself."""
-        where = "be run in a clone of the project (make setup, .venv/bin/decomfl), as the wheel lacks its package"
-        require(self.is_here, f"decomfl {self.name}", where, "a wheel")
-        found = self._entry.load()
-        assert isinstance(found, click.Command)
-        return found
-
-
 class LazyGroup(Screened, click.Group):
-    """A group of contributions: the one that is run is loaded alone, for a list all of them are."""
+    """A group of commands that entry points name: the one that is run is loaded alone, for a list all of them are."""
 
     def __init__(
         self, name: str, entries: Iterable[EntryPoint], sections: Mapping[str, Sequence[str]] = {}, **attributes: Any
     ) -> None:
         """A group whose help lists commands under the titles ``sections``, and those of none under "Commands"."""
-        super().__init__(name, {entry.name: Contribution(entry) for entry in entries}, **attributes)
+        self.entries = {entry.name: entry for entry in entries}
+        # Nothing but names: by them click says which is meant where one is mistyped.
+        super().__init__(name, {each: click.Command(each) for each in self.entries}, **attributes)
         self._sections = sections
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """What click makes of the arguments; none are --help, and help before others is --help after them."""
         return super().parse_args(ctx, [*args[1:], "--help"] if args[:1] in ([], ["help"]) else args)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """The names of those whose package is here, as a wheel has no benchmarks."""
+        return sorted(name for name, entry in self.entries.items() if find_spec(entry.module.split(".")[0]) is not None)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of this name; None if there is none, InputError if its package is not here."""
+        if cmd_name not in self.entries:
+            return None
+        where = "be run in a clone of the project (make setup, .venv/bin/decomfl), as the wheel lacks its package"
+        require(cmd_name in self.list_commands(ctx), f"decomfl {cmd_name}", where, "a wheel")
+        found = self.entries[cmd_name].load()
+        assert isinstance(found, click.Command)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a section a title, with the whole first sentence of every command."""
-        named = [name for names in self._sections.values() for name in names]
-        rest = sorted(self.commands.keys() - set(named))
-        width = max(map(len, self.commands))
+        here = self.list_commands(ctx)
+        commands = {name: found for name in here if (found := self.get_command(ctx, name)) is not None}
+        rest = sorted(commands.keys() - {name for names in self._sections.values() for name in names})
+        width = max(map(len, self.entries))
         for title, names in {**self._sections, "Commands": rest}.items():
-            known = [self.commands[name] for name in names if name in self.commands]
-            known = [each for each in known if not isinstance(each, Contribution) or each.is_here]
-            rows = [(f"{each.name:<{width}}", each.get_short_help_str(1000)) for each in known]
+            known = [name for name in names if name in commands]
+            rows = [(f"{name:<{width}}", commands[name].get_short_help_str(1000)) for name in known]
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """What click finds for the arguments, loaded."""
-        name, command, rest = super().resolve_command(ctx, args)
-        return name, command.load() if isinstance(command, Contribution) else command, rest

@@ -34,15 +34,8 @@ if TYPE_CHECKING:
     from decomfl_lab.runs.messages import Rebuilt
     from decomfl_lab.runs.run import Run
 
-FIRST = {
-    "--data": "digits",
-    "--model": "mlp",
-    "--clients": "10",
-    "--sampled": "4",
-    "--rounds": "300",
-    "--perturbations": "10",
-    "--lr": "0.01",
-}
+_TEXTS = table_beside(__name__, "train.toml")
+FIRST: dict[str, str] = _TEXTS["first"]
 """The options of a command line that names nothing to train: about 8 seconds of a CPU."""
 _MEANT = f"{__name__}.meant"
 
@@ -128,7 +121,7 @@ class TrainGroup(Screened, click.Group):
                 param.type = _OrAuto(options[param.name].kind)
         summary, _, more = inspect.cleandoc(method.__doc__ or "").partition("\n\n")
         formula, source, reference = more.partition("Source:")
-        paragraphs = [summary, formula.rstrip(), USAGE, source and "Source: " + reference.strip()]
+        paragraphs = [summary, formula.rstrip(), _TEXTS["usage"], source and "Source: " + reference.strip()]
         return MethodCommand(
             cmd_name,
             params=[*params, *flags_of(self._own)],
@@ -179,12 +172,7 @@ class _OrAuto(click.ParamType[Any]):
         return value if value == AUTO else self.number.convert(value, param, ctx)
 
 
-USAGE = """Defaults are the authors' settings for MNIST. Every run repeats bit for bit from --seed. With --out an
-interrupted run resumes, and a finished one can be prolonged with a larger --rounds; clients with data of their own may
-join it."""
 HERE = "in-process"
-
-
 _HELP = table_beside(__name__, "options.toml")["train"]
 
 
@@ -275,7 +263,7 @@ def prepared(
     start, tuning = tuned(tried(Prepared.of(run_config, dataset)), wanted)
     if tuning is not None:
         print(tuning, file=sys.stderr, flush=True)
-    return Run.of(start, tuning, federation)
+    return Run(start, federation=federation, tuning=tuning)
 
 
 def _train(method: str, options: TrainOptions, flags: dict[str, Any]) -> None:
@@ -376,16 +364,7 @@ train = TrainGroup(
     TrainOptions,
     _train,
     help="Train one model with one method and print its evaluations.",
-    epilog="""\b
-  decomfl train                        DeComFL on 8×8 digits, in seconds
-  decomfl train --local-steps 4        the same with another setting
-  decomfl train decomfl                as the authors ran it on MNIST, in minutes
-  decomfl train fedavg                 another method
-  decomfl train fedavg --help          its formula and its options
-  decomfl train --config run.toml      the run of a file
-
-A command that names no method, data, model, task or file trains DeComFL on the digits; one that names any of them has
-the authors' settings for MNIST where it says nothing else. A method of your own is module:Class.""",
+    epilog=_TEXTS["epilog"],
     subcommand_metavar="METHOD [OPTIONS]",
     context_settings={"help_option_names": ["-h", "--help"]},
 )

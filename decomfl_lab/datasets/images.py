@@ -167,22 +167,23 @@ def read_checked(folder: Path, name: str, expected: str) -> bytes:
     return content
 
 
-def _normalised(pixels: NDArray[Any], mean: _PerChannel, std: _PerChannel, full: float) -> Tensor:
-    """(pixels / full − mean) / std of images (N, C, H, W), float32, every operation rounded on its own."""
-    shift, scale = (np.asarray(values, dtype=np.float32).reshape(-1, 1, 1) for values in (mean, std))
-    return torch.from_numpy(np.ascontiguousarray((pixels.astype(np.float32) / np.float32(full) - shift) / scale))
-
-
 def _of_images(
     name: str, parts: Sequence[NDArray[Any]], scale: tuple[_PerChannel, _PerChannel, float], source: str, digest: str
 ) -> Dataset:
-    """The data set of images and labels to train, and to test."""
+    """The data set of images (N, C, H, W) and labels to train, and to test; ``scale`` is mean, std, full."""
     images, labels, test_images, test_labels = parts
+    mean, std, full = scale
+    shift, divisor = (np.asarray(values, dtype=np.float32).reshape(-1, 1, 1) for values in (mean, std))
+    # (pixels / full − mean) / std in float32, every operation rounded on its own.
+    pixels, test_pixels = (
+        torch.from_numpy(np.ascontiguousarray((own.astype(np.float32) / np.float32(full) - shift) / divisor))
+        for own in (images, test_images)
+    )
     return Dataset(
         name=name,
-        train_images=_normalised(images, *scale),
+        train_images=pixels,
         train_labels=torch.from_numpy(labels.astype(np.int64)),
-        test_images=_normalised(test_images, *scale),
+        test_images=test_pixels,
         test_labels=torch.from_numpy(test_labels.astype(np.int64)),
         classes=10,
         source=source,
@@ -254,37 +255,30 @@ def _of_files(name: str) -> Dataset:
     subset = SOURCES.get(f"{name}-subset", source)
     if subset.files != source.files and not any((folder / file).exists() for file in source.files):
         source = subset if all((folder / file).exists() for file in subset.files) else source
-    contents = {file: read_checked(folder, file, expected) for file, expected in source.files.items()}
-    parts, digest = _parsed(contents), hashlib.sha256("".join(source.files.values()).encode()).hexdigest()[:16]
+    # Images (N, C, H, W) and labels to train, and to test; the sha256 of files is right, so that they are whole.
+    contents = [read_checked(folder, file, expected) for file, expected in source.files.items()]
+    first = next(iter(source.files))
+    if first.endswith(".npz"):  # a part of CIFAR-10
+        with np.load(io.BytesIO(contents[0]), allow_pickle=False) as arrays:
+            images, test_images = (arrays[key].transpose(0, 3, 1, 2) for key in ("x_train", "x_test"))
+            parts = [images, arrays["y_train"], test_images, arrays["y_test"]]
+    elif first.endswith(".tar.gz"):  # CIFAR-10: the binary archive has five training batches and a test batch
+        names = [*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"]
+        with tarfile.open(fileobj=io.BytesIO(contents[0]), mode="r:gz") as archive:
+            members = [cast(IO[bytes], archive.extractfile(f"cifar-10-batches-bin/{own}.bin")) for own in names]
+            rows = np.frombuffer(b"".join(member.read() for member in members), np.uint8).reshape(-1, 3073)
+        both = rows[:50_000], rows[50_000:]
+        parts = [own for part in both for own in (part[:, 1:].reshape(-1, 3, 32, 32), part[:, 0])]
+    else:  # four IDX files: 0, 0, 8, the rank, the big-endian sizes, unsigned bytes
+        parts = []
+        for raw in map(gzip.decompress, contents):
+            sizes = np.frombuffer(raw, ">u4", raw[3], 4)
+            values = np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(sizes)
+            parts.append(values[:, None] if len(sizes) == 3 else values)
+    digest = hashlib.sha256("".join(source.files.values()).encode()).hexdigest()[:16]
     counts = f"{len(parts[0]):,} train / {len(parts[2]):,} test {source.images}"
     told = f"{source.title}: {counts}, {'from DECOMFL_DATA' if users else 'downloaded'}"
     return _of_images(name, parts, (source.mean, source.std, 255.0), told, digest)
-
-
-def _parsed(contents: Mapping[str, bytes]) -> list[NDArray[Any]]:
-    """Images (N, C, H, W) and labels to train, and to test: of four IDX files, or of CIFAR-10's one file.
-
-    Their sha256 is right, so that they are whole.
-    """
-    file, content = next(iter(contents.items()))
-    if file.endswith(".npz"):
-        with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-            images, test_images = (arrays[key].transpose(0, 3, 1, 2) for key in ("x_train", "x_test"))
-            return [images, arrays["y_train"], test_images, arrays["y_test"]]
-    if not file.endswith(".tar.gz"):
-        arrays = []
-        for raw in map(gzip.decompress, contents.values()):  # 0, 0, 8, the rank, the big-endian sizes, unsigned bytes
-            rank = raw[3]
-            arrays.append(np.frombuffer(raw, np.uint8, offset=4 + 4 * rank).reshape(np.frombuffer(raw, ">u4", rank, 4)))
-        images, labels, test_images, test_labels = arrays
-        return [images[:, None], labels, test_images[:, None], test_labels]
-    # The binary archive has five training batches and a test batch.
-    names = [*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"]
-    with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as archive:
-        members = [cast(IO[bytes], archive.extractfile(f"cifar-10-batches-bin/{name}.bin")) for name in names]
-        rows = np.frombuffer(b"".join(member.read() for member in members), np.uint8).reshape(-1, 3073)
-    parts = rows[:50_000], rows[50_000:]
-    return [own for part in parts for own in (part[:, 1:].reshape(-1, 3, 32, 32), part[:, 0])]
 
 
 @lru_cache(maxsize=1)

@@ -21,7 +21,7 @@ import shutil
 import tempfile
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -100,9 +100,17 @@ class Verbalized(nn.Module):
         for v in self.verbalizers:
             require(0 <= v < rows, "verbalizers", f"be tokens of the vocabulary, 0..{rows - 1}", v)
         self._positions = "position_ids" in inspect.signature(self._base.forward).parameters
-        self._packs = self._positions and self._can_pack()
-        token = next(i for i in range(2) if i != self.pad)
-        ids = torch.tensor([[token]], device=self._head.weight.device)
+        # Whether prompts laid one after another have the hidden states that they have alone: not with every model.
+        device = self._head.weight.device
+        first, second, third = [i for i in range(4) if i != self.pad][:3]
+        ids = torch.tensor([[first, second, third], [pad, first, second], [pad, pad, third]], device=device)
+        self._packs = False
+        if self._positions:
+            with suppress(Exception), torch.no_grad():  # each model has its own way to refuse such a mask
+                own, alone = (way(ids, ids != pad) for way in (self._packed, self._padded))
+                tolerance = torch.finfo(own.dtype).eps ** 0.5
+                self._packs = torch.allclose(own, alone, rtol=tolerance, atol=tolerance * float(alone.abs().max()))
+        ids = torch.tensor([[first]], device=device)
         with torch.no_grad():
             whole = self.module(input_ids=ids, use_cache=False).logits[:, -1, list(self.verbalizers)]
             own = self(ids)
@@ -153,19 +161,6 @@ class Verbalized(nn.Module):
             return_dict=True,
         ).last_hidden_state[0, mask.sum(1).cumsum(0) - 1]
         return hidden
-
-    def _can_pack(self) -> bool:
-        """Whether prompts laid one after another have the hidden states that they have alone: not with every model."""
-        tokens = [i for i in range(4) if i != self.pad][:3]
-        rows = [tokens, [self.pad, *tokens[:2]], [self.pad, self.pad, tokens[2]]]
-        ids = torch.tensor(rows, device=self._head.weight.device)
-        try:
-            with torch.no_grad():
-                own, alone = (way(ids, ids != self.pad) for way in (self._packed, self._padded))
-        except Exception:  # each model has its own way to refuse such a mask
-            return False
-        tolerance = torch.finfo(own.dtype).eps ** 0.5
-        return torch.allclose(own, alone, rtol=tolerance, atol=tolerance * float(alone.abs().max()))
 
 
 def load_causal(source: str) -> CausalLM:

@@ -14,7 +14,7 @@ Source: the authors' code (``language_utils.py``), since the paper does not writ
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,23 +22,12 @@ from torch import Tensor, nn
 from decomfl_lab.datasets.images import Dataset
 from decomfl_lab.errors import InputError, require
 from decomfl_lab.language.adapters import lora_, norms_
-from decomfl_lab.language.causal_model import CausalLM, Verbalized, load_causal
+from decomfl_lab.language.causal_model import CausalLM, HubTokens, Verbalized, load_causal
 from decomfl_lab.language.tasks import TASKS, load_task
 from decomfl_lab.models.registry import MODELS
 
 
-class Tokens(Protocol):
-    """A tokenizer."""
-
-    @property
-    def pad(self) -> int:
-        """The number that fills up; no text has it."""
-
-    def encode(self, text: str) -> list[int]:
-        """The token numbers of a text, with those special ones that the model expects around it."""
-
-
-def encode(prompts: Sequence[str], tokenizer: Tokens, *, max_length: int, truncate: bool = True) -> Tensor:
+def encode(prompts: Sequence[str], tokenizer: HubTokens, *, max_length: int, truncate: bool = True) -> Tensor:
     """The token numbers of N prompts, (N, T) int64, T the length of the longest one.
 
     Of longer prompts than ``max_length`` so many tokens are kept, the last ones (so the first, special ones go), or

@@ -14,17 +14,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Size:
-    """The shape of an OPT model: width h, depth L, heads, and context T, the most tokens that it reads."""
+    """The shape of an OPT model: width h, depth L, heads, and context T, the most tokens that it reads.
+
+    d = (V + T + 4)·h + L·(12h² + 13h) for V tokens; the output embedding is the input's.
+    """
 
     width: int
     depth: int
     heads: int
     context: int
-
-    def parameters(self, vocabulary: int) -> int:
-        """The dimension d = (V + T + 4)·h + L·(12h² + 13h) for V tokens; the output embedding is the input's."""
-        h = self.width
-        return (vocabulary + self.context + 4) * h + self.depth * (12 * h * h + 13 * h)
 
 
 SIZES: dict[str, Size] = {name: Size(*shape) for name, shape in table_beside(__name__, "sizes.toml").items()}

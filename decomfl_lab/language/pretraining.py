@@ -24,11 +24,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from decomfl_lab.errors import (
-    DivergedError,
-    require,
-    require_possible,
-)
+from decomfl_lab.errors import DivergedError, require, require_possible
 from decomfl_lab.interrupts import Interrupted, postponed, telling
 from decomfl_lab.language.corpus import Verdicts, load_corpus, train_vocabulary
 from decomfl_lab.language.extra import llm_library

@@ -112,12 +112,12 @@ def load_task(name: str, *, folder: str | Path | None = None) -> TaskData:
         def part(*stems: str) -> list[Row]:
             """The rows of the one file of a part, or of its numbered pieces, by the first name and kind there is."""
             found: list[Path] = []
-            for stem, kind in product(stems, _READERS):
+            for stem, kind in product(stems, _KINDS):
                 found = found or [*Path(folder).glob(f"{stem}{kind}"), *sorted(Path(folder).glob(f"{stem}-*{kind}"))]
             if not found:
-                kinds = f"a file {' or '.join(stems)} as {', '.join(_READERS)}"
+                kinds = f"a file {' or '.join(stems)} as {', '.join(_KINDS)}"
                 raise InputError(f"folder of task {name} must have {kinds}, got {folder}")
-            rows = []
+            rows: list[Row] = []
             for path in found:
                 content = read_file("data file", path, plain=False)
                 sha256.update(content)
@@ -162,55 +162,44 @@ def _example(task: Task, where: str, row: Mapping[str, Any]) -> tuple[str, int]:
 
 Row = tuple[str, dict[str, Any]]
 """A row of a file: where it stands, for errors, and its columns."""
+_KINDS = (".jsonl", ".tsv", ".parquet")
 
 
-def _rows(path: Path, content: bytes) -> list[Row]:
-    return [(f"{path}, row {n}", row) for n, row in _READERS[path.suffix](path, content)]
+def _rows(path: Path, content: bytes) -> Iterator[Row]:
+    """The rows of a file by its ending, one of ``_KINDS``; lines are counted from 1, and only newlines end one."""
+    if path.suffix == ".parquet":
+        import pandas as pd
 
-
-def _lines(path: Path, content: bytes) -> list[tuple[int, str]]:
-    """Numbers, from 1, and texts of the lines that are not empty; only newlines end a line."""
+        try:
+            table = pd.read_parquet(io.BytesIO(content))
+        except ImportError:
+            raise InputError(f"data file {path} needs a reader of parquet: pip install pyarrow") from None
+        except (OSError, ValueError) as error:
+            told = " ".join(str(error).split())
+            raise InputError(f"data file {path} must be a whole parquet file ({told})") from None
+        for n, found in enumerate(table.to_dict("records"), 1):
+            yield f"{path}, row {n}", {str(column): value for column, value in found.items()}
+        return
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
         raise InputError(f"data file {path} must be UTF-8 ({error})") from None
-    return [(n, line.removesuffix("\r")) for n, line in enumerate(text.split("\n"), 1) if line.strip()]
-
-
-def _jsonl(path: Path, content: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
-    for n, line in _lines(path, content):
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InputError(f"{path}, row {n}: must be JSON ({error})") from None
-        require(isinstance(row, dict), f"{path}, row {n}:", "be a JSON object", row)
-        nested = row.get("target")  # SuperGLUE's own WSC files keep the spans there
-        yield n, {**row, **(nested if isinstance(nested, dict) else {})}
-
-
-def _tsv(path: Path, content: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
-    (_, header), *lines = _lines(path, content) or [(1, "")]
-    columns = header.split("\t")
-    for n, line in lines:
-        values = line.split("\t")
-        require(len(values) == len(columns), f"{path}, row {n}:", f"have {len(columns)} columns", len(values))
-        yield n, dict(zip(columns, values, strict=True))
-
-
-def _parquet(path: Path, content: bytes) -> Iterator[tuple[int, dict[str, Any]]]:
-    import pandas as pd
-
-    try:
-        table = pd.read_parquet(io.BytesIO(content))
-    except ImportError:
-        raise InputError(f"data file {path} needs a reader of parquet: pip install pyarrow") from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"data file {path} must be a whole parquet file ({' '.join(str(error).split())})") from None
-    yield from enumerate(({str(k): v for k, v in row.items()} for row in table.to_dict("records")), 1)
-
-
-_READERS: dict[str, Callable[[Path, bytes], Iterator[tuple[int, dict[str, Any]]]]] = {
-    ".jsonl": _jsonl,
-    ".tsv": _tsv,
-    ".parquet": _parquet,
-}
+    columns: list[str] = []
+    for n, line in enumerate(text.split("\n"), 1):
+        where, row = f"{path}, row {n}", line.removesuffix("\r")
+        if not row.strip():
+            continue
+        if path.suffix == ".jsonl":
+            try:
+                example = json.loads(row)
+            except json.JSONDecodeError as error:
+                raise InputError(f"{where}: must be JSON ({error})") from None
+            require(isinstance(example, dict), f"{where}:", "be a JSON object", example)
+            nested = example.get("target")  # SuperGLUE's own WSC files keep the spans there
+            yield where, {**example, **(nested if isinstance(nested, dict) else {})}
+        elif not columns:  # the first line of a table names them
+            columns = row.split("\t")
+        else:
+            values = row.split("\t")
+            require(len(values) == len(columns), f"{where}:", f"have {len(columns)} columns", len(values))
+            yield where, dict(zip(columns, values, strict=True))

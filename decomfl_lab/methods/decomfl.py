@@ -12,6 +12,7 @@ from decomfl_lab.errors import require
 from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.expected_traffic import Cohort, ExpectedTraffic, model_bytes
 from decomfl_lab.methods.scalars import LoggingDifferences, Scalars, Updating
+from decomfl_lab.methods.shared_options import HELP
 from decomfl_lab.noise import derive_seed
 from decomfl_lab.options import option
 from decomfl_lab.protocol.server import PullPolicy, Tracking
@@ -42,22 +43,9 @@ class Lagging(Scalars):
     """Options of methods whose clients keep their model between rounds, and so lag and catch up by records."""
 
     local_steps: int = option(1, "The number K of local steps a round.", symbol="K", ge=1)
-    tracking: str = option(
-        "server",
-        "Who tracks each client's round: server, or clients, each of which then reports it.",
-        choices=tuple(Tracking),
-    )
-    private_seeds: bool = option(
-        False, "Clients share a key that the server does not know: it averages and records, but cannot form z."
-    )
-    rebuild: str = option(
-        "replay",
-        "How a simulated client gets to x_r: replay of the records that it is sent, or copy of the bits that a replay "
-        "would give (the same run to the bit, in less time and memory; every message is encoded and counted all the "
-        "same).",
-        "engine",
-        choices=("replay", "copy"),
-    )
+    tracking: str = option("server", HELP["tracking"], choices=tuple(Tracking))
+    private_seeds: bool = option(False, HELP["private_seeds"])
+    rebuild: str = option("replay", HELP["rebuild"], "engine", choices=("replay", "copy"))
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -123,29 +111,12 @@ class Lagging(Scalars):
 class _ByRecords(Updating, Lagging):
     """What both kinds of DeComFL share: a client that missed rounds gets their records, or the model."""
 
-    history: int = option(
-        0,
-        "Most records kept. A client further behind downloads the model. 0 keeps all that a client still needs.",
-        ge=0,
-    )
-    server_model: bool = option(
-        False, "Let the server keep a model too; the algorithm needs none, pull auto and a bounded history do."
-    )
-    pull: str = option(
-        "never",
-        "With auto the model is sent when that is faster than the missed records; with never, always records.",
-        choices=("never", "auto"),
-    )
-    bandwidth: float = option(12.5e6, "Bytes a second to a client, for pull auto.", gt=0)
-    replay_ns: float = option(
-        1.0, "Nanoseconds a client needs for an element and missed direction, for pull auto.", gt=0
-    )
-    revert: str = option(
-        "snapshot",
-        "After local steps snapshot brings x back to the bit; sync corrects x when the round's record comes, without "
-        "a snapshot and up to rounding (plain SGD; column drift).",
-        choices=("snapshot", "sync"),
-    )
+    history: int = option(0, HELP["history"], ge=0)
+    server_model: bool = option(False, HELP["server_model"])
+    pull: str = option("never", HELP["pull"], choices=("never", "auto"))
+    bandwidth: float = option(12.5e6, HELP["bandwidth"], gt=0)
+    replay_ns: float = option(1.0, HELP["replay_ns"], gt=0)
+    revert: str = option("snapshot", HELP["revert"], choices=("snapshot", "sync"))
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -60,9 +60,7 @@ class ExpectedTraffic:
 
     def times(self, clients: int) -> ExpectedTraffic:
         """What so many clients send and get together."""
-        return ExpectedTraffic(
-            clients * self.up_bytes, clients * self.up_scalars, clients * self.down_bytes, clients * self.down_scalars
-        )
+        return ExpectedTraffic(*(clients * each for each in astuple(self)))
 
 
 @dataclass(frozen=True, repr=False)

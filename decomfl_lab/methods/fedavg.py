@@ -12,7 +12,7 @@ from decomfl_lab.federations.averaging import SERVER_OPTIMIZERS, FedAvgFederatio
 from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.expected_traffic import Cohort, ExpectedTraffic, models_both_ways
 from decomfl_lab.methods.method import Method
-from decomfl_lab.methods.shared_options import weighting_option
+from decomfl_lab.methods.shared_options import HELP, weighting_option
 from decomfl_lab.options import option
 
 if TYPE_CHECKING:
@@ -51,26 +51,16 @@ class FedAvg(Method):
     optimizer: str = option("sgd", "The local optimizer: sgd or adam.", "optimizer", choices=LOCAL_OPTIMIZERS)
     momentum: float = option(0.9, "The momentum β of sgd in [0, 1).", "optimizer", symbol="β", ge=0, lt=1)
     weight_decay: float = option(1e-5, "The weight decay λ.", "optimizer", symbol="λ", ge=0)
-    optimizer_state: str = option(
-        KEPT,
-        "The state of a client's optimizer (momentum, Adam's moments): kept from round to round, or fresh in each; "
-        "fresh Adam's first steps have length η in every coordinate.",
-        "optimizer",
-        earlier=FRESH,
-        choices=(KEPT, FRESH),
-    )
+    optimizer_state: str = option(KEPT, HELP["optimizer_state"], "optimizer", earlier=FRESH, choices=(KEPT, FRESH))
     weighting: str = weighting_option()
     server_optimizer: str = option(
         "sgd",
-        f"How the server goes along the mean update: {', '.join(SERVER_OPTIMIZERS)}. sgd with rate 1 takes the mean of "
-        "the models.",
+        HELP["server_optimizer"].format(optimizers=", ".join(SERVER_OPTIMIZERS)),
         "optimizer",
         rare=True,
         choices=SERVER_OPTIMIZERS,
     )
-    server_lr: float = option(
-        1.0, "The server's learning rate η_s; 0.01 to 0.1 for all but sgd.", "optimizer", rare=True, gt=0
-    )
+    server_lr: float = option(1.0, HELP["server_lr"], "optimizer", rare=True, gt=0)
     server_beta1: float = option(0.9, "The β₁ of adagrad, adam and yogi in [0, 1).", "optimizer", rare=True, ge=0, lt=1)
     server_beta2: float = option(0.99, "The β₂ of adam and yogi in [0, 1).", "optimizer", rare=True, ge=0, lt=1)
     server_tau: float = option(1e-3, "The adaptivity τ of adagrad, adam and yogi.", "optimizer", rare=True, gt=0)

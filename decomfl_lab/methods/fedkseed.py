@@ -42,6 +42,7 @@ class FedKSeed(LoggingDifferences, Lagging):
     """
 
     name: ClassVar[str] = "fedkseed"
+    seeds: ClassVar[str] = Seeding.POOL.value
 
     pool: int = option(
         POOL, "The number S of directions in the pool, at most 65536.", symbol="S", ge=1, le=LARGEST_POOL
@@ -52,11 +53,6 @@ class FedKSeed(LoggingDifferences, Lagging):
         ge=FINEST,
         le=0,
     )
-
-    @property
-    def seeds(self) -> str:
-        """See ``Scalars``."""
-        return Seeding.POOL.value
 
     @property
     def rule(self) -> PooledSgd:

@@ -16,7 +16,14 @@ from decomfl_lab.estimators.second_differences import require_moment_distributio
 from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.expected_traffic import Cohort, ExpectedTraffic, examples_bytes
 from decomfl_lab.methods.method import Method
-from decomfl_lab.methods.shared_options import AGGREGATION, DEFAULT_RULE, REPLICA_RULE, require_rule, weighting_option
+from decomfl_lab.methods.shared_options import (
+    AGGREGATION,
+    DEFAULT_RULE,
+    HELP,
+    REPLICA_RULE,
+    require_rule,
+    weighting_option,
+)
 from decomfl_lab.noise import Distribution, require_distribution
 from decomfl_lab.options import option
 from decomfl_lab.plugins import is_named
@@ -62,12 +69,8 @@ class Perturbing(Method):
 class Differences(Perturbing):
     """Options of methods whose scalars are finite differences."""
 
-    mu: float = option(1e-4, "The smoothing radius μ of the finite difference.", symbol="μ", gt=0)
-    estimator: str = option(
-        "central",
-        "How a scalar is made of losses: forward or central differences.",
-        choices=("forward", "central"),
-    )
+    mu: float = option(1e-4, HELP["mu"], symbol="μ", gt=0)
+    estimator: str = option("central", HELP["estimator"], choices=("forward", "central"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,21 +90,18 @@ class Scalars(Perturbing):
     def seeds(self) -> str:
         """How many seeds a plan or a record carries, of ``Seeding``."""
 
-    perturbation_schedule: Mapping[int, int] = option(
-        {}, "The number P from a round on, as ROUND=VALUE,...: e.g. 500=50.", of=int, ge=1
-    )
+    perturbation_schedule: Mapping[int, int] = option({}, HELP["perturbation_schedule"], of=int, ge=1)
     aggregation: Aggregation = option(Mean(), codec=AGGREGATION)
     weighting: str = weighting_option()
     attack: str = option(
         NOBODY,
-        f"What lying clients send in place of their scalars, to try an aggregation: {NOBODY}, {', '.join(ATTACKS)}. "
-        "They know what the honest ones send (docs/robust.md).",
+        HELP["attack"].format(nobody=NOBODY, attacks=", ".join(ATTACKS)),
         rare=True,
         choices=(NOBODY, *ATTACKS),
         own="(own, honest, z)",
     )
-    attackers: int = option(0, "The number f of the sampled clients that lie, others in every round.", rare=True)
-    attack_scale: float = option(0.0, "The scale c of the attack; 0 for the one that is usual of its kind.", rare=True)
+    attackers: int = option(0, HELP["attackers"], rare=True)
+    attack_scale: float = option(0.0, HELP["attack_scale"], rare=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -215,10 +215,7 @@ class Updating(Scalars):
 
     rule: UpdateRule = option(DEFAULT_RULE, codec=REPLICA_RULE)
     seeds: str = option(
-        "per-step",
-        f"How many seeds a plan or a record carries: {', '.join(Seeding)}. With per-run and pool each client is told "
-        f"the run's seed once; pool takes all directions from {POOL}, which two bytes tell apart.",
-        choices=tuple(Seeding),
+        "per-step", HELP["seeds"].format(seedings=", ".join(Seeding), pool=POOL), choices=tuple(Seeding)
     )
 
     def __post_init__(self) -> None:
@@ -232,33 +229,10 @@ class LoggingDifferences(Differences, Scalars):
 
     tunable: ClassVar[bool] = True
 
-    lr: float = option(
-        0.001,
-        "The learning rate η. With auto the run measures the loss's curvature before its first round, and takes the "
-        "largest η that 100 rehearsed rounds find well inside the edge of stability (docs/tuning.md).",
-        "optimizer",
-        symbol="η",
-        gt=0,
-    )
-    perturbations: int = option(
-        20,
-        "The number P of directions a local step. With auto (which lr must be too) the largest whose forward passes, "
-        "in all, are within 10 % of the fewest.",
-        symbol="P",
-        ge=1,
-    )
-    lean: bool = option(
-        False,
-        "Clients form x + μz a layer at a time and never as a whole: less memory, more time.",
-        "engine",
-    )
-    log_kappa: bool = option(
-        False,
-        "Log tr(H), ‖H‖_F and a bracket of κ from second differences: one forward pass more a local step, the same "
-        "run to the bit, nothing sent (central differences, P of at least 3). Along scaled directions all of it is "
-        "whitened.",
-        "output",
-    )
+    lr: float = option(0.001, HELP["lr"], "optimizer", symbol="η", gt=0)
+    perturbations: int = option(20, HELP["perturbations"], symbol="P", ge=1)
+    lean: bool = option(False, HELP["lean"], "engine")
+    log_kappa: bool = option(False, HELP["log_kappa"], "output")
 
     def __post_init__(self) -> None:
         super().__post_init__()

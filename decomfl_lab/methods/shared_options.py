@@ -8,46 +8,28 @@ from decomfl_lab.noise import Format
 from decomfl_lab.options import Codec, Option, option
 from decomfl_lab.protocol.aggregation import ClippedMean, Krum, Mean, Median, OwnRule, TrimmedMean, Weighting
 from decomfl_lab.replicas.rules import AdaMM, GridSgd, LowPrecision, Momentum, Sgd, SignSgd, UpdateRule
+from decomfl_lab.storage.tables import table_beside
 
 DEFAULT_RULE = Momentum(0.9, "torch", 1e-5)
 """The authors', as their logs have it."""
 
 _GROUP = "optimizer"
+HELP = table_beside(__name__, "options.toml")
+"""What the options are that several methods have."""
 _RULE_OPTIONS = {
-    "rule": Option(
-        "sgd",
-        "The update rule of replicas: sgd (momentum β), sign (ZO-SignSGD, no β) or adamm (ZO-AdaMM, β₁ = β).",
-        _GROUP,
-        choices=("sgd", "sign", "adamm"),
-    ),
+    "rule": Option("sgd", HELP["rule"], _GROUP, choices=("sgd", "sign", "adamm")),
     "momentum": Option(0.9, "The momentum β in [0, 1); 0 is plain SGD.", _GROUP, symbol="β", ge=0, lt=1),
     "momentum_form": Option("torch", "torch: m = βm + g; paper: m = βm + (1-β)g.", _GROUP, choices=("torch", "paper")),
     "weight_decay": Option(1e-5, "The weight decay λ.", _GROUP, ge=0),
     "beta2": Option(0.999, "The β₂ of adamm.", _GROUP, ge=0, lt=1),
     "epsilon": Option(1e-8, "The ε of adamm.", _GROUP, gt=0),
 }
+_ROUNDINGS = ("stochastic", "compensated", "nearest")
 _REPLICA_OPTIONS = {
     **_RULE_OPTIONS,
-    "precision": Option(
-        "float32",
-        "What replicas are kept in: float32, bfloat16 or float16.",
-        _GROUP,
-        choices=("float32", *Format),
-    ),
-    "rounding": Option(
-        "stochastic",
-        "How 16-bit replicas are rounded after every step: stochastic (seeded), compensated or nearest.",
-        _GROUP,
-        choices=("stochastic", "compensated", "nearest"),
-    ),
-    "grid": Option(
-        0,
-        "Below 0 the model is kept on multiples of 2^GRID by plain SGD, so that local steps are undone by "
-        "arithmetic; 0 is off.",
-        _GROUP,
-        ge=-100,
-        le=0,
-    ),
+    "precision": Option("float32", HELP["precision"], _GROUP, choices=("float32", *Format)),
+    "rounding": Option("stochastic", HELP["rounding"], _GROUP, choices=_ROUNDINGS),
+    "grid": Option(0, HELP["grid"], _GROUP, ge=-100, le=0),
 }
 _RULES: dict[type, tuple[dict[str, Any], tuple[str, ...]]] = {
     Sgd: ({"rule": "sgd", "momentum": 0.0}, ("weight_decay",)),
@@ -93,20 +75,9 @@ _AGGREGATIONS = ("mean", "clipped", "median", "trimmed", "krum")
 AGGREGATION = Codec(
     "aggregation",
     {
-        "aggregation": Option(
-            "mean",
-            "The rule that makes a round's scalars of the clients': mean, or one that liars cannot move far: clipped "
-            "(mean of replies of bounded norm), median, trimmed (mean without the extremes) or krum.",
-            choices=_AGGREGATIONS,
-            own="(replies)",
-        ),
-        "tolerated": Option(1, "The number f of liars among the sampled clients that trimmed and krum tolerate.", ge=0),
-        "clip": Option(
-            0.0,
-            "The norm c to which clipped clips a client's scalars; 0 for the median of the norms.",
-            symbol="c",
-            ge=0,
-        ),
+        "aggregation": Option("mean", HELP["aggregation"], choices=_AGGREGATIONS, own="(replies)"),
+        "tolerated": Option(1, HELP["tolerated"], ge=0),
+        "clip": Option(0.0, HELP["clip"], symbol="c", ge=0),
     },
     {
         Mean: ({"aggregation": "mean"}, ()),
@@ -121,9 +92,4 @@ AGGREGATION = Codec(
 
 def weighting_option() -> Any:
     """The field ``weighting`` of a method."""
-    return option(
-        Weighting.CLIENTS.value,
-        "What a client weighs in a round's mean: clients (as much as every other) or examples (its number of examples, "
-        "which it says once, as FedAvg is defined elsewhere).",
-        choices=tuple(Weighting),
-    )
+    return option(Weighting.CLIENTS.value, HELP["weighting"], choices=tuple(Weighting))

@@ -16,7 +16,7 @@ from decomfl_lab.models.initialisers import begin_, constant, normal
 _STD = 0.02
 
 
-def gpt(in_shape: tuple[int, ...], tokens: int, *, width: int, depth: int, heads: int, tied: bool = False) -> nn.Module:
+class Gpt(nn.Module):
     """The model, initialised from torch's global generator.
 
         d = (12 width² + 13 width)·depth + width·(T + tokens + 2) + (0 if tied else width·tokens)
@@ -28,15 +28,14 @@ def gpt(in_shape: tuple[int, ...], tokens: int, *, width: int, depth: int, heads
     Sequences have the shape ``in_shape`` = (T,), InputError for others. The width of the residual stream is a multiple
     of the ``heads`` of each of the ``depth`` blocks. A ``tied`` head is the embedding, transposed.
     """
-    require(len(in_shape) == 1 and in_shape[0] >= 1, "inputs for a gpt", "be sequences of shape (T,)", in_shape)
-    return _Gpt(in_shape[0], tokens, width, depth, heads, tied)
 
-
-class _Gpt(nn.Module):
-    def __init__(self, length: int, tokens: int, width: int, depth: int, heads: int, tied: bool) -> None:
+    def __init__(
+        self, in_shape: tuple[int, ...], tokens: int, *, width: int, depth: int, heads: int, tied: bool = False
+    ) -> None:
+        require(len(in_shape) == 1 and in_shape[0] >= 1, "inputs for a gpt", "be sequences of shape (T,)", in_shape)
         super().__init__()
         self.embedding = nn.Embedding(tokens, width)
-        self.position = nn.Parameter(torch.empty(length, width))
+        self.position = nn.Parameter(torch.empty(in_shape[0], width))
         self.blocks = nn.Sequential(*(_Block(width, heads) for _ in range(depth)))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, tokens, bias=False)
@@ -54,6 +53,7 @@ class _Gpt(nn.Module):
             self.head.weight = self.embedding.weight
 
     def forward(self, tokens: Tensor) -> Tensor:
+        """Logits (B, tokens, T) of token numbers (B, T)."""
         h = self.embedding(tokens) + self.position[: tokens.shape[1]]
         logits: Tensor = self.head(self.norm(self.blocks(h)))
         return logits.transpose(1, 2)

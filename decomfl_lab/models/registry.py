@@ -15,14 +15,12 @@ from torch import nn
 
 from decomfl_lab.errors import require, require_choice, require_int, require_possible
 from decomfl_lab.models import WRITTEN
-from decomfl_lab.models.gpt import gpt
+from decomfl_lab.models.gpt import Gpt
 from decomfl_lab.models.initialisers import draw_
 from decomfl_lab.models.resnet import resnet
 from decomfl_lab.noise.draws import STREAM
 
 Shape = tuple[int, ...]
-
-
 _OTHERS = "have shape (1, 28, 28) (for others there are the models mlp, logistic, resnet8)"
 
 
@@ -71,7 +69,7 @@ _KINDS: dict[str, Callable[..., nn.Module]] = {
     "cnn-fashion": _cnn_fashion,
     "resnet": resnet,
     "dense": _dense,
-    "gpt": gpt,
+    "gpt": Gpt,
 }
 MODELS: dict[str, Callable[[Shape, int], nn.Module]] = {
     name: partial(_KINDS[own["kind"]], **{key: value for key, value in own.items() if key != "kind"})

@@ -211,12 +211,8 @@ def run(
     require(set(memory) == set(program.names), "memory", f"hold {program.names}", tuple(memory))
     vectors = [memory[name] for name in program.names]
     for name, vector in zip(program.names, vectors, strict=True):
-        require(
-            vector.ndim == 1 and vector.flags.c_contiguous and vector.dtype in (np.float32, np.float64),
-            name,
-            "be a contiguous float32 or float64 vector",
-            (vector.dtype, vector.shape),
-        )
+        fits = vector.ndim == 1 and vector.flags.c_contiguous and vector.dtype in (np.float32, np.float64)
+        require(fits, name, "be a contiguous float32 or float64 vector", (vector.dtype, vector.shape))
         alike = vector.size == vectors[0].size and vector.dtype == vectors[0].dtype
         require(alike, name, f"be like {program.names[0]}", (vector.dtype, vector.size))
     size = vectors[0].size

@@ -11,10 +11,10 @@ same on every machine and with every version of numpy, whose own permutations an
 
 import math
 from decimal import ROUND_HALF_EVEN, Context, Decimal
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from decomfl_lab.errors import require_choice
 from decomfl_lab.noise.reference import box_muller, tile_words
@@ -34,20 +34,27 @@ _LEAST: Final = -1e300
 """A logarithm at which a variate is as good as 0."""
 
 
-class Draws(Protocol):
-    """Random choices, each of which depends on those before it."""
+class Draws:
+    """Random choices, each of which depends on those before it: here numpy's, by which earlier versions drew."""
+
+    def __init__(self, generator: np.random.Generator) -> None:
+        self._generator = generator
 
     def permutation(self, of: Any) -> NDArray[np.int64]:
         """The numbers 0, ..., of − 1, or the elements of an array, in random order."""
+        return self._generator.permutation(of).astype(np.int64)
 
     def integers(self, n: int) -> int:
         """One of 0, ..., n − 1."""
+        return int(self._generator.integers(n))
 
     def dirichlet(self, parameters: NDArray[np.float64], size: int) -> NDArray[np.float64]:
         """Shares (size, C), each row of Dir(parameters)."""
+        return self._generator.dirichlet(parameters, size=size)
 
     def dot(self, matrix: NDArray[np.float64], vector: NDArray[np.float64]) -> NDArray[np.float64]:
         """The product of a matrix (n, C) and a vector (C,)."""
+        return np.asarray(matrix @ vector)
 
 
 def draws_of(by: str, seed: int, *path: int) -> Draws:
@@ -60,10 +67,10 @@ def draws_of(by: str, seed: int, *path: int) -> Draws:
     """
     if require_choice("draws", by, DRAWS) == STREAM:
         return _OfStream(derive_seed(seed, *path))
-    return _OfNumpy(np.random.default_rng(np.random.SeedSequence(seed, spawn_key=path)))
+    return Draws(np.random.default_rng(np.random.SeedSequence(seed, spawn_key=path)))
 
 
-class _OfStream:
+class _OfStream(Draws):
     """See the module."""
 
     def __init__(self, key: int) -> None:
@@ -125,25 +132,6 @@ class _OfStream:
     def dot(self, matrix: NDArray[np.float64], vector: NDArray[np.float64]) -> NDArray[np.float64]:
         # One after another from the first: a library of linear algebra adds in an order of its own.
         return np.asarray(np.add.accumulate(matrix * vector, axis=1)[:, -1])
-
-
-class _OfNumpy:
-    """What numpy draws."""
-
-    def __init__(self, generator: np.random.Generator) -> None:
-        self._generator = generator
-
-    def permutation(self, of: ArrayLike) -> NDArray[np.int64]:
-        return self._generator.permutation(of).astype(np.int64)
-
-    def integers(self, n: int) -> int:
-        return int(self._generator.integers(n))
-
-    def dirichlet(self, parameters: NDArray[np.float64], size: int) -> NDArray[np.float64]:
-        return self._generator.dirichlet(parameters, size=size)
-
-    def dot(self, matrix: NDArray[np.float64], vector: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.asarray(matrix @ vector)
 
 
 def _log(x: float) -> float:

@@ -112,14 +112,7 @@ class Program:
         self._scratch_written |= to == SCRATCH
         self.instructions.append(at)
 
-    def noise(
-        self,
-        to: str,
-        seed: int,
-        coefficients: Any,
-        distribution: Distribution,
-        first: int = 0,
-    ) -> None:
+    def noise(self, to: str, seed: int, coefficients: Any, distribution: Distribution, first: int = 0) -> None:
         """Directions first, first + 1, ... of ``seed`` with coefficients c_p, rounded to float32.
 
         They are numbers, an array or a tensor. A float32 tensor of a GPU stays there, and the program is for that GPU.

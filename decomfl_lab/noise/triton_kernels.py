@@ -84,21 +84,8 @@ _FLOAT16 = _Constant(FORMATS.index(Format.FLOAT16))
 _COLUMNS = _Constant(COLUMNS)
 _STREAM_COLUMNS = _Constant(STREAM_COLUMNS)
 
-_NOISE = _Constant(int(Op.NOISE))
-_FILL = _Constant(int(Op.FILL))
-_COPY = _Constant(int(Op.COPY))
-_SCALE = _Constant(int(Op.SCALE))
-_ADD = _Constant(int(Op.ADD))
-_OFFSET = _Constant(int(Op.OFFSET))
-_MULTIPLY = _Constant(int(Op.MULTIPLY))
-_DIVIDE_INTO = _Constant(int(Op.DIVIDE_INTO))
-_SQUARE_ROOT = _Constant(int(Op.SQUARE_ROOT))
-_MAXIMUM = _Constant(int(Op.MAXIMUM))
-_SIGN = _Constant(int(Op.SIGN))
-_SNAP = _Constant(int(Op.SNAP))
-_LIMIT = _Constant(int(Op.LIMIT))
-_NARROW = _Constant(int(Op.NARROW))
-_NARROW_RANDOMLY = _Constant(int(Op.NARROW_RANDOMLY))
+_NOISE, _FILL, _COPY, _SCALE, _ADD, _OFFSET, _MULTIPLY, _DIVIDE_INTO = (_Constant(int(op)) for op in [*Op][:8])
+_SQUARE_ROOT, _MAXIMUM, _SIGN, _SNAP, _LIMIT, _NARROW, _NARROW_RANDOMLY = (_Constant(int(op)) for op in [*Op][8:])
 
 
 @_jit

@@ -13,13 +13,7 @@ from typing import Any
 from decomfl_lab.datasets import DATA_NAMES
 from decomfl_lab.datasets.splits import SPLITS
 from decomfl_lab.engines.registry import ENGINES
-from decomfl_lab.errors import (
-    InputError,
-    require,
-    require_choice,
-    require_int,
-    require_possible,
-)
+from decomfl_lab.errors import InputError, require, require_choice, require_int, require_possible
 from decomfl_lab.language.tasks import TASKS
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.expected_traffic import Cohort
@@ -151,12 +145,8 @@ class TrainConfig:
         require(bool(self.task) or not self.max_length, "max_length", "be 0 without a task", self.max_length)
         require(self.task == "cb" or not self.cb_two_way, "cb_two_way", "be off but for task cb", self.cb_two_way)
         require(bool(self.task) or self.tune == "full", "tune", "be full without a task", self.tune)
-        require(
-            self.loss in (CROSS_ENTROPY, OWN_LOSS) or is_own(self.loss) or self.loss.startswith(OWN),
-            "loss",
-            "be cross-entropy, model or module:function",
-            self.loss,
-        )
+        known = self.loss in (CROSS_ENTROPY, OWN_LOSS) or is_own(self.loss) or self.loss.startswith(OWN)
+        require(known, "loss", "be cross-entropy, model or module:function", self.loss)
         if self.compute == "bfloat16":
             require(bool(self.task), "compute", "be float32 without a task", self.compute)
         self.method.require_compute(self.compute)
@@ -265,6 +255,7 @@ def config_from_mapping(
     lenient: bool = False,
     trust_code: Trust = False,
     unused: Collection[str] = (),
+    kind: type[Method] | None = None,
 ) -> TrainConfig:
     """A TrainConfig from plain values; InputError naming an unknown key or a value of a wrong type.
 
@@ -277,29 +268,13 @@ def config_from_mapping(
             otherwise only those that have their default are; and what such runs did not say is as they did it.
         trust_code: Whether they may name code to import, or which (``plugins.require_trusted``).
         unused: The options of which nothing will be imported, so that they may name any code.
+        kind: The method where it is known, and nothing will be imported; None for the one that is named.
     """
-    name = values.get("method", DeComFL.name)
-    require(isinstance(name, str), f"method in {origin}", "be a name", name)
-    require_trusted(values, origin, trust_code, unused)
-    return _config_of(find_method(name), values, origin, lenient=lenient)
-
-
-def config_like(config: TrainConfig, values: Mapping[str, Any], origin: str) -> TrainConfig:
-    """What a folder says of the run ``config``, to compare them: no code is imported.
-
-    Raises:
-        InputError: As ``config_from_mapping``; or if the folder names code that is not the run's own method.
-    """
-    kind, own = type(config.method), name_of(config.method)
-    theirs = values.get("method", DeComFL.name)
-    if theirs != own:
-        require("method" not in code_in(values), f"method in {origin}", f"be {own}", theirs)
-        return config_from_mapping(values, origin, lenient=True, unused=OBJECTS)
-    return _config_of(kind, values, origin, lenient=True)
-
-
-def _config_of(kind: type[Method], values: Mapping[str, Any], origin: str, *, lenient: bool) -> TrainConfig:
-    """The configuration of these values, of which the method is known."""
+    if kind is None:
+        name = values.get("method", DeComFL.name)
+        require(isinstance(name, str), f"method in {origin}", "be a name", name)
+        require_trusted(values, origin, trust_code, unused)
+        kind = find_method(name)
     known = run_options() | kind.options()
     others = [each.options() for each in METHODS.values()]
     clean: dict[str, Any] = {"method": kind.of({})}
@@ -312,18 +287,28 @@ def _config_of(kind: type[Method], values: Mapping[str, Any], origin: str, *, le
         elif key not in known:
             defaults = [own[key].default for own in others if key in own]
             require_option(f"key in {origin}", key, ["method", *known, *([key] if defaults else [])])
-            require(
-                lenient or value in defaults,
-                f"{key} in {origin}",
-                f"be left out for {values.get('method', DeComFL.name)}, which has no such option",
-                value,
-            )
+            rule = f"be left out for {values.get('method', DeComFL.name)}, which has no such option"
+            require(lenient or value in defaults, f"{key} in {origin}", rule, value)
         else:
             place = known[key].title(key) if origin == FLAGS else f"{key} in {origin}"
             clean[key] = known[key].read(place, value)
     if lenient:
         clean = {key: own.earlier for key, own in known.items() if own.earlier is not None} | clean
     return TrainConfig(**clean)
+
+
+def config_like(config: TrainConfig, values: Mapping[str, Any], origin: str) -> TrainConfig:
+    """What a folder says of the run ``config``, to compare them: no code is imported.
+
+    Raises:
+        InputError: As ``config_from_mapping``; or if the folder names code that is not the run's own method.
+    """
+    own = name_of(config.method)
+    theirs = values.get("method", DeComFL.name)
+    if theirs != own:
+        require("method" not in code_in(values), f"method in {origin}", f"be {own}", theirs)
+        return config_from_mapping(values, origin, lenient=True, unused=OBJECTS)
+    return config_from_mapping(values, origin, lenient=True, kind=type(config.method))
 
 
 def read_config(path: Path, *, plain: bool = False) -> dict[str, Any]:

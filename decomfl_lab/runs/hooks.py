@@ -49,25 +49,6 @@ class Round:
     _run: Run = field(repr=False, compare=False)
     _stops: list[bool] = field(repr=False, compare=False, default_factory=list)
 
-    @classmethod
-    def of(cls, run: Run, train_loss: float) -> Round:
-        """The round that a run has just played."""
-        row = run.rows[-1] if run.rows and run.rows[-1]["round"] == run.round else {}
-        ledger = run.federation.ledger
-        return cls(
-            run.round,
-            run.config.rounds,
-            train_loss,
-            row.get("test_accuracy", math.nan),
-            row.get("test_loss", math.nan),
-            ledger.bytes_up,
-            ledger.bytes - ledger.bytes_up,
-            run.config.method.eta(run.round - 1),
-            run.seconds,
-            {name: row[name] for name in run.measures if name in row},
-            run,
-        )
-
     @property
     def model(self) -> nn.Module:
         """A copy of the global model."""
@@ -114,7 +95,21 @@ def call(hooks: Sequence[Hook], run: Run, train_loss: float) -> bool:
     """
     if not hooks:
         return False
-    at = Round.of(run, train_loss)
+    row = run.rows[-1] if run.rows and run.rows[-1]["round"] == run.round else {}
+    ledger = run.federation.ledger
+    at = Round(
+        run.round,
+        run.config.rounds,
+        train_loss,
+        row.get("test_accuracy", math.nan),
+        row.get("test_loss", math.nan),
+        ledger.bytes_up,
+        ledger.bytes - ledger.bytes_up,
+        run.config.method.eta(run.round - 1),
+        run.seconds,
+        {name: row[name] for name in run.measures if name in row},
+        run,
+    )
     # The settings of torch that bits hang on are put back after each.
     dtype, threads, graded = torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled()
     for hook in hooks:

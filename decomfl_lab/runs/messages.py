@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-
 RISEN = 10.0
 """A run whose loss ends above so many times that of its first round is warned of."""
 

@@ -10,7 +10,7 @@ and two evaluations in float64; for one of differences, the first batch on a few
 import copy
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Any, Self
@@ -22,7 +22,7 @@ from torch.nn.functional import cross_entropy
 
 from decomfl_lab.datasets.images import Dataset, load_dataset
 from decomfl_lab.datasets.splits import fixed_choice, split
-from decomfl_lab.datasets.user_data import data_of
+from decomfl_lab.datasets.user_data import data_of, own_dataset
 from decomfl_lab.devices import find_device, use_tf32_
 from decomfl_lab.engines.probation import Tried
 from decomfl_lab.engines.registry import make_engine
@@ -68,20 +68,33 @@ class Materials:
 
     config: TrainConfig
 
-    def dataset(self, device: str = "cpu") -> Dataset:
-        """A task's prompts, a data set or the user's own data; InputError if they are not here."""
+    def dataset(
+        self,
+        device: str = "cpu",
+        *,
+        clients: Sequence[Any] | None = None,
+        test: Any = None,
+        loss: LossFunction | None = None,
+    ) -> Dataset:
+        """A task's prompts, a data set or the user's own data; InputError if they are not here.
+
+        Args:
+            device: Where those that the configuration names are to be.
+            clients: The clients' examples, where they brought their own.
+            test: The held-out examples, likewise.
+            loss: The loss where it is given: one of (model, batch) takes batches whole.
+        """
         config, place = self.config, find_device(device)
-        require(
-            config.data != OWN,
-            "clients",
-            "be given again, as the run was trained on examples given in Python",
-            None,
-        )
-        if is_own(config.data):
-            found = data_of(made("data", config.data, object), whole=self.takes_whole_batches(), redraw=config.redraw)
-        else:
+        rule = "be given again, as the run was trained on examples given in Python"
+        require(config.data != OWN or clients is not None, "clients", rule, None)
+        if clients is None and not is_own(config.data):
             found = task_dataset(config) if config.task else load_dataset(config.data)
-        return found.to(place)
+            return found.to(place)
+        loss = self.loss_function() if loss is None and is_own(config.loss) else loss
+        whole = loss is not None and BatchLoss.of(loss).form is Form.MODEL
+        if clients is not None:
+            return own_dataset(clients, test, whole=whole, redraw=config.redraw)
+        return data_of(made("data", config.data, object), whole=whole, redraw=config.redraw).to(place)
 
     def loss_function(self) -> LossFunction | None:
         """The loss; None for the module's own."""
@@ -90,11 +103,6 @@ class Materials:
         if self.config.loss == OWN_LOSS:
             return None
         return own_loss(self.config.loss)
-
-    def takes_whole_batches(self, loss: LossFunction | None = None) -> bool:
-        """Whether the loss, or the one that is given, is one of (model, batch), so that batches are taken whole."""
-        known = loss is not None or is_own(self.config.loss)
-        return known and BatchLoss.of(self.loss_function() if loss is None else loss).form is Form.MODEL
 
     def workspace(self, dataset: Dataset, module: nn.Module | None, x: Tensor | None = None) -> nn.Module:
         """A module of the run's own at x_0, where the data are.
@@ -338,9 +346,8 @@ def movable(federation: Federation, method: Method) -> DeComFLFederation:
         rule = f"be one of {', '.join(LAGGING)} where clients are in other processes, as only scalars travel"
         raise InputError(f"method must {rule}, got {method.name}")
     kind = None if found.attack is None else found.attack.kind
-    require(
-        kind is None, "attack", "be none where clients are in other processes, as liars here know all replies", kind
-    )
+    rule = "be none where clients are in other processes, as liars here know all replies"
+    require(kind is None, "attack", rule, kind)
     return found
 
 
@@ -388,16 +395,38 @@ def tried(start: Prepared) -> Prepared:
         data = start.dataset
         refuse(narrowed("clients", (data.train_images, data.train_labels), f.dtype))
         refuse(narrowed("test", (data.test_images, data.test_labels), f.dtype))
-        refuse(_classes(f, data))
+        if f.measure.loss is cross_entropy:  # a target must be the number of one of the model's outputs
+            one = f.pieces[0]
+            with taking(one.name, tensors(one.batch)), torch.no_grad():
+                outputs = logits_of(f.measure.needs.met(partial(called, module, one.inputs)))
+            named = [(f"client {i}", rows(data.train_labels, part)) for i, part in enumerate(data.parts or ())]
+            for who, targets in [*named, ("clients", data.train_labels), ("test", data.test_labels)]:
+                whole = isinstance(targets, Tensor) and targets.ndim == 1 and not targets.is_floating_point()
+                if not (whole and isinstance(outputs, Tensor) and outputs.ndim > 1):
+                    continue
+                rule = f"be a class in 0..{outputs.shape[1] - 1}, as the model has {outputs.shape[1]} outputs"
+                wrong = ((targets < 0) | (targets >= outputs.shape[1])) & (targets != IGNORED)
+                for at in wrong.nonzero()[:1, 0].tolist():
+                    require(False, f"target {at} of {who}", rule, int(targets[at]))
         refuse(trial.closed(fresh, given))
         refuse(trial.still())
         # A BatchNorm has statistics that are fixed while parts are compared with wholes.
         f.layout.bind(module, trial.near)
         with calibrated(module, start.calibration) as fixed:
             additive = not any(trial.additive(size=ODD, anew=fixed))
-        if not additive:
+        if not additive:  # the loss may be noise or state, or hang on an order that is drawn
             sizes = {f"client {i}": len(index) for i, index in enumerate(start.chosen)}
-            refuse(_orders(trial, sizes))
+            # Batches that are not all of a client's examples, in its own order.
+            drawn = [piece for piece in f.pieces if sizes.get(piece.name) not in (None, row_count(piece.batch))]
+            refuse(trial.still(everywhere=True, at_x=not drawn))
+            for piece in drawn:
+                turned = Piece(*rows(piece.batch, torch.arange((row_count(piece.batch) or 1) - 1, -1, -1)))
+                value, again = f.piece_value(trial.x, piece), f.piece_value(trial.x, turned)
+                if not parts_agree(again, [(None, 1.0, value)], math.sqrt(torch.finfo(f.dtype).eps)):
+                    raise InputError(
+                        "loss must not depend on the order of a batch's examples, which are drawn anew (or batch_size "
+                        f"be all examples), got {value, again}"
+                    )
         method = start.config.method
         mu = method.plain().get("mu")
         if method.gradients:
@@ -413,39 +442,3 @@ def tried(start: Prepared) -> Prepared:
             for finding in trial.continuous(mu):
                 warnings.warn(finding, LabWarning, stacklevel=3)
     return replace(start, loss=replace(start.loss, additive=additive, tried=True), own=False)
-
-
-def _classes(f: Function, dataset: Dataset) -> Iterator[str]:
-    """Where a target is not the number of one of the model's outputs, by the client who has it."""
-    if f.measure.loss is not cross_entropy:
-        return
-    first = f.pieces[0]
-    with taking(first.name, tensors(first.batch)), torch.no_grad():
-        outputs = logits_of(f.measure.needs.met(partial(called, f.module, first.inputs)))
-    named = [(f"client {i}", rows(dataset.train_labels, part)) for i, part in enumerate(dataset.parts or ())]
-    for who, targets in [*named, ("clients", dataset.train_labels), ("test", dataset.test_labels)]:
-        whole = isinstance(targets, Tensor) and targets.ndim == 1 and not targets.is_floating_point()
-        if not (whole and isinstance(outputs, Tensor) and outputs.ndim > 1):
-            continue
-        classes = outputs.shape[1]
-        wrong = ((targets < 0) | (targets >= classes)) & (targets != IGNORED)
-        if wrong.any():
-            at = int(wrong.nonzero()[0])
-            rule = f"be a class in 0..{classes - 1}, as the model has {classes} outputs"
-            yield f"target {at} of {who} must {rule}, got {int(targets[at])}"
-
-
-def _orders(trial: Trial, clients: dict[str, int]) -> Iterator[str]:
-    """Where a loss that is no mean over examples is noise or state, or hangs on an order that is drawn."""
-    f = trial.f
-    # Batches that are not all of a client's examples, in its own order.
-    drawn = [piece for piece in f.pieces if clients.get(piece.name) not in (None, row_count(piece.batch))]
-    yield from trial.still(everywhere=True, at_x=not drawn)
-    for piece in drawn:
-        turned = Piece(*rows(piece.batch, torch.arange((row_count(piece.batch) or 1) - 1, -1, -1)))
-        value, again = f.piece_value(trial.x, piece), f.piece_value(trial.x, turned)
-        if not parts_agree(again, [(None, 1.0, value)], math.sqrt(torch.finfo(f.dtype).eps)):
-            yield (
-                "loss must not depend on the order of a batch's examples, which are drawn anew (or batch_size be all "
-                f"examples), got {value, again}"
-            )

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, inference_mode, nn
 
 from decomfl_lab.datasets.images import Dataset
-from decomfl_lab.datasets.user_data import own_dataset
 from decomfl_lab.devices import find_device
 from decomfl_lab.errors import InputError, plural, require, require_finite_positive, require_int
 from decomfl_lab.federations.simulation import DeComFLFederation
@@ -31,15 +30,7 @@ from decomfl_lab.records.seeds import Seeding
 from decomfl_lab.replicas.replica import GroupedReplica, Replica
 from decomfl_lab.replicas.rules import Group
 from decomfl_lab.replicas.start import made_again
-from decomfl_lab.runs.configuration import (
-    CROSS_ENTROPY,
-    OBJECTS,
-    OWN_LOSS,
-    PARTS,
-    TrainConfig,
-    config_from_mapping,
-    config_like,
-)
+from decomfl_lab.runs.configuration import CROSS_ENTROPY, OBJECTS, OWN_LOSS, PARTS, TrainConfig, config_from_mapping
 from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE, require_own
 from decomfl_lab.runs.preparation import Materials, Prepared, tried
 from decomfl_lab.runs.run import Run
@@ -203,7 +194,7 @@ def replay(
     require_finite_positive("tolerance", tolerance)
     require(test is None or clients is not None, "test", "be left out, or given with clients", type(test).__name__)
     with RunLog.open(path, write=False) as log:
-        header, remark = read_as(Header, log.header, f"header of the log {path}"), ""
+        header = read_as(Header, log.header, f"header of the log {path}")
         end = len(log) if rounds is None else require_int("round", rounds, 0, len(log))
         for r in measure:
             require_int("round to measure", r, 0, end - 1)
@@ -212,16 +203,11 @@ def replay(
             rolling = _of_optimizer(path, log, header, model, device)
             buffers = () if model is None else model.buffers()
             if any(buffer.is_floating_point() for buffer in buffers):  # which training may have written to
-                remark = "parameters only: buffers, as statistics, are those of the module that was given"
+                rolling.remark = "parameters only: buffers, as statistics, are those of the module that was given"
         else:
             own = {"model": model, "loss": loss, "clients": clients}
-            run, lacking = _run(path, log, header, own, test, bool(measure), device, trust_code=trust_code)
-            if lacking:
-                remark = f"parameters only, no BatchNorm statistics: {lacking}"
-            M = config_like(run.config, header.config, f"log {path}").clients
-            rolling = _of_run(run, M, header.x0, frozenset(measure), tolerance, whole=not lacking)
-            if isinstance(header.config.get("lr_schedule"), str) and not measure:  # the records alone have η
-                rolling.terms = replace(rolling.terms, eta=None)
+            rolling = _of_run(path, log, header, own, test, frozenset(measure), device, trust_code=trust_code)
+            rolling.tolerance = tolerance
         if rolling.compared[0].agrees:
             for r, entry in enumerate(log.entries(0, end), 1):
                 rolling.take(entry)
@@ -231,32 +217,28 @@ def replay(
         done, digest = rolling.observer.round, rolling.observer.digest()
         found = tuple(rolling.compared), tuple(rolling.measured)
         planned = rolling.planned or len(log)
-        return Replay(rolling.model(), done, len(log), planned, digest, *found, rolling.unlike, remark)
+        return Replay(rolling.model(), done, len(log), planned, digest, *found, rolling.unlike, rolling.remark)
 
 
+@dataclass(eq=False)
 class _Rolling:
     """A model on its way through the rounds of a log."""
 
-    def __init__(
-        self,
-        observer: Replica,
-        terms: Terms,
-        x0: str,
-        model: Callable[[], nn.Module],
-        *,
-        M: int = 1,
-        planned: int = 0,
-        federation: DeComFLFederation | None = None,
-        measure: Collection[int] = (),
-        tolerance: float = TOLERANCE,
-    ) -> None:
-        """At x_0: the replica ``observer``, beside the digest ``x0`` of the log; ``model`` is what is made of it."""
-        self.observer, self.terms, self.model = observer, terms, model
-        self.M, self.planned, self.federation = M, planned, federation
-        self.measure, self.tolerance = measure, tolerance
+    observer: Replica  # at x_0
+    terms: Terms
+    x0: str  # the digest of x_0 in the log
+    model: Callable[[], nn.Module]  # what is made of the observer in the end
+    M: int = 1
+    planned: int = 0
+    federation: DeComFLFederation | None = None
+    measure: Collection[int] = ()
+    tolerance: float = TOLERANCE
+    remark: str = ""
+
+    def __post_init__(self) -> None:
         self.pending: list[RoundRecord] = []
         self.steps: Counter[int] = Counter()  # local steps that each client has taken
-        self.compared = [Compared(0, x0, observer.digest())]
+        self.compared = [Compared(0, self.x0, self.observer.digest())]
         self.measured: list[MeasuredRound] = []
         self.unlike = ""
 
@@ -320,31 +302,6 @@ class _Rolling:
         return MeasuredRound(record.round, len(clients), difference, self.tolerance * size, others)
 
 
-def _of_run(run: Run, M: int, x0: str, measure: Collection[int], tolerance: float, *, whole: bool) -> _Rolling:
-    """The model of a run at round 0, with all of its clients, who may measure; ``whole`` with what BatchNorm needs."""
-
-    def model() -> nn.Module:
-        found = run.model if whole else run.as_trained
-        if not whole:
-            refuse_evaluation_(found, "the clients and test of the run")
-        return found
-
-    federation = run.federation.by_records
-    assert federation is not None
-    federation.server.replica = None  # the observer is the only model that moves
-    return _Rolling(
-        federation.observer,
-        Terms.of(federation.server),
-        x0,
-        model,
-        M=M,
-        planned=run.config.rounds,
-        federation=federation,
-        measure=measure,
-        tolerance=tolerance,
-    )
-
-
 def _of_optimizer(path: Path, log: RunLog, header: Header, model: nn.Module | None, device: str) -> _Rolling:
     """The parameters of an optimizer (``decomfl_lab.optim``) before its first step."""
     require(header.stream == STREAM_VERSION, f"stream of the log {path}", f"be {STREAM_VERSION}", header.stream)
@@ -389,29 +346,29 @@ def _of_optimizer(path: Path, log: RunLog, header: Header, model: nn.Module | No
 
 
 @inference_mode(False)
-def _run(
+def _of_run(
     path: Path,
     log: RunLog,
     header: Header,
     own: dict[str, Any],
     test: Any,
-    measures: bool,
+    measure: Collection[int],
     device: str,
     *,
     trust_code: bool,
-) -> tuple[Run, str]:
-    """The run at round 0, with its data where they are needed and with examples of zeros elsewhere.
+) -> _Rolling:
+    """The model of a run at round 0, with all of its clients where they measure.
 
-    In words, too, why there are no statistics of a BatchNorm; empty where there are, or are none to be had.
+    The run has its data where they are needed, and examples of zeros elsewhere.
     """
     require(header.stream == STREAM_VERSION, f"stream of the log {path}", f"be {STREAM_VERSION}", header.stream)
-    with_data = measures or header.config.get("batchnorm") == "frozen"
+    with_data = bool(measure) or header.config.get("batchnorm") == "frozen"
     objects = {"model": own["model"], "loss": own["loss"], "data": own["clients"]}
     unused = [name for name in objects if objects[name] is not None or not (with_data or name == "model")]
     # No metrics are computed; and the log has what came of the parts, which are made to measure alone.
-    unused += ["metrics", *(() if measures else PARTS)]
+    unused += ["metrics", *(() if measure else PARTS)]
     config = config_from_mapping(header.config, f"log {path}", lenient=True, trust_code=trust_code, unused=unused)
-    if not measures:
+    if not measure:
         rates = {} if isinstance(config.lr_schedule, str) else config.lr_schedule
         config = config.but(config.method.averaged(), lr_schedule=rates)
     x = made_again(header.start, log.start, header.d)
@@ -440,7 +397,7 @@ def _run(
             parts=[np.arange(2)],
         )
         start = Prepared.of(alone, zeros, own["model"], lambda *_: torch.zeros(()), device=device, x=x)
-    run, lacking = Run.of(tried(start)), ""
+    run, lacking = Run(tried(start)), ""
     if not with_data and uses_batch_statistics(run.module):
         lacking = _calibrate_(run, path, header, config, own, test, trust_code=trust_code)
     federation = run.federation.by_records
@@ -448,16 +405,26 @@ def _run(
     require(federation.x.numel() == header.d, "model", f"have d = {header.d}, as in {path}", federation.x.numel())
     drifts = any(client.replica.drifts for client in federation.clients)
     rule = "be left out for revert sync, where clients measure at models that no record gives"
-    require(not (measures and drifts), "measure", rule, "rounds")
-    return run, lacking
+    require(not (measure and drifts), "measure", rule, "rounds")
+
+    def model() -> nn.Module:
+        found = run.as_trained if lacking else run.model
+        if lacking:
+            refuse_evaluation_(found, "the clients and test of the run")
+        return found
+
+    federation.server.replica = None  # the observer is the only model that moves
+    terms = Terms.of(federation.server)
+    if isinstance(header.config.get("lr_schedule"), str) and not measure:  # the records alone have η
+        terms = replace(terms, eta=None)
+    rolling = _Rolling(federation.observer, terms, header.x0, model, config.clients, config.rounds, federation, measure)
+    rolling.remark = lacking and f"parameters only, no BatchNorm statistics: {lacking}"
+    return rolling
 
 
 def _data(path: Path, header: Header, config: TrainConfig, own: dict[str, Any], test: Any) -> Dataset:
     """The data that are given, or that the configuration names; InputError if they are not those of the log."""
-    given = own["clients"]
-    materials = Materials(config)
-    whole = materials.takes_whole_batches(own["loss"])
-    dataset = materials.dataset() if given is None else own_dataset(given, test, whole=whole, redraw=config.redraw)
+    dataset = Materials(config).dataset(clients=own["clients"], test=test, loss=own["loss"])
     if dataset.digest != header.data:
         raise InputError(f"data must be those of the log {path} ({header.source}), got {dataset.source}")
     return dataset

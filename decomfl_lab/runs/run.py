@@ -61,20 +61,8 @@ from decomfl_lab.runs.folder import (
     write_log,
 )
 from decomfl_lab.runs.hooks import Hook, as_hooks, call, closing
-from decomfl_lab.runs.messages import (
-    Rebuilt,
-    Sent,
-    curves,
-    diverged,
-    warn_if_risen,
-)
-from decomfl_lab.runs.preparation import (
-    Materials,
-    Prepared,
-    fast_layout,
-    name_of_loss,
-    tried,
-)
+from decomfl_lab.runs.messages import Rebuilt, Sent, curves, diverged, warn_if_risen
+from decomfl_lab.runs.preparation import Materials, Prepared, fast_layout, name_of_loss, tried
 from decomfl_lab.runs.tuning import Tuning, tuned, without_auto
 from decomfl_lab.storage.checkpoint_file import CHECKPOINT_SECONDS
 from decomfl_lab.storage.files import as_path, held, save_picture
@@ -113,7 +101,7 @@ class Run:
     @inference_mode(False)
     def __init__(
         self,
-        config: TrainConfig,
+        config: TrainConfig | Prepared,
         *,
         dataset: Dataset | None = None,
         module: nn.Module | None = None,
@@ -121,11 +109,13 @@ class Run:
         device: str | None = None,
         federation: Elsewhere | None = None,
         metrics: Mapping[str, Metric] | None = None,
+        tuning: Tuning | None = None,
     ) -> None:
         """A run at round 0.
 
         Args:
-            config: The configuration of the run.
+            config: The configuration of the run; or the run as it was prepared and tried, with all but where its
+                clients are and its measures.
             dataset: The data; None for what ``config`` names.
             module: The model at x_0, which is copied; None for the one that ``config`` names.
             loss: The loss of a batch (``objectives.batch_loss``); None for the one that ``config`` names.
@@ -133,37 +123,16 @@ class Run:
             federation: Where the clients are; None for this process. It is no part of the configuration, as records and
                 losses are the same to the bit.
             metrics: The user's own measures by name; None for those that ``config`` names.
+            tuning: What the learning rate was chosen by, where it was (``runs.tuning``).
 
         Raises:
             InputError: If configuration, data, model and federation do not fit.
         """
-        start = tried(Prepared.of(config, dataset, module, loss, device=device))
-        self._begin(start, None, federation, metrics)
-
-    @classmethod
-    @inference_mode(False)
-    def of(
-        cls,
-        start: Prepared,
-        tuning: Tuning | None = None,
-        federation: Elsewhere | None = None,
-        metrics: Mapping[str, Metric] | None = None,
-    ) -> Self:
-        """The run that was prepared, tried and perhaps tuned (``runs.tuning``)."""
-        run = cls.__new__(cls)
-        run._begin(start, tuning, federation, metrics)
-        return run
-
-    def _begin(
-        self,
-        start: Prepared,
-        tuning: Tuning | None,
-        by: Elsewhere | None,
-        metrics: Mapping[str, Metric] | None,
-    ) -> None:
-        """Be at round 0, with the clients in this process or elsewhere."""
+        start = config
+        if not isinstance(start, Prepared):
+            start = tried(Prepared.of(start, dataset, module, loss, device=device))
         self.config, self.dataset, self.tuning = start.config, start.dataset, tuning
-        self.federation: Federation = start.federation(by)
+        self.federation: Federation = start.federation(federation)
         exact = "float64" if start.layout.dtype == torch.float64 else "float32"
         self.resolution = Resolution("bfloat16" if start.config.compute == "bfloat16" else exact)
         self.federation.watch(self.resolution)
@@ -696,8 +665,8 @@ def train(
     require(metrics is None or isinstance(metrics, Mapping), "metrics", rule, metrics)
     config = config.but(metrics=",".join(f"{name}={name_of(metric)}" for name, metric in (metrics or {}).items()))
     config = config if config.method.alone else config.but(clients=M, sampled=M if sampled is None else sampled)
-    start = tuned(tried(Prepared.of(config, dataset, model, loss, device=device)), wanted)
-    run = Run.of(*start, federation, metrics or {})
+    start, tuning = tuned(tried(Prepared.of(config, dataset, model, loss, device=device)), wanted)
+    run = Run(start, federation=federation, metrics=metrics or {}, tuning=tuning)
     folder = None if out is None else as_path("out", out)
     with run_bar(config.method.name) if progress else nullcontext() as show:
         run.train(out=folder, on_round=show, hooks=hooks)
@@ -734,15 +703,9 @@ def load(
     Raises:
         InputError: If the folder holds no run, its checkpoint is damaged, model or data are others, or it names code.
     """
-    whole = loss is not None and BatchLoss.of(loss).form is Form.MODEL
-
-    def dataset(config: TrainConfig) -> Dataset:
-        return own_dataset([] if clients is None else clients, test, whole=whole, redraw=config.redraw)
-
-    given = None if clients is None else dataset
     return load_run(
         as_path("folder", folder),
-        given,
+        None if clients is None else lambda config: Materials(config).dataset(clients=clients, test=test, loss=loss),
         trust_code=trust_code,
         module=model,
         loss=loss,

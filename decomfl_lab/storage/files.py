@@ -126,8 +126,7 @@ def held(out: Path, *, wait: float = 0.0) -> Iterator[None]:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"out must be a folder that can be written, got {out} ({error.strerror})") from None
-    with _locked(out / LOCK_FILE, "out must be a folder", out, wait):
-        _remove_parts(out)
+    with _locked(out / LOCK_FILE, "out must be a folder", out, wait=wait):
         yield
 
 
@@ -162,13 +161,14 @@ def held_file(argument: str, path: Path, *, threads: bool = False) -> Iterator[N
     require_writable(argument, path)
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}{LOCK_FILE}")
-    with _locked(beside, f"{argument} must be a file", path, 0.0, threads=threads):
-        _remove_parts(path.parent, path.name)
+    with _locked(beside, f"{argument} must be a file", path, of=path.name, threads=threads):
         yield
 
 
 @contextlib.contextmanager
-def _locked(path: Path, rule: str, got: Path, wait: float, *, threads: bool = False) -> Iterator[None]:
+def _locked(
+    path: Path, rule: str, got: Path, *, of: str = "", wait: float = 0.0, threads: bool = False
+) -> Iterator[None]:
     """Hold the lock file ``path``; errors are the ``rule`` with the part of it that ``got`` breaks."""
     path = path.parent.resolve() / path.name
     if not _is_lock(path):
@@ -188,6 +188,11 @@ def _locked(path: Path, rule: str, got: Path, wait: float, *, threads: bool = Fa
         except OSError as error:
             if error.errno != errno.ENOSYS:
                 raise InputError(f"{rule} that can be written, got {got} ({error.strerror})") from None
+        # Temporary files that killed writers have left, of the file that the lock is ``of``, or of all.
+        for part in path.parent.iterdir():
+            found = _TEMPORARY.fullmatch(part.name)
+            if found is not None and of in ("", found[1]):
+                _remove(part)
         yield
 
 
@@ -202,14 +207,6 @@ def _is_lock(path: Path) -> bool:
         return True
     except (OSError, ValueError):
         return False
-
-
-def _remove_parts(folder: Path, name: str = "") -> None:
-    """Remove the temporary files that killed writers have left: those of the file ``name``, or of all."""
-    for path in folder.iterdir():
-        found = _TEMPORARY.fullmatch(path.name)
-        if found is not None and name in ("", found[1]):
-            _remove(path)
 
 
 def _remove(path: Path) -> None:

@@ -403,8 +403,10 @@ FILES: dict[str, type] = {
 }
 """What is written in JSON, by what a user calls it."""
 
-_SHARES = ("test_accuracy", "calibrated_accuracy")
-_AMOUNTS = ("wire_scalars", "seconds")
+_NUMBERS = {
+    **dict.fromkeys(("wire_scalars", "seconds", "norm"), (math.inf, "be a number of at least 0")),
+    **dict.fromkeys(("test_accuracy", "calibrated_accuracy"), (1, "be a share, in 0..1")),
+}
 _COUNTS = ("round", "wire_bytes", "up_bytes", "gradient_scalars", "model_pulls")
 
 
@@ -414,14 +416,9 @@ def require_rows(rows: Sequence[Mapping[str, Any]], what: str) -> None:
         for name in _COUNTS:
             sound = type(row.get(name)) is int and 0 <= row[name] <= _LONG
             require(sound, f"{name} in {what}", "be a whole number of at least 0, below 2^63", row.get(name))
-        for name in _AMOUNTS:
-            sound = name in row and not row[name] < 0  # NaN where nothing has them
-            require(sound, f"{name} in {what}", "be a number of at least 0", row.get(name))
-        # Runs of earlier versions of the code have none.
-        require(not row.get("norm", 0) < 0, f"norm in {what}", "be a number of at least 0", row.get("norm"))
-        for name in _SHARES:
-            sound = not (row.get(name, 0) < 0 or row.get(name, 0) > 1)  # NaN where there are no classes
-            require(sound, f"{name} in {what}", "be a share, in 0..1", row.get(name))
+        for name, (most, rule) in _NUMBERS.items():  # NaN where there is nothing to measure, or no classes
+            number = row.get(name, -1 if name in ("wire_scalars", "seconds") else 0)  # of earlier versions no other
+            require(not (number < 0 or number > most), f"{name} in {what}", rule, row.get(name))
     for before, after in pairwise(rows):
         fallen = [name for name in _COUNTS if after[name] < before[name]]
         grown = not fallen and after["round"] > before["round"]

@@ -1,9 +1,7 @@
-/* What a log may say: python -m docs.reader_rules writes it from what decomfl itself reads logs by. */
+/* What a log may say, from what decomfl itself reads logs by. */
 #ifndef DECOMFL_RULES_H
 #define DECOMFL_RULES_H
 
-#define NO_LOW_RANK "as only version 0.1 of decomfl-lab has low-rank directions"
-enum { LOW_RANK = 3, MOST_SCALARS = 1073741820 };
 typedef struct {
     const char *key, *kind;    /* a text, hex, name, truth, table, list, whole, wholes (a list of them) or real */
     int optional;              /* 1: it may be left out; 2: it may be null, too */
@@ -11,6 +9,10 @@ typedef struct {
     int longest;               /* of a list; of a real number that stands there as a whole one, its bits, 0 for any */
     const char *names, *words; /* what it may be, with a space after each; what it must be, in words */
 } rule;
+
+// Rules: python -m docs.reader_rules writes them.
+#define NO_LOW_RANK "as only version 0.1 of decomfl-lab has low-rank directions"
+enum { LOW_RANK = 3, MOST_SCALARS = 1073741820 };
 
 static const rule HEADER_RULES[] = {
     {"run_seed", "whole", 0, "0", "18446744073709551615", 0, "", "be an integer in 0..18446744073709551615"},
@@ -66,5 +68,7 @@ static const rule RECORD_RULES[] = {
     {"stream version", "whole", 0, "1", "1", 0, "", "be 1"},
     {"seeding", "whole", 0, "0", "4", 0, "", "be in 0..4"},
     {0}};
+
+// End of the rules.
 
 #endif

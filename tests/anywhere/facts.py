@@ -138,5 +138,5 @@ PLANT = "DECOMFL_PLANTED"
 if __name__ == "__main__":
     given = Path(sys.argv[1]) if len(sys.argv) > 1 else None
     if os.environ.get(PLANT):
-        draws._OfStream.dot = draws._OfNumpy.dot  # type: ignore[method-assign]
+        draws._OfStream.dot = draws.Draws.dot  # type: ignore[method-assign]
     print(json.dumps({"machine": platform.machine(), "numpy": np.__version__, "facts": facts(given)}))

@@ -7,12 +7,16 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import click
 import pytest
 
 from decomfl_lab.cli import screen
 from decomfl_lab.cli.main import main
-from decomfl_lab.distribution import ROOT, command_for
+from decomfl_lab.cli.screen import LazyGroup
+from decomfl_lab.distribution import PACKAGES, ROOT, command_for
+from decomfl_lab.errors import InputError
 
 OWN = """
 from theory import mine
@@ -38,8 +42,9 @@ def _python(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_commands_import_the_labs_own_packages(folder: Path) -> None:
-    done = _python(folder, "-m", "decomfl_lab", "check", "--help")
-    assert (done.returncode, done.stderr) == (0, "")
+    for line in ("check --help", "plot --help"):
+        done = _python(folder, "-m", "decomfl_lab", *line.split())
+        assert (done.returncode, done.stderr) == (0, ""), line
 
 
 def test_one_line_says_what_a_users_packages_hide(folder: Path) -> None:
@@ -58,6 +63,16 @@ def test_a_users_file_that_means_its_own_package_is_told_which_one_it_got(folder
     assert f"theory is the lab's package here, not {folder / 'theory' / '__init__.py'}: rename yours" in done.stderr
 
 
+def test_a_command_whose_package_a_wheel_lacks_says_where_it_is() -> None:
+    absent: Any = SimpleNamespace(name="bench", module="no_package_of_this_name.group")
+    group = LazyGroup("decomfl", [absent])
+    context = click.Context(group)
+    assert group.list_commands(context) == []
+    with pytest.raises(InputError, match="decomfl bench must be run in a clone of the project "):
+        group.get_command(context, "bench")
+    assert all((ROOT / package / "__init__.py").exists() for package in PACKAGES)
+
+
 def test_what_lists_commands_lists_those_that_a_wheel_has(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,6 +85,7 @@ def test_what_lists_commands_lists_those_that_a_wheel_has(
 SOURCES = {
     "pip install 'decomfl-lab[llm]'": None,  # of an index
     f"pip install -e '{ROOT}[llm]'": {"url": "file:///x", "dir_info": {"editable": True}},
+    "pip install 'decomfl-lab[llm] @ file:///x'": {"url": "file:///x", "dir_info": {}},
     "pip install 'decomfl-lab[llm] @ file:///d/w.whl'": {"url": "file:///d/w.whl", "archive_info": {}},
 }
 

@@ -9,10 +9,10 @@ globalThis.decomfl = (function library() {
   const f = Math.fround;
   const TILE = 128; // elements that are made together: 4 words of each of 32 blocks
 
-  // Rules: python -m docs.reader_rules writes them.
-  const NO_LOW_RANK = "as only version 0.1 of decomfl-lab has low-rank directions", LOW_RANK = 3, MOST_SCALARS = 1073741820;
   // Key, kind, whether it may be left out (2: or null), least and most of numbers, the longest list, names, words.
   // Of a real number the longest is the bits that it may have where it stands as a whole one, 0 for any.
+  // Rules: python -m docs.reader_rules writes them.
+  const NO_LOW_RANK = "as only version 0.1 of decomfl-lab has low-rank directions", LOW_RANK = 3, MOST_SCALARS = 1073741820;
   const LOG_RULES = {
     header: [
       ["run_seed", "whole", 0, "0", "18446744073709551615", 0, "", "be an integer in 0..18446744073709551615"],

@@ -6,17 +6,15 @@ from collections.abc import Iterator
 import click
 
 from decomfl_lab.cli.main import application, main
-from decomfl_lab.cli.screen import Contribution
 
 
 def walk(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:
     """The command and all below it, by the words that call them."""
-    loaded = command.load() if isinstance(command, Contribution) else command
-    yield path, loaded
-    if isinstance(loaded, click.Group):
-        context = click.Context(loaded, info_name=path)
-        for name in loaded.list_commands(context):
-            found = loaded.get_command(context, name)
+    yield path, command
+    if isinstance(command, click.Group):
+        context = click.Context(command, info_name=path)
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
             assert found is not None
             yield from walk(found, f"{path} {name}")
 
