@@ -156,21 +156,12 @@ def coverage_runs(
     part = PARTS[settings.get("part", "signed")].of
     for name in SPECTRA if spectra is None else spectra:
         operator, values = SPECTRA[name]()
-        truth = float(part(values).sum() / np.abs(part(values)).max())
+        matrix = name, operator.d, float(part(values).sum() / np.abs(part(values)).max())
         # Seeds of its own: vectors of one seed begin alike whatever d is, and their luck would be that of all spectra.
         first = 1_000_000 * list(SPECTRA).index(name)
         for seed in seeds:
             found = effective_rank(operator, seed=first + seed, **settings)
-            yield CoverageRun(
-                name,
-                operator.d,
-                truth,
-                found.kappa,
-                *found.interval,
-                reached=found.reached,
-                probes=found.probes,
-                products=found.products,
-            )
+            yield CoverageRun(*matrix, found.kappa, *found.interval, found.reached, found.probes, found.products)
 
 
 def counted(runs: Sequence[CoverageRun], by: str) -> list[CoverageCount]:

@@ -114,13 +114,6 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def estimated(run: KappaRun, seed: int) -> KappaEstimate:
-    """A run with torch's global generator left as it was."""
-    with quiet(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)  # curvlinops draws from it
-        return run(seed)
-
-
 def our_kappa(problem: KappaProblem, **settings: Any) -> KappaRun:
     """Runs of ``effective_rank`` with these arguments."""
 
