@@ -40,7 +40,9 @@ from decomfl_lab.cli.screen import ARGUMENTS, Screened
 from decomfl_lab.errors import InputError, require_choice
 from decomfl_lab.options import option
 from decomfl_lab.storage.json_values import print_json
+from decomfl_lab.storage.tables import table_beside
 
+HELPS = table_beside(__name__, "helps.toml")  # what is longer than a line of the code
 _WIDTH = 160  # characters of a line where stdout is no terminal
 
 
