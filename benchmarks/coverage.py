@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.mould import BenchmarkRow, benchmark, column, names, numbers
+from benchmarks.mould import HELPS, BenchmarkRow, benchmark, column, names, numbers
 from decomfl_lab.errors import require_choice, require_possible
 from decomfl_lab.options import option
 from hessian.parts import PARTS
 
+_HELP = HELPS["coverage"]
 GROSS = 5
 """An estimate that is further from the truth than so many half-widths, and is called reached, is a gross error."""
 
@@ -39,12 +40,8 @@ class CoverageOptions:
     rtol: float = option(0.05, "The half-width that the estimates are asked for.")
     confidence: str = option("0.95", "The confidence, or several, joined by commas.")
     part: str = option("signed", "κ of which part: " + ", ".join(PARTS) + ".", choices=tuple(PARTS))
-    products: int | None = option(
-        None, "Products of each estimate, whatever its half-width. [default: what rtol needs]"
-    )
-    spectra: str | None = option(
-        None, "The matrices, joined by commas; the error for another lists them. [default: all]"
-    )
+    products: int | None = option(None, _HELP["products"])
+    spectra: str | None = option(None, _HELP["spectra"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,11 +57,7 @@ class CoverageCount(BenchmarkRow):
     name: str = column("")
     d: int | None = column("d", ",", "The dimension of the matrix.")
     runs: int = column("runs", ",")
-    coverage: float = column(
-        "coverage",
-        "{coverage:.1%} ± {stderr:.1%}",
-        "The share of intervals that hold the truth, with its standard error.",
-    )
+    coverage: float = column("coverage", "{coverage:.1%} ± {stderr:.1%}", _HELP["held"])
     stderr: float
     too_low: float = column("too low", ".1%", "The share of intervals that end below the truth.")
     too_high: float = column("too high", ".1%", "The share of intervals that begin above it.")
@@ -156,21 +149,12 @@ def coverage_runs(
     part = PARTS[settings.get("part", "signed")].of
     for name in SPECTRA if spectra is None else spectra:
         operator, values = SPECTRA[name]()
-        truth = float(part(values).sum() / np.abs(part(values)).max())
+        matrix = name, operator.d, float(part(values).sum() / np.abs(part(values)).max())
         # Seeds of its own: vectors of one seed begin alike whatever d is, and their luck would be that of all spectra.
         first = 1_000_000 * list(SPECTRA).index(name)
         for seed in seeds:
             found = effective_rank(operator, seed=first + seed, **settings)
-            yield CoverageRun(
-                name,
-                operator.d,
-                truth,
-                found.kappa,
-                *found.interval,
-                reached=found.reached,
-                probes=found.probes,
-                products=found.products,
-            )
+            yield CoverageRun(*matrix, found.kappa, *found.interval, found.reached, found.probes, found.products)
 
 
 def counted(runs: Sequence[CoverageRun], by: str) -> list[CoverageCount]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -81,6 +82,8 @@ def kappa(options: ComparisonOptions) -> Iterator[ComparisonRow]:
 
 def comparison_rows(problem: KappaProblem, options: ComparisonOptions) -> Iterator[ComparisonRow]:
     """The rows of a problem, whose training has taken its time."""
+    import torch
+
     from benchmarks.ways import libraries
 
     ours = {
@@ -89,14 +92,16 @@ def comparison_rows(problem: KappaProblem, options: ComparisonOptions) -> Iterat
     }
     methods = [(libraries.OURS, ours, options.seeds)]
     for name, estimates in libraries.installed().items():
-        with libraries.quiet():
+        with warnings.catch_warnings(action="ignore"):  # the libraries' own
             methods.append((name, estimates(problem), options.library_seeds))
     for library_name, runs, seeds in methods:
         for method, run in runs.items():
             found, seconds = [], []
             for seed in range(seeds):
                 started = time.perf_counter()
-                found.append(libraries.estimated(run, seed))
+                with warnings.catch_warnings(action="ignore"), torch.random.fork_rng(devices=[]):
+                    torch.manual_seed(seed)  # curvlinops draws from torch's global generator
+                    found.append(run(seed))
                 seconds.append(time.perf_counter() - started)
             yield measured_row(problem, library_name, method, found, seconds)
 

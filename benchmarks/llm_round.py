@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.mould import BenchmarkRow, benchmark, column, names
+from benchmarks.mould import HELPS, BenchmarkRow, benchmark, column, names
 from benchmarks.ways import IN_PLACE
 from benchmarks.ways.clock import in_turns
 from decomfl_lab.errors import require_possible
@@ -27,9 +27,7 @@ WAYS = {
 class LlmRoundOptions:
     """The options of ``decomfl bench llm-round``."""
 
-    model: str = option(
-        "opt-0.3m", "Language model: opt-0.3m to opt-125m or smollm2-135m, with random weights, or a folder or name."
-    )
+    model: str = option("opt-0.3m", HELPS["llm-round"]["model"])
     vocabulary: int = option(4096, "Number of tokens that an OPT with random weights knows.", ge=2 + len(SPECIAL))
     batch_size: int = option(32, "Prompts in a client's batch.", ge=1)
     clients: int = option(2, "Number m of sampled clients.", symbol="m", ge=1)
@@ -59,11 +57,7 @@ class LlmRoundRow(BenchmarkRow):
     tokens: float  # mean length of a prompt
     seconds: float = column("s a round", ".3f", "Seconds of the fastest of the repeated rounds.")
     ratio: float = column("ratio", ".2f")
-    scalar_error: float = column(
-        "scalar error",
-        ".1e",
-        "The largest |g - g_ref| over the root mean square of g_ref, whose losses are float64.",
-    )
+    scalar_error: float = column("scalar error", ".1e", HELPS["llm-round"]["scalar_error"])
 
 
 def quoted(rows: Sequence[LlmRoundRow], _: object) -> tuple[str, str] | None:

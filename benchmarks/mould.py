@@ -40,7 +40,9 @@ from decomfl_lab.cli.screen import ARGUMENTS, Screened
 from decomfl_lab.errors import InputError, require_choice
 from decomfl_lab.options import option
 from decomfl_lab.storage.json_values import print_json
+from decomfl_lab.storage.tables import table_beside
 
+HELPS = table_beside(__name__, "helps.toml")  # what is longer than a line of the code
 _WIDTH = 160  # characters of a line where stdout is no terminal
 
 
@@ -246,11 +248,17 @@ def circumstances(meanings: Mapping[str, str]) -> dict[str, Any]:
     context = click.get_current_context()
     meta = context.meta
     columns = [f'"{head}": {meaning}' for head, meaning in meanings.items()]
+    (then, busy_then, own_then), (now, busy, own), processors = meta[_BEGIN], _clocks(), os.cpu_count() or 1
+    if busy is None or busy_then is None:
+        load = os.getloadavg()[0] / processors
+    else:
+        load = ((busy - busy_then) - (own - own_then)) / ((now - then) * processors)
+        load = min(max(0.0, load), 1.0)  # the system counts by hundredths of a second, and a moment has few of them
     return {
         "about": f"{inspect.cleandoc(context.command.help or '')}\n\n{' '.join(columns)}".strip(),
         "command": shlex.join(["decomfl", *meta[ARGUMENTS]]),
         **provenance(),
-        "load": round(_load(meta[_BEGIN]), 3),
+        "load": round(load, 3),
     }
 
 
@@ -280,13 +288,3 @@ def _clocks() -> tuple[float, float | None, float]:
         user, nice, system, _idle, _wait, irq, softirq = map(int, stat.read_text().split()[1:8])
         busy = float((user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK"))
     return time.monotonic(), busy, own.user + own.system + own.children_user + own.children_system
-
-
-def _load(start: tuple[float, float | None, float]) -> float:
-    """See ``circumstances``."""
-    (then, busy_then, own_then), (now, busy, own) = start, _clocks()
-    processors = os.cpu_count() or 1
-    if busy is None or busy_then is None:
-        return os.getloadavg()[0] / processors
-    share = ((busy - busy_then) - (own - own_then)) / ((now - then) * processors)
-    return min(max(0.0, share), 1.0)  # the system counts by hundredths of a second, and a moment has few of them

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.mould import BenchmarkRow, benchmark, column, names, numbers
+from benchmarks.mould import HELPS, BenchmarkRow, benchmark, column, names, numbers
 from benchmarks.ways.clock import apart, fastest
 from decomfl_lab.errors import require, require_int, require_possible
 from decomfl_lab.noise import Distribution, Program, cpu_backend, sphere_scale
@@ -73,13 +73,9 @@ class RebuildRow(BenchmarkRow):
     pairs: int = column("pairs")
     workers: int = column("workers")
     ns_per_element_pair: float = column("ns/(element·pair)", ".3f", "Nanoseconds of a rebuild / (d · pairs).")
-    plain_ns: float = column(
-        "plain ns", ".2f", "The same of the plain way, by one thread or torch's own number, whichever is faster."
-    )
+    plain_ns: float = column("plain ns", ".2f", HELPS["rebuild"]["plain_ns"])
     ratio: float = column("ratio", ".1f")
-    peak_models: float | None = column(
-        "peak models", ".3f", "Peak memory in models, the model itself included, for models of 16 MB and more."
-    )
+    peak_models: float | None = column("peak models", ".3f", HELPS["rebuild"]["peak_models"])
     plain_peak_models: float | None = column("plain peak", ".3f")
 
 

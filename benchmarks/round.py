@@ -5,14 +5,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from benchmarks.mould import BenchmarkRow, benchmark, column, names
+from benchmarks.mould import HELPS, BenchmarkRow, benchmark, column, names
 from benchmarks.ways import IN_PLACE
 from benchmarks.ways.clock import in_turns
 from decomfl_lab.engines.registry import ENGINES, make_engine
 from decomfl_lab.errors import require_possible
 from decomfl_lab.options import option
 
-_ENGINES_ON_GPU = ("plain", "serial", "batched")  # engines that evaluate losses where a GPU has the model
+_HELP = HELPS["round"]
+_ON_GPU = ("plain", "serial", "batched")  # engines that evaluate losses where a GPU has the model
 _PROJECTING = ("fused", "batched", "serial")
 """Engines that are measured by gradient projection too: the kernel, the batched pass, and torch's autograd."""
 _MODELS = {"mnist": "cnn-mnist", "fashion": "cnn-fashion"}
@@ -27,9 +28,7 @@ class RoundOptions:
     batch: int = option(256, "Examples in a client's batch.", ge=1)
     clients: int = option(10, "Number m of sampled clients.", symbol="m", ge=1)
     perturbations: int = option(20, "Number P of directions.", symbol="P", ge=1)
-    engine: str | None = option(
-        None, f"Engines to measure: {', '.join(ENGINES)}. [default: all, on a GPU {', '.join(_ENGINES_ON_GPU)}]"
-    )
+    engine: str | None = option(None, _HELP["engine"].format(engines=", ".join(ENGINES), on_gpu=", ".join(_ON_GPU)))
     device: str = option("cpu", "cpu, cuda, cuda:N or auto. [default: cpu]")
     repeats: int = option(2, "Runs of each engine, in turns; the fastest counts.", ge=1)
 
@@ -49,11 +48,7 @@ class RoundRow(BenchmarkRow):
     device: str
     seconds: float = column("s", ".3f", "Seconds of the fastest of the repeated runs.")
     ratio: float = column("ratio", ".2f")
-    scalar_error: float = column(
-        "scalar error",
-        ".1e",
-        "The largest |g - g_ref| over the root mean square of g_ref, whose losses or gradients are float64.",
-    )
+    scalar_error: float = column("scalar error", ".1e", _HELP["scalar_error"])
 
 
 def quoted(rows: Sequence[RoundRow], _: object) -> tuple[str, str] | None:
@@ -88,7 +83,7 @@ def round_(options: RoundOptions) -> Iterator[RoundRow]:
 
     place = find_device(options.device)
     models = names("model", options.model, _MODELS)
-    able = _ENGINES_ON_GPU if place.type == "cuda" else tuple(ENGINES)
+    able = _ON_GPU if place.type == "cuda" else tuple(ENGINES)
     engines = names("engine", options.engine, ENGINES) if options.engine is not None else able
     sizes = options.batch, options.clients, options.perturbations, options.repeats
     require_possible("batch, clients, P and repeats", sizes, operations=1e5 * math.prod(sizes))

@@ -2,16 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Unpack
 
 import pandas as pd
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from decomfl_lab.errors import require_choice
 from figures.curves import BAND, COUNT_LABELS, Count, Kind, draw_mean, extra_legend
-from figures.layout import LOST_POINTS, axes_of, legend_below, page, require_known
+from figures.layout import LOST_POINTS, Words, axes_of, legend_below, page, require_known
 from figures.style import LineStyle
 
 _LEAST_WIDTH: Final = 9.6  # inches of a figure at least; long labels need them
@@ -73,8 +72,7 @@ def comparison(
     styles: Mapping[str, LineStyle],
     *,
     across: int | None = None,
-    title: str = "",
-    caption: str = "",
+    **words: Unpack[Words],
 ) -> Figure:
     """Draw the panels in a row or in several, the series in the order of ``styles``, with one legend under all.
 
@@ -82,8 +80,7 @@ def comparison(
         panels: The panels from left to right, at least one; one without a point to draw is left empty.
         styles: Style of every series; those that no panel has are left out of the legend.
         across: Panels in a row, which then share their axes with those of the other rows; None for a single row.
-        title: Heading of the whole figure.
-        caption: Text under the plots; say the scale of the runs here.
+        words: See ``Words``.
 
     Returns:
         A figure without pyplot state; the caller saves it.
@@ -103,37 +100,33 @@ def comparison(
     drawn = {series for panel in panels for series in panel.frame["series"]}
     extras = {kind for panel in panels for kind in panel.frames} - {"curves"}
     rows = -(-(len(drawn) + len(extras)) // columns)
-    words = [caption, BAND if banded else "", LOST_POINTS if lost else ""]
-    with page(max(4.8 * across, _LEAST_WIDTH), 3.2 * down + 0.2 * rows, title=title, caption=words) as (figure, plots):
+    more = [BAND if banded else "", LOST_POINTS if lost else ""]
+    with page(max(4.8 * across, _LEAST_WIDTH), 3.2 * down + 0.2 * rows, words, more) as (figure, plots):
         axes = axes_of(plots, down, across, sharex=shared, sharey=shared)
         for ax, panel in zip(axes, panels, strict=False):
-            _draw(ax, panel, styles)
+            # Other curves below, then ours, and dots over them.
+            ax.set(title=panel.title, xlabel=panel.xlabel, ylabel=panel.ylabel)
+            for kind, frame in panel.frames.items():
+                shown = frame.dropna(subset=[panel.y])
+                if panel.xscale == "log":
+                    shown = shown.loc[shown[panel.x] > 0]
+                for series, style in styles.items():
+                    own = shown.loc[shown["series"] == series]
+                    if not own.empty:
+                        draw_mean(ax, own, panel.x, panel.y, style, label=series, by=panel.by, kind=kind)
+            ax.set(xscale=panel.xscale, yscale=panel.yscale)
+            if panel.ylimits is not None:
+                ax.set_ylim(*panel.ylimits)
+            if panel.xscale == "log":
+                ax.grid(True, axis="x", which="minor", linewidth=0.3)
+            else:
+                ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+            if panel.yscale == "logit":
+                ax.yaxis.set_major_locator(FixedLocator(_LOGIT_TICKS))
+                ax.yaxis.set_minor_locator(NullLocator())
+            if panel.y.endswith("accuracy"):
+                ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))
             if shared:
                 ax.label_outer()
         legend_below(plots, axes, columns=columns, order=styles, more=extra_legend(axes))
     return figure
-
-
-def _draw(ax: Axes, panel: Panel, styles: Mapping[str, LineStyle]) -> None:
-    """Draw one panel: other curves below, then ours, and dots over them."""
-    ax.set(title=panel.title, xlabel=panel.xlabel, ylabel=panel.ylabel)
-    for kind, frame in panel.frames.items():
-        rows = frame.dropna(subset=[panel.y])
-        if panel.xscale == "log":
-            rows = rows.loc[rows[panel.x] > 0]
-        for series, style in styles.items():
-            own = rows.loc[rows["series"] == series]
-            if not own.empty:
-                draw_mean(ax, own, panel.x, panel.y, style, label=series, by=panel.by, kind=kind)
-    ax.set(xscale=panel.xscale, yscale=panel.yscale)
-    if panel.ylimits is not None:
-        ax.set_ylim(*panel.ylimits)
-    if panel.xscale == "log":
-        ax.grid(True, axis="x", which="minor", linewidth=0.3)
-    else:
-        ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-    if panel.yscale == "logit":
-        ax.yaxis.set_major_locator(FixedLocator(_LOGIT_TICKS))
-        ax.yaxis.set_minor_locator(NullLocator())
-    if panel.y.endswith("accuracy"):
-        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %"))

@@ -8,17 +8,13 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from decomfl_lab.errors import InputError
-from figures.style import AUTHORS_DASH, CHECKS, LineStyle
+from figures.style import AUTHORS_DASH, CHECKS, LOOKS, LineStyle
 
 Count = Literal["wire", "table1", "plotted"]
 
 BAND = "Bands: mean ± 1 standard deviation for 3 or more seeds, minimum to maximum for 2, none for 1."
 
-COUNT_LABELS: dict[str, str] = {
-    "wire": "counted by wire: bytes really encoded / 4",
-    "table1": "counted by the formula of the paper's Table 1",
-    "plotted": "counted as on the paper's own axis",
-}
+COUNT_LABELS: Mapping[str, str] = LOOKS["counts"]
 Kind = Literal["curves", "reference", "longer", "checks"]
 _KINDS: Mapping[str, Mapping[str, Any]] = {
     "reference": {"linestyle": AUTHORS_DASH, "linewidth": 0.9, "alpha": 0.6, "zorder": 2.0},
@@ -26,11 +22,6 @@ _KINDS: Mapping[str, Mapping[str, Any]] = {
     "checks": {**CHECKS, "markevery": 0.035, "zorder": 3.2},
 }
 """How the kinds of curves are drawn that have no band, but for their colours."""
-_EXTRA = {
-    "checks": "dots: finite differences, μ = 1e-4",
-    "longer": "thin: recorded runs",
-    "reference": "authors' logs (same colours)",
-}
 
 
 def mean_and_band(curves: pd.DataFrame, x: str, y: str = "test_accuracy", by: str = "round") -> pd.DataFrame:
@@ -135,4 +126,6 @@ def extra_legend(axes: Iterable[Axes]) -> list[tuple[Line2D, str]]:
     """One entry for each kind of curves in the axes that are not named one by one."""
     drawn = {str(line.get_label()) for ax in axes for line in ax.get_lines()}
     grey = LineStyle(color="#777777", dash=(0.0, ()), linewidth=1.6)
-    return [(Line2D([], [], **_line(kind, grey)), words) for kind, words in _EXTRA.items() if f"_{kind}" in drawn]
+    return [
+        (Line2D([], [], **_line(kind, grey)), words) for kind, words in LOOKS["kinds"].items() if f"_{kind}" in drawn
+    ]

@@ -1,7 +1,7 @@
 """The drawing of the study of the edge of stability: how many runs diverge, and on what way."""
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, Unpack
 
 import numpy as np
 import pandas as pd
@@ -11,7 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
 from decomfl_lab.errors import require
-from figures.layout import legend_below, page
+from figures.layout import Words, legend_below, page
 from figures.style import INK, OKABE_ITO, SOFT
 
 _ORANGE, _GREEN, _BLUE, _RED, _PINK, _SKY = OKABE_ITO
@@ -29,8 +29,7 @@ def edge(
     along: pd.DataFrame,
     *,
     limits: Mapping[str, tuple[float, float]],
-    title: str = "",
-    caption: str = "",
+    **words: Unpack[Words],
 ) -> Figure:
     """Shares of runs that diverge, above; the test loss, T and S on the way of every run, below.
 
@@ -39,8 +38,7 @@ def edge(
         lines: Columns knob ("B", "P", "K" or "β"), at (its value), share, low and high; there may be no row.
         along: Columns run, apart, step, test_loss, push (T) and load (S): measurements of some runs.
         limits: Name -> the range of h in which a limit lies: a vertical band in the first panel.
-        title: Heading.
-        caption: The text under the plots: data, scale, seeds, the rule.
+        words: See ``Words``.
 
     Returns:
         A figure without pyplot state; InputError if there are too many series or limits.
@@ -48,7 +46,7 @@ def edge(
     series = list(dict.fromkeys(by_step["series"]))
     require(len(series) <= len(_SERIES), "series of by_step", f"be at most {len(_SERIES)}", series)
     require(len(limits) <= len(_BANDS), "limits", f"be at most {len(_BANDS)}", list(limits))
-    with page(11.0, 6.4, title=title, caption=[caption]) as (figure, plots):
+    with page(11.0, 6.4, words) as (figure, plots):
         grid = plots.add_gridspec(2, 6)
         steps = plots.add_subplot(grid[0, :3])
         ticks = sorted(set(by_step["h"]))
@@ -116,9 +114,8 @@ def _way(ax: Axes, along: pd.DataFrame, y: str, title: str, *, limit: str = "") 
     if limit:
         ax.axhline(1.0, color=INK, linewidth=1.1, linestyle=(0, (4, 2)), zorder=4)
         started = along.groupby("run", sort=False)["test_loss"].transform("first")
-        kept = along[y][
-            (along["test_loss"] <= started) & (along[y] > 0)
-        ]  # a net that is lost may have no curvature left
+        # A net that is lost may have no curvature left.
+        kept = along[y][(along["test_loss"] <= started) & (along[y] > 0)]
         ax.set_ylim(0.5 * float(kept.min()) if len(kept) else None, _HIGHEST)
         ax.annotate(
             limit, (0.0, 1.0), (4, 3), xycoords=("axes fraction", "data"), textcoords="offset points", color=INK,

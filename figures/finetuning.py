@@ -1,7 +1,7 @@
 """Fine-tuning in pictures: accuracies of every method on every task, and what a round sends against d."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import pandas as pd
@@ -9,21 +9,17 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
-from figures.layout import axes_of, page, require_known
-from figures.style import INK, SOFT, LineStyle
+from figures.layout import Words, axes_of, page, require_known
+from figures.style import INK, LOOKS, SOFT, LineStyle
 
 _GREY = "#8C959F"
-_BEFORE: Mapping[str, tuple[str, Any]] = {
-    "zero_shot": ("before training", "solid"),
-    "calibrated_zero_shot": ("the same, calibrated", "dashed"),
-    "majority": ("always the most frequent class", "dotted"),
-}
+_BEFORE: Mapping[str, tuple[str, Any]] = LOOKS["before"]
 """Column of an accuracy that needs no training: its name and how its line is drawn."""
 _MARKERS = ("o", "s", "^")
 _COLUMNS = 4
 
 
-def accuracies(frame: pd.DataFrame, styles: Mapping[str, LineStyle], *, title: str = "", caption: str = "") -> Figure:
+def accuracies(frame: pd.DataFrame, styles: Mapping[str, LineStyle], **words: Unpack[Words]) -> Figure:
     """A panel a task: each method's accuracy with two standard errors, and as lines what needs no training.
 
     Args:
@@ -31,8 +27,7 @@ def accuracies(frame: pd.DataFrame, styles: Mapping[str, LineStyle], *, title: s
             accuracy, error (standard), printed (the paper's accuracy or NaN, a hollow diamond), and zero_shot,
             calibrated_zero_shot, majority, of which a panel shows the first row's.
         styles: Colour of every series, in the order from top to bottom.
-        title: Heading.
-        caption: Text under the plots.
+        words: See ``Words``.
 
     Raises:
         InputError: If a series has no style.
@@ -44,7 +39,7 @@ def accuracies(frame: pd.DataFrame, styles: Mapping[str, LineStyle], *, title: s
     across = min(_COLUMNS, len(panels))
     down = -(-len(panels) // across)
     height = down * (0.9 + 0.27 * len(names)) + 0.6
-    with page(max(6.0, 2.9 * across + 0.6), height, title=title, caption=[caption]) as (figure, plots):
+    with page(max(6.0, 2.9 * across + 0.6), height, words) as (figure, plots):
         axes = axes_of(plots, down, across, sharey=True)
         for ax, (panel, own) in zip(axes, panels, strict=False):
             ax.set_title(str(panel))
@@ -90,9 +85,7 @@ def round_costs(
     frame: pd.DataFrame,
     formulas: Mapping[str, tuple[float, float]],
     styles: Mapping[str, LineStyle],
-    *,
-    title: str = "",
-    caption: str = "",
+    **words: Unpack[Words],
 ) -> Figure:
     """Bytes that a client moves a round against d, both axes logarithmic: measured, printed, and by formula.
 
@@ -100,14 +93,13 @@ def round_costs(
         frame: Columns series, d, bytes (a client and round), printed (whether the paper has it: hollow).
         formulas: {series: (a, b)}: bytes = a + b·d, drawn dashed.
         styles: Colour of every series.
-        title: Heading.
-        caption: Text under the plot.
+        words: See ``Words``.
 
     Raises:
         InputError: If a series has no style.
     """
     require_known("series", {*frame.series, *formulas}, styles)
-    with page(5.8, 4.2, title=title, caption=[caption]) as (figure, plots):
+    with page(5.8, 4.2, words) as (figure, plots):
         ax = plots.subplots()
         d = np.geomspace(frame.d.min() / 2, frame.d.max() * 2, 50)
         for name, (constant, slope) in formulas.items():

@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any, TypedDict, cast
 
 import matplotlib
 import pandas as pd
@@ -20,20 +20,27 @@ _CHARACTERS_AN_INCH = 16.4  # of caption text
 _CAPTION_LINE = 0.165  # inches
 
 
+class Words(TypedDict, total=False):
+    """What every figure is given beside what it draws."""
+
+    title: str  # the heading of the whole figure; none by default
+    caption: str  # the text under the plots: model, data, scale, seeds; none by default
+
+
 @contextmanager
 def page(
-    width: float, height: float, *, title: str, caption: Sequence[str], grid: bool = True
+    width: float, height: float, words: Words, more: Sequence[str] = (), *, grid: bool = True
 ) -> Iterator[tuple[Figure, SubFigure]]:
     """A figure and the part of it that is for the plots, between heading and caption; its style is in force inside.
 
     Args:
         width: Inches.
         height: Inches of the plots, legends included.
-        title: Heading of the whole figure; empty for none.
-        caption: Sentences to set under the plots in small grey text, wrapped; empty ones are left out.
+        words: Heading and caption, which is set in small grey text, wrapped.
+        more: Sentences to set below the caption; empty ones are left out.
         grid: Whether panels have lines behind what is drawn.
     """
-    text = " ".join(" ".join(caption).split())
+    title, text = words.get("title", ""), " ".join(" ".join([words.get("caption", ""), *more]).split())
     lines = textwrap.wrap(text, width=int(width * _CHARACTERS_AN_INCH), break_on_hyphens=False)
     foot_height = _CAPTION_LINE * len(lines) + 0.22
     plots_height = height + (0.4 if title else 0.0)

@@ -8,17 +8,10 @@ from matplotlib.figure import Figure
 from decomfl_lab.errors import require, require_choice
 from figures.curves import BAND, draw_mean
 from figures.layout import legend_below, page, require_columns
-from figures.style import series_styles
+from figures.style import LOOKS, series_styles
 
-X = {
-    "rounds": ("round", "communication round"),
-    "bytes": ("client_bytes", "bytes a client sent and got, mean over clients"),
-    "scalars": ("gradient_scalars", "scalars sent, all clients together"),
-    "seconds": ("seconds", "seconds of training"),
-}
-"""What can be on the x-axis: the column, and what is said of it."""
-Y = {"accuracy": ("test_accuracy", "accuracy on held-out data"), "loss": ("test_loss", "loss on held-out data")}
-"""What can be on the y-axis."""
+X, Y = LOOKS["axes"]["x"], LOOKS["axes"]["y"]
+"""What can be on either axis: the column, and what is said of it."""
 _WIDTH = 80  # the characters of a line of the legend
 
 
@@ -45,7 +38,7 @@ def run_curves(frame: pd.DataFrame, *, x: str = "rounds", y: str = "accuracy") -
     several = drawn.groupby("label")["seed"].nunique().max() > 1
     words = {label: textwrap.fill(label, _WIDTH) for label in styles}
     lines = sum(said.count("\n") + 1 for said in words.values())
-    with page(6.4, 3.6 + 0.18 * lines, title="", caption=[BAND] if several else []) as (figure, plots):
+    with page(6.4, 3.6 + 0.18 * lines, {}, [BAND] if several else []) as (figure, plots):
         ax = plots.subplots()
         for label, style in styles.items():
             draw_mean(ax, drawn[drawn["label"] == label], across, up, style, label=words[label])

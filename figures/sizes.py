@@ -1,7 +1,7 @@
 """Models of several sizes trained alike: their curves, and the rounds that they need against d and against κ."""
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Unpack
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, PercentFormatter
 
 from figures.curves import BAND, draw_mean
-from figures.layout import axes_of, legend_below, page, require_known
+from figures.layout import Words, axes_of, legend_below, page, require_known
 from figures.style import SOFT, LineStyle
 
 READINGS: Final[Mapping[str, str]] = {"kappa": "o", "d": "s"}  # what the rounds are drawn against, with its marker
@@ -22,8 +22,7 @@ def size_figure(
     styles: Mapping[str, LineStyle],
     *,
     share: float,
-    title: str = "",
-    caption: str = "",
+    **words: Unpack[Words],
 ) -> Figure:
     """Accuracy and loss against rounds; and the rounds to a share of a run's fall against κ and against d.
 
@@ -37,8 +36,7 @@ def size_figure(
             rounds_high; rounds are NaN where they were not reached.
         styles: The style of every series, in the order of the legend.
         share: The share of the fall at which a run has converged, for the words of the caption.
-        title: Heading.
-        caption: The text under the plots; say the scale of the runs here.
+        words: See ``Words``.
 
     Returns:
         A figure without pyplot state; InputError if a series has no style.
@@ -46,7 +44,7 @@ def size_figure(
     require_known("series", {*curves["series"], *points["series"]}, styles)
     banded = bool((curves.groupby("series")["seed"].nunique() > 1).any())
     reached = points.dropna(subset=["rounds"])
-    with page(14.0, 3.6, title=title, caption=[caption, BAND if banded else ""]) as (figure, plots):
+    with page(14.0, 3.6, words, [BAND if banded else ""]) as (figure, plots):
         accuracy, loss, needed = axes_of(plots, 1, 3)
         for series, style in styles.items():
             own = curves[curves["series"] == series]

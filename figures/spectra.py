@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import pandas as pd
@@ -10,20 +10,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter
 
-from figures.layout import axes_of, legend_below, page, require_known
-from figures.style import OKABE_ITO, SOFT
+from figures.layout import Words, axes_of, legend_below, page, require_known
+from figures.style import LOOKS, OKABE_ITO, SOFT
 
-KAPPAS: Mapping[str, str] = {
-    "signed": "tr H / ‖H‖₂",
-    "positive": "Σ max(λ, 0) / λ_max",
-    "absolute": "Σ |λ| / max |λ|",
-    "gauss-newton": "tr G / ‖G‖₂, G Gauss-Newton",
-}
+KAPPAS: Mapping[str, str] = {name: meaning for name, (meaning, _, _) in LOOKS["kappas"].items()}
 """What each κ of an indefinite H is."""
 
 _BLUE, _ORANGE, _GREEN, _RED = OKABE_ITO[2], OKABE_ITO[0], OKABE_ITO[1], OKABE_ITO[3]
-_MARKERS = {"signed": "o", "positive": "^", "absolute": "s", "gauss-newton": "D"}
-_COLOURS = {"signed": _BLUE, "positive": _ORANGE, "absolute": _RED, "gauss-newton": _GREEN}
+_LOOKS = {name: {"marker": marker, "color": colour} for name, (_, marker, colour) in LOOKS["kappas"].items()}
 
 
 def training_spectra(
@@ -34,8 +28,7 @@ def training_spectra(
     *,
     d: int,
     near: float,
-    title: str = "",
-    caption: str = "",
+    **words: Unpack[Words],
 ) -> Figure:
     """Above: the density at several steps of training; below: every κ, and λ_max, λ_min and the loss, by step.
 
@@ -48,8 +41,7 @@ def training_spectra(
             and loss.
         d: Number of eigenvalues.
         near: Share of the largest magnitude below which an eigenvalue counts as 0.
-        title: Heading.
-        caption: The text under the plots: model, data, scale.
+        words: See ``Words``.
 
     Returns:
         A figure without pyplot state; InputError if a κ is unknown.
@@ -57,12 +49,11 @@ def training_spectra(
     require_known("kappas", kappas["kappa"], KAPPAS)
     steps = sorted(curves["step"].unique())
     explained = [
-        caption,
         "Above: share of the d eigenvalues per unit of λ, smoothed by a Gaussian; band: its error over probes; stems: "
         f"eigenvalues known one by one. Near 0: |λ| below {near:.0%} of the largest.",
         "Bars of κ: its interval.",
     ]
-    with page(max(9.6, 2.7 * len(steps)), 6.8, title=title, caption=explained) as (figure, plots):
+    with page(max(9.6, 2.7 * len(steps)), 6.8, words, explained) as (figure, plots):
         upper, lower = plots.subfigures(2, 1, squeeze=False, height_ratios=[0.9, 1.25])[:, 0]
         axes = axes_of(upper, 1, len(steps), sharex=True, sharey=True)
         widths = curves.groupby("step")["bandwidth"].first()
@@ -132,8 +123,7 @@ def _kappas(ax: Axes, kappas: pd.DataFrame, d: int) -> None:
                 (positive["value"] - positive["low"].clip(lower=positive["value"] / 10)).clip(lower=0),
                 (positive["high"] - positive["value"]).clip(lower=0),
             ],
-            color=_COLOURS[name],
-            marker=_MARKERS[name],
+            **_LOOKS[name],
             markersize=4.2,
             linewidth=1.5,
             elinewidth=1.1,
@@ -149,15 +139,14 @@ def _kappas(ax: Axes, kappas: pd.DataFrame, d: int) -> None:
 _OWN = ["network", "data", "loss"]
 
 
-def census_figure(rows: pd.DataFrame, last: pd.DataFrame, *, title: str = "", caption: str = "") -> Figure:
+def census_figure(rows: pd.DataFrame, last: pd.DataFrame, **words: Unpack[Words]) -> Figure:
     """Left: every κ of every network, beside its d; right: κ of the positive part along training, and against n.
 
     Args:
         rows: Columns network, data, loss, steps (of training; NaN for a network as it is shipped), n (examples), d,
             reading (a key of ``KAPPAS``), value, low and high.
         last: The same of the networks at their last moments, a row for each reading.
-        title: Heading.
-        caption: The text under the plots.
+        words: See ``Words``.
 
     Returns:
         A figure without pyplot state; InputError if a reading is unknown.
@@ -165,20 +154,15 @@ def census_figure(rows: pd.DataFrame, last: pd.DataFrame, *, title: str = "", ca
     require_known("readings", rows["reading"], KAPPAS)
     order = last.drop_duplicates(_OWN)
     places = {key: n for n, key in enumerate(order[_OWN].itertuples(index=False, name=None))}
-    explained = [caption, "Bars and bands: intervals. A κ, or an end of its interval, below 1 is at the edge."]
-    with page(12.5, max(5.0, 0.27 * len(places) + 1.4), title=title, caption=explained) as (figure, plots):
+    explained = ["Bars and bands: intervals. A κ, or an end of its interval, below 1 is at the edge."]
+    with page(12.5, max(5.0, 0.27 * len(places) + 1.4), words, explained) as (figure, plots):
         left, right = plots.subfigures(1, 2, squeeze=False, width_ratios=[1.75, 1.0])[0]
         (ax,) = axes_of(left, 1, 1)
         for n, (name, meaning) in enumerate(KAPPAS.items()):
             own = last[last["reading"] == name]
             at = [places[key] + 0.16 * (n - 1.5) for key in own[_OWN].itertuples(index=False, name=None)]
             value, low, high = (own[column].clip(lower=1) for column in ("value", "low", "high"))
-            look: dict[str, Any] = {
-                "color": _COLOURS[name],
-                "marker": _MARKERS[name],
-                "markersize": 3.6,
-                "label": f"{name}: {meaning}",
-            }
+            look: dict[str, Any] = {**_LOOKS[name], "markersize": 3.6, "label": f"{name}: {meaning}"}
             ends = [(value - low).clip(lower=0), (high - value).clip(lower=0)]
             ax.errorbar(value, at, xerr=ends, linestyle="none", elinewidth=1.0, **look)
         ax.plot(order["d"], range(len(places)), "|", color=SOFT, markersize=9, label="d, the number of parameters")
@@ -190,9 +174,9 @@ def census_figure(rows: pd.DataFrame, last: pd.DataFrame, *, title: str = "", ca
         positive = rows[rows["reading"] == "positive"]
         several = [key for key, own in positive.groupby(_OWN, sort=False) if own["n"].nunique() > 1]
         colours = dict(zip(several, OKABE_ITO, strict=False))
-        words = {"steps": "steps of training", "n": "n, the examples of the loss"}
+        told = {"steps": "steps of training", "n": "n, the examples of the loss"}
         # Along training at the usual n, and by n at the last moment: the other of the two is as in ``last``.
-        for ax, x, fixed in zip(axes_of(right, 2, 1), words, reversed(words), strict=True):
+        for ax, x, fixed in zip(axes_of(right, 2, 1), told, reversed(told), strict=True):
             ax.set_xscale("symlog", linthresh=float(rows.loc[rows[x] > 0, x].min()))
             for key, own in positive.merge(order[[*_OWN, fixed]]).sort_values(x).groupby(_OWN, sort=False):
                 if own[x].nunique() > 1:
@@ -203,7 +187,7 @@ def census_figure(rows: pd.DataFrame, last: pd.DataFrame, *, title: str = "", ca
                     )
             if not ax.lines:
                 ax.text(0.5, 0.5, "not recorded", transform=ax.transAxes, color=SOFT, ha="center")
-            ax.set(yscale="log", xlabel=words[x], ylabel="κ positive")
+            ax.set(yscale="log", xlabel=told[x], ylabel="κ positive")
         if several:
             ax.legend(fontsize=7)
     return figure
@@ -215,7 +199,7 @@ def _named(network: str, data: str, loss: str) -> str:
 
 
 def kernel_figure(
-    errors: pd.DataFrame, correlations: pd.DataFrame, predictors: Sequence[str], *, title: str = "", caption: str = ""
+    errors: pd.DataFrame, correlations: pd.DataFrame, predictors: Sequence[str], **words: Unpack[Words]
 ) -> Figure:
     """Left: the error of tangent kernels against what foretells it; right: rank correlations of rounds with numbers.
 
@@ -223,13 +207,12 @@ def kernel_figure(
         errors: Columns value (‖K_P − K‖/‖K‖) and those of ``predictors``, a row for each network, P and distribution.
         correlations: Columns P, number, correlation, low and high.
         predictors: The names of the columns that foretell the error.
-        title: Heading.
-        caption: The text under the plots.
+        words: See ``Words``.
 
     Returns:
         A figure without pyplot state.
     """
-    with page(11.0, 4.4, title=title, caption=[caption, "Bars: 95 % intervals over networks."]) as (figure, plots):
+    with page(11.0, 4.4, words, ["Bars: 95 % intervals over networks."]) as (figure, plots):
         against, ranks = axes_of(plots, 1, 2, width_ratios=[1.2, 1.0])
         for name, colour, marker in zip(predictors, (_BLUE, _ORANGE, _GREEN), ("o", "x", "+"), strict=True):
             against.plot(errors[name], errors["value"], marker, color=colour, markersize=4, alpha=0.7, label=name)

@@ -17,6 +17,8 @@ Dash = tuple[float, tuple[float, ...]]
 
 _OWN = table_beside(__name__, "style.toml")
 """The rcParams that are not those of a picture of κ, and do not follow from them."""
+LOOKS: Mapping[str, Mapping[str, Any]] = table_beside(__name__, "looks.toml")
+"""What figures draw, by name."""
 INK, SOFT = "#1F2328", "#57606A"  # what is written or drawn in black, and in grey
 
 # Okabe and Ito's colours for all kinds of colour vision. The first three are ordered from light to dark,

@@ -1,7 +1,7 @@
 """Theory against truth: bounds beside what is measured, speed-ups, step sizes, and a model that was really trained."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final, Unpack, cast
 
 import numpy as np
 import pandas as pd
@@ -10,45 +10,28 @@ from matplotlib.colors import BoundaryNorm, ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from figures.layout import axes_of, legend_below, page, require_known
-from figures.style import OKABE_ITO, SOFT, LineStyle
+from figures.layout import Words, axes_of, legend_below, page, require_known
+from figures.style import LOOKS, OKABE_ITO, SOFT, Dash, LineStyle
 
-_ORANGE, _GREEN, _BLUE, _RED, _PINK, _SKY = OKABE_ITO
-_SOLID = (0.0, ())
-_DASHED = (0.0, (5.0, 1.8))
-_DOTTED = (0.0, (1.2, 1.5))
-
+_BLUE = OKABE_ITO[2]
+_DASHES: Final[Mapping[str, Dash]] = {"solid": (0.0, ()), "dashed": (0.0, (5.0, 1.8)), "dotted": (0.0, (1.2, 1.5))}
 LINES: Final[Mapping[str, LineStyle]] = {
-    "measured, κ equal eigenvalues": LineStyle(color=_BLUE, dash=_SOLID, linewidth=2.2),
-    "measured, one large eigenvalue": LineStyle(color=_ORANGE, dash=_DOTTED, linewidth=2.2),
-    "measured": LineStyle(color=_BLUE, dash=_SOLID, linewidth=2.2),
-    "Theorem 2, corrected": LineStyle(color=_GREEN, dash=_SOLID, linewidth=1.7),
-    "Theorem 2, stated": LineStyle(color=_GREEN, dash=_DASHED, linewidth=1.7),
-    "Theorem 1, corrected": LineStyle(color=_RED, dash=_SOLID, linewidth=1.7),
-    "Theorem 1, stated": LineStyle(color=_RED, dash=_DASHED, linewidth=1.7),
+    series: LineStyle(color=colour, dash=_DASHES[dash], linewidth=width)
+    for series, (colour, dash, width) in LOOKS["bounds"].items()
 }
 """The series of ``dimension_free`` and ``training``."""
-SPEED_LINES: Final[Mapping[str, tuple[float, tuple[float, ...]]]] = {
-    "measured": _SOLID,
-    "corrected bound": _DASHED,
-    "stated bound": _DOTTED,
-}
+SPEED_LINES: Final[Mapping[str, Dash]] = {series: _DASHES[dash] for series, dash in LOOKS["speed_ups"].items()}
 """The series of ``speed_ups``, with their dashes."""
-NOISES: Final[Mapping[str, tuple[str, float]]] = {"σ": (_BLUE, 4.0), "σ_G": (_RED, 1.6)}
+NOISES: Final[Mapping[str, tuple[str, float]]] = LOOKS["noises"]
 """What makes rounds necessary in ``speed_ups``: noise of gradients, dissimilarity of clients; colour and width."""
-CONDITIONS: Final[Mapping[str, str]] = {
-    "variance": _SKY,
-    "drift": _ORANGE,
-    "local_steps": _PINK,
-    "smoothing": _GREEN,
-}
+CONDITIONS: Final[Mapping[str, str]] = LOOKS["conditions"]
 """Conditions of Theorem 1 as printed."""
 FLAT_FROM: Final = 1000  # parameters from which on ``dimension_free`` says how much what is measured still changes
 _AVERAGE: Final = "mean over rounds of E‖∇f‖²"
 
 
 def dimension_free(
-    by_d: pd.DataFrame, by_kappa: pd.DataFrame, simulated: pd.DataFrame, *, title: str = "", caption: str = ""
+    by_d: pd.DataFrame, by_kappa: pd.DataFrame, simulated: pd.DataFrame, **words: Unpack[Words]
 ) -> Figure:
     """Left: the average of ‖∇f‖² and its bounds as d grows at fixed κ; right: as κ grows at fixed d.
 
@@ -57,14 +40,13 @@ def dimension_free(
         by_kappa: The same with one d.
         simulated: Columns d, kappa, value, low and high: sampled runs, drawn as points with their intervals on the
             left, with the κ of ``by_d``; there may be none.
-        title: Heading.
-        caption: The text under the plots: constants, seeds.
+        words: See ``Words``.
 
     Returns:
         A figure without pyplot state; InputError if a series is unknown.
     """
     require_known("series", {*by_d["series"], *by_kappa["series"]}, LINES)
-    with page(10.2, 3.9, title=title, caption=[caption]) as (figure, plots):
+    with page(10.2, 3.9, words) as (figure, plots):
         left, right = axes_of(plots, 1, 2, sharey=True)
         for ax, frame, x, fixed in ((left, by_d, "d", "kappa"), (right, by_kappa, "kappa", "d")):
             _draw(ax, frame, x, "value")
@@ -74,8 +56,8 @@ def dimension_free(
         left.set_ylabel(_AVERAGE)
         far = by_d[(by_d["d"] >= FLAT_FROM) & by_d["series"].str.startswith("measured")].groupby("series")["value"]
         if far.ngroups:
-            words = f"measured, from d = {FLAT_FROM:,} on:\nmost / least − 1 = {(far.max() / far.min()).max() - 1:.1e}"
-            left.text(0.03, 0.97, words, transform=left.transAxes, ha="left", va="top", color=SOFT)
+            flat = f"measured, from d = {FLAT_FROM:,} on:\nmost / least − 1 = {(far.max() / far.min()).max() - 1:.1e}"
+            left.text(0.03, 0.97, flat, transform=left.transAxes, ha="left", va="top", color=SOFT)
         if not simulated.empty:
             below, above = simulated["value"] - simulated["low"], simulated["high"] - simulated["value"]
             left.errorbar(
@@ -87,7 +69,7 @@ def dimension_free(
 
 
 def speed_ups(
-    frame: pd.DataFrame, *, ends: Mapping[str, tuple[float, str]] | None = None, title: str = "", caption: str = ""
+    frame: pd.DataFrame, *, ends: Mapping[str, tuple[float, str]] | None = None, **words: Unpack[Words]
 ) -> Figure:
     """Rounds to ε against m, P and K, a panel each, with lines of slope −1 to hold them against.
 
@@ -95,19 +77,15 @@ def speed_ups(
         frame: Columns knob (m, P or K), at (its value), noise (a key of ``NOISES``), series (a key of ``SPEED_LINES``)
             and rounds; rows without rounds (never reached) are left out.
         ends: Knob -> its value at which theory ends the speed-up, and that value in words: a vertical line.
-        title: Heading.
-        caption: The text under the plots: constants.
+        words: See ``Words``.
 
     Returns:
         A figure without pyplot state; InputError if a knob is unknown.
     """
-    words = {"m": "clients sampled", "P": "directions", "K": "local steps"}
-    require_known("knob of frame", frame["knob"], words)
-    knobs = [knob for knob in words if knob in set(frame["knob"])]
-    with page(10.6, 4.0, title=title, caption=[caption, "Grey: slope −1, the claimed linear speed-up."]) as (
-        figure,
-        plots,
-    ):
+    told = {"m": "clients sampled", "P": "directions", "K": "local steps"}
+    require_known("knob of frame", frame["knob"], told)
+    knobs = [knob for knob in told if knob in set(frame["knob"])]
+    with page(10.6, 4.0, words, ["Grey: slope −1, the claimed linear speed-up."]) as (figure, plots):
         axes = axes_of(plots, 1, len(knobs), sharey=True)
         for ax, knob in zip(axes, knobs, strict=True):
             own = frame[(frame["knob"] == knob)].dropna(subset=["rounds"])
@@ -126,7 +104,7 @@ def speed_ups(
                         at["at"], first["rounds"] * first["at"] / at["at"], color="#B6BEC7", linewidth=1.0, zorder=1.5,
                         label="_slope",
                     )  # fmt: skip
-            ax.set(xscale="log", yscale="log", title=f"more {words[knob]}", xlabel=knob)
+            ax.set(xscale="log", yscale="log", title=f"more {told[knob]}", xlabel=knob)
             if ends is not None and knob in ends:
                 at_end, words_of_end = ends[knob]
                 ax.axvline(at_end, color=SOFT, linewidth=0.9, linestyle=(0, (1, 2)), label="_end")
@@ -139,7 +117,7 @@ def speed_ups(
     return figure
 
 
-def step_sizes(frame: pd.DataFrame, *, title: str = "", caption: str = "") -> Figure:
+def step_sizes(frame: pd.DataFrame, **words: Unpack[Words]) -> Figure:
     """Maps over d/P and m, a column for each K: which printed condition binds, and how far η is from others.
 
     Rows of maps: the binding condition of Theorem 1 as printed; largest η as printed over the corrected one; the η at
@@ -148,8 +126,7 @@ def step_sizes(frame: pd.DataFrame, *, title: str = "", caption: str = "") -> Fi
     Args:
         frame: Columns K, m, ratio (d/P), binding (a key of ``CONDITIONS``), stated, corrected and limit (largest η of
             each, and where f = L‖x‖²/2 diverges); every K with the same grid of m and ratio.
-        title: Heading.
-        caption: The text under the maps.
+        words: See ``Words``.
 
     Returns:
         A figure without pyplot state; InputError if a condition is unknown.
@@ -162,7 +139,7 @@ def step_sizes(frame: pd.DataFrame, *, title: str = "", caption: str = "") -> Fi
         below_limit=np.log10(frame["limit"] / frame["stated"]),
     )
     palette = ListedColormap(list(CONDITIONS.values()))
-    with page(3.1 * len(steps) + 1.6, 7.6, title=title, caption=[caption], grid=False) as (figure, plots):
+    with page(3.1 * len(steps) + 1.6, 7.6, words, grid=False) as (figure, plots):
         grid = plots.subplots(3, len(steps), sharex=True, sharey=True, squeeze=False)
         reach = float(slack["over_corrected"].abs().max()) or 1.0
         shades: dict[str, dict[str, object]] = {
@@ -182,8 +159,8 @@ def step_sizes(frame: pd.DataFrame, *, title: str = "", caption: str = "") -> Fi
                     ax.set_xlabel("d/P")
             cast(Axes, grid[row, 0]).set_ylabel("sampled clients m")
             if column != "binds":
-                words = "log₁₀ η stated / corrected" if column == "over_corrected" else "log₁₀ η diverging / stated"
-                plots.colorbar(drawn, ax=list(grid[row]), label=words)
+                label = "log₁₀ η stated / corrected" if column == "over_corrected" else "log₁₀ η diverging / stated"
+                plots.colorbar(drawn, ax=list(grid[row]), label=label)
         present = [name for name in CONDITIONS if name in set(frame["binding"])]
         plots.legend(
             handles=[Patch(color=CONDITIONS[name], label=f"{name.replace('_', ' ')} binds") for name in present],
@@ -192,21 +169,20 @@ def step_sizes(frame: pd.DataFrame, *, title: str = "", caption: str = "") -> Fi
     return figure
 
 
-def training(frame: pd.DataFrame, *, title: str = "", caption: str = "") -> Figure:
+def training(frame: pd.DataFrame, **words: Unpack[Words]) -> Figure:
     """The running average of ‖∇f(x_r)‖² of real training, and the bounds for as many rounds.
 
     Args:
         frame: Columns panel, series (a key of ``LINES``), round (rounds completed, ≥ 1) and value, and for the measured
             series low and high.
-        title: Heading.
-        caption: The text under the plots: model, data, how the constants were found.
+        words: See ``Words``.
 
     Returns:
         A figure without pyplot state; InputError if a series is unknown.
     """
     require_known("series of frame", frame["series"], LINES)
     panels = list(dict.fromkeys(frame["panel"]))
-    with page(max(7.0, 5.1 * len(panels)), 3.8, title=title, caption=[caption]) as (figure, plots):
+    with page(max(7.0, 5.1 * len(panels)), 3.8, words) as (figure, plots):
         axes = axes_of(plots, 1, len(panels))
         for ax, panel in zip(axes, panels, strict=True):
             own = frame[frame["panel"] == panel]

@@ -2,14 +2,16 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Final, Self
 
 import numpy as np
 from scipy import stats
 
 from decomfl_lab.errors import require
 from decomfl_lab.storage.json_values import plain
+
+NOT_IN_JSON: Final = {"json": False}
 
 
 def require_confidence(confidence: float) -> float:
@@ -32,12 +34,14 @@ def _decade(value: float) -> int:
 
 
 class Jsonable:
-    """A dataclass that can be written as JSON."""
+    """A dataclass that can be written as JSON, but for the fields with ``NOT_IN_JSON`` for their metadata."""
 
     def to_json(self) -> dict[str, Any]:
         """Every field, ready for ``json.dumps``; numbers that are not finite become None."""
-        result: dict[str, Any] = plain(asdict(self))  # type: ignore[call-overload]
-        return result
+        made: Any = self  # a dataclass, as every class that derives from this one
+        left_out = {own.name: None for own in fields(made) if own.metadata == NOT_IN_JSON}
+        found = asdict(replace(made, **left_out))
+        return {name: plain(value) for name, value in found.items() if name not in left_out}
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from decomfl_lab.errors import Told
 from decomfl_lab.storage.json_values import plain
@@ -67,6 +67,8 @@ def table(readings: Sequence[Reading]) -> str:
 class Reported(Told, Jsonable):
     """A result that is a list of readings: all that is printed of it is made of them."""
 
+    in_json: ClassVar[Sequence[str]] = ()  # what its JSON has beside the fields and the readings
+
     def report(self) -> tuple[str, Sequence[Reading], str]:
         """What was measured of what at which cost; the readings, the most wanted first; and what there is to remark."""
         raise NotImplementedError
@@ -85,8 +87,9 @@ class Reported(Told, Jsonable):
         return "\n".join(filter(None, [title, table(readings), remark]))
 
     def to_json(self) -> dict[str, Any]:
-        """Every field and the readings, ready for ``json.dumps``; numbers that are not finite become None."""
-        return {**super().to_json(), "readings": plain([asdict(each) for each in self.readings])}
+        """Every field, the readings and what ``in_json`` names, ready for ``json.dumps``; see ``Jsonable``."""
+        more = {"readings": [asdict(each) for each in self.readings]}
+        return {**super().to_json(), **plain(more | {name: getattr(self, name) for name in self.in_json})}
 
     def _repr_markdown_(self) -> str:
         """The same as Markdown, which a notebook shows."""

@@ -8,9 +8,7 @@ Lanczos value.
 
 import importlib
 import importlib.util
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -104,21 +102,6 @@ class KappaEstimate(NamedTuple):
 
 
 KappaRun = Callable[[int], KappaEstimate]  # a run of a method with a seed
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Without the libraries' warnings."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-def estimated(run: KappaRun, seed: int) -> KappaEstimate:
-    """A run with torch's global generator left as it was."""
-    with quiet(), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)  # curvlinops draws from it
-        return run(seed)
 
 
 def our_kappa(problem: KappaProblem, **settings: Any) -> KappaRun:

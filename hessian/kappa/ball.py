@@ -26,7 +26,6 @@ import numpy as np
 from torch import Tensor
 
 from decomfl_lab.errors import require, require_finite_positive, require_int
-from decomfl_lab.storage.json_values import plain
 from hessian.estimate import Estimate, require_confidence
 from hessian.kappa.effective_rank import effective_rank
 from hessian.kappa.result import EffectiveRank
@@ -70,6 +69,8 @@ class BallPoint:
 class BallProbe(Reported):
     """κ, trace and λ_max over sampled points."""
 
+    in_json = ("recommended",)
+
     points: tuple[BallPoint, ...]  # what was measured at every point, x_0 first
     radius: float  # the radius of the ball, or the largest distance from x_0
     relative_radius: float  # the ratio radius/‖x_0‖; infinite at x_0 = 0
@@ -87,10 +88,6 @@ class BallProbe(Reported):
     def recommended(self) -> float:
         """The κ to put into Theorem 2, with an L of at least ``lambda_max``: sufficient if known, else necessary."""
         return self.kappa_necessary if self.kappa_sufficient is None else self.kappa_sufficient
-
-    def to_json(self) -> dict[str, Any]:
-        """Every field and ``recommended``, ready for ``json.dumps``; numbers that are not finite become None."""
-        return {**super().to_json(), "recommended": plain(self.recommended)}
 
     def report(self) -> tuple[str, Sequence[Reading], str]:
         """κ for Theorem 2, and κ at each point; see ``Reported``."""

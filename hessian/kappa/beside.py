@@ -73,8 +73,8 @@ def by_pyhessian(objective: MeanLoss, *, seed: int = 0) -> ByPyHessian:
             return super().dataloader_hv_product(v)
 
     batches = [(objective.place(piece.inputs), objective.place(piece.targets)) for piece in pieces]
-    with warnings.catch_warnings(), torch.random.fork_rng(), torch.enable_grad():
-        warnings.simplefilter("ignore")  # torch's of graphs that hold themselves, which end with the copy
+    # Torch warns of graphs that hold themselves, which end with the copy.
+    with warnings.catch_warnings(action="ignore"), torch.random.fork_rng(), torch.enable_grad():
         torch.manual_seed(seed)
         theirs = Counted(module, objective.measure.of_outputs, dataloader=batches, cuda=objective.device.type == "cuda")
         ((top,), _), trace = theirs.eigenvalues(), float(np.mean(theirs.trace()))

@@ -7,9 +7,11 @@ from typing import Any
 
 from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.options import option, require_options
+from decomfl_lab.storage.tables import table_beside
 from hessian.operators.options import HOW
 from hessian.parts import PARTS
 
+_HELP = table_beside(__name__, "settings.toml")
 SCOUTS = 1  # probes that choose the number of steps: the fewer, the cheaper, and two are no better
 FINEST = 1e-12  # the least ``rtol``: numbers of 64 bits are no finer
 _SPANS = {"s": 1.0, "min": 60.0, "h": 3600.0}
@@ -20,25 +22,14 @@ COARSEST = 1e3  # the largest: who asks for less asks for nothing
 class Settings:
     """The arguments that decide the result; ``trace`` is tr(H) where it is known."""
 
-    rtol: float = option(0.05, "Stop when the interval of κ is within ± this share of it.", ge=FINEST, le=COARSEST)
-    confidence: float = option(0.95, "The confidence of every interval.", HOW, gt=0, lt=1)
-    max_products: int = option(200, "The most products H·v, where --products does not say how many.", HOW)
-    products: int | None = option(
-        None,
-        "Take exactly this number of products, whatever the error. [default: what --rtol needs]",
-        HOW,
-        ge=SCOUTS + 4,
-    )
-    seed: int = option(0, "The seed of the random vectors, and of a model trained here.", ge=0, le=2**64 - 1)
+    rtol: float = option(0.05, _HELP["rtol"], ge=FINEST, le=COARSEST)
+    confidence: float = option(0.95, _HELP["confidence"], HOW, gt=0, lt=1)
+    max_products: int = option(200, _HELP["max_products"], HOW)
+    products: int | None = option(None, _HELP["products"], HOW, ge=SCOUTS + 4)
+    seed: int = option(0, _HELP["seed"], ge=0, le=2**64 - 1)
     trace: float | None = None
-    max_basis: int | None = option(
-        None, "Lanczos vectors kept at most. [default: what the products need and memory holds]", HOW, ge=4
-    )
-    part: str = option(
-        "signed",
-        "signed is tr(H)/‖H‖₂; positive Σ max(λ, 0)/λ_max; absolute Σ|λ|/‖H‖₂.",
-        choices=tuple(PARTS),
-    )
+    max_basis: int | None = option(None, _HELP["max_basis"], HOW, ge=4)
+    part: str = option("signed", _HELP["part"], choices=tuple(PARTS))
 
     def __post_init__(self) -> None:
         require_options(self)

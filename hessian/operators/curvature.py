@@ -336,20 +336,11 @@ class FisherOperator(_OutputOperator):
     def __init__(self, objective: MeanLoss, x: Tensor | None = None) -> None:
         """See ``_OutputOperator``; InputError if the loss is no mean of losses of single examples."""
         super().__init__(objective, x)
-        require(
-            objective.is_of_examples,
-            "loss",
-            "be the mean of losses of single examples for the Fisher matrix",
-            "something else (or statistics of the batch)",
-        )
+        objective.require_examples("the Fisher matrix")
 
     def _middle(self, outputs: Tensor, along: Tensor, piece: Piece) -> Tensor:
-        require(
-            outputs.ndim > 0 and outputs.shape[0] == piece.examples,
-            "outputs of the module",
-            f"have the {piece.examples} examples in their first dimension",
-            tuple(outputs.shape),
-        )
+        fits, rule = outputs.shape[:1] == (piece.examples,), "examples in their first dimension"
+        require(fits, "outputs of the module", f"have the {piece.examples} {rule}", tuple(outputs.shape))
         z = outputs.requires_grad_()
         (mean_slope,) = torch.autograd.grad(self.objective.loss_of(z, piece), z)
         slopes = mean_slope.reshape(piece.examples, -1)

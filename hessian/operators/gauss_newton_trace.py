@@ -44,12 +44,7 @@ def gauss_newton_trace(operator: GaussNewtonOperator, *, memory: int = _BYTES, w
         InputError: If the loss is no mean of losses of single examples, each of its own outputs.
     """
     objective = operator.objective
-    require(
-        objective.is_of_examples,
-        "loss",
-        "be the mean of losses of single examples for an exact trace",
-        "something else (or statistics of the batch)",
-    )
+    objective.require_examples("an exact trace")
 
     def of_example(at: Tensor, inputs: Tensor) -> Tensor:
         flat: Tensor = objective.outputs(at, Piece(inputs[None], None, 1, 1.0))

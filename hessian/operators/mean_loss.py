@@ -31,6 +31,8 @@ Weights = Sequence[float] | Callable[[Any], Tensor]
 """The weight of every batch, or a function of targets that gives the weights of their examples, tokens or classes."""
 
 LABELS = "labels"  # the key of a mapping that has them
+_FEW = 8  # examples by which it is seen whether a loss is the mean over labels
+_TOKENS = 256  # tokens that go through a model at once, unless one text has more
 
 _DTYPES = (torch.float32, torch.float64)
 _TRAINING = (
@@ -183,19 +185,11 @@ class MeanLoss(Function):
         if size is not None:
             self.pieces = tuple(part for whole in wholes for part in whole.cut(size, self.weight_of))
         if self.mode == "batch":
-            require(
-                len(self.pieces) == 1,
-                "batches",
-                "be one, uncut, where normalisation is 'batch': its statistics are those of all data",
-                f"{len(self.pieces)} pieces",
-            )
+            rule = "be one, uncut, where normalisation is 'batch': its statistics are those of all data"
+            require(len(self.pieces) == 1, "batches", rule, f"{len(self.pieces)} pieces")
         for name, part in self.norms.items():
-            require(
-                self.mode == "batch" or part.running_mean is not None,
-                "normalisation",
-                f"be 'batch' where a BatchNorm keeps no running statistics ({name!r})",
-                self.mode,
-            )
+            rule = f"be 'batch' where a BatchNorm keeps no running statistics ({name!r})"
+            require(self.mode == "batch" or part.running_mean is not None, "normalisation", rule, self.mode)
         if self.trusted:
             with taking("data", tensors(self.pieces[0].batch)):
                 return self._values(self.x)
@@ -416,10 +410,11 @@ class MeanLoss(Function):
             return False
         return math.isclose(float(found), own, rel_tol=1e-5)
 
-    @property
-    def is_of_examples(self) -> bool:
-        """Whether a piece's loss is the weighted mean of its examples' losses, each of that example alone."""
-        return self.mode != "batch" and self._is_of_outputs and self.additive
+    def require_examples(self, what: str) -> None:
+        """InputError unless a piece's loss is the weighted mean of its examples' own, which ``what`` asks for."""
+        fits = self.mode != "batch" and self._is_of_outputs and self.additive
+        rule = f"be the mean of losses of single examples for {what}"
+        require(fits, "loss", rule, "something else (or statistics of the batch)")
 
     def example_weights(self, piece: Piece) -> Tensor:
         """The weight of each example of a piece in its mean; they add up to 1."""
@@ -484,9 +479,9 @@ def differentiating(what: str) -> Iterator[None]:
     """InputError with the remedy where torch cannot differentiate a user's model or loss inside."""
     try:
         yield
-    except InputError:
-        raise
     except Exception as error:  # torch's, or the user's own
+        if isinstance(error, InputError):
+            raise
         message = " ".join(str(error).split())
         if re.search("allocate memory|out of memory", message):
             raise MemoryError(f"{message[:160]}; fewer examples at once (chunk) take less of it") from error
@@ -495,11 +490,6 @@ def differentiating(what: str) -> Iterator[None]:
             f"{what} needs derivatives of every operation in module and loss, got {message[:160]!r} "
             f"({type(error).__name__}){remedy}"
         ) from error
-
-
-# --- labels of tokens -------------------------------------------------------------------------------------------------
-
-_FEW = 8  # examples by which it is seen whether a loss is the mean over labels
 
 
 # --- parameters -------------------------------------------------------------------------------------------------------
@@ -563,6 +553,3 @@ def good_chunk(inputs: Any, device: torch.device) -> int:
     else:
         chunk = 250
     return chunk * (4 if device.type == "cuda" else 1)
-
-
-_TOKENS = 256  # tokens that go through a model at once, unless one text has more

@@ -239,7 +239,7 @@ class _Sum(Operator):
 
 
 class Around(Operator):
-    """What is made of one other operator, ``inner``: of its space, with its remarks."""
+    """What is made of one other operator, ``inner``: S H Sᵀ with the identity for S, unless a class has another one."""
 
     def __init__(self, inner: Operator, name: str = "") -> None:
         """Something of ``inner``, which has its name unless another is given."""
@@ -248,6 +248,22 @@ class Around(Operator):
         self.d, self.dtype, self.device = inner.d, inner.dtype, inner.device
         self.semidefinite = inner.semidefinite
         self.noise, self.layout = inner.noise, inner.layout
+
+    def lifted(self, v: Tensor) -> Tensor:
+        """The vector Sᵀv of the space of ``inner``."""
+        return v
+
+    def reduced(self, v: Tensor) -> Tensor:
+        """The vector Sv of this space, of a v of that of ``inner``."""
+        return v
+
+    def matvec(self, v: Tensor) -> Tensor:
+        """See ``Operator``."""
+        return self.reduced(self.inner.matvec(self.lifted(v)))
+
+    def quad(self, v: Tensor) -> float:
+        """See ``Operator``."""
+        return self.inner.quad(self.lifted(v))
 
     @property
     def precision(self) -> float:
@@ -343,21 +359,16 @@ class BlockOperator(Around):
         if self.d != inner.d:  # ‖E‖_F is no larger on a part of the space, and |tr(E)| at most √d‖E‖_F there
             self.noise = Noise(math.sqrt(self.d) * inner.noise.size, inner.noise.size)
 
-    def matvec(self, v: Tensor) -> Tensor:
-        """See ``Operator``."""
-        product = self.inner.matvec(self._whole(v))
-        return torch.cat([product[place] for place in self.places])
-
-    def quad(self, v: Tensor) -> float:
-        """See ``Operator``."""
-        return self.inner.quad(self._whole(v))
-
     def fingerprint(self) -> str:
         """See ``Operator``."""
         return digest(f"{self.places} {self.inner.fingerprint()}")
 
-    def _whole(self, v: Tensor) -> Tensor:
-        """The vector Sᵀv: v at the places, 0 elsewhere."""
+    def reduced(self, v: Tensor) -> Tensor:
+        """See ``Around``."""
+        return torch.cat([v[place] for place in self.places])
+
+    def lifted(self, v: Tensor) -> Tensor:
+        """See ``Around``: v at the places, 0 elsewhere."""
         whole = v.new_zeros(self.inner.d)
         for place, part in zip(self.places, v.split(self.sizes), strict=True):
             whole[place] = part

@@ -26,11 +26,8 @@ Source = Any  # what has a matrix: a torch module, a ``MeanLoss``, an ``Operator
 
 _KINDS = {"hessian": HessianOperator, "gauss-newton": GaussNewtonOperator, "fisher": FisherOperator}
 _MU = 1e-3  # the μ of the smoothed operator unless told otherwise
-_OF_MATRICES = (
-    "operator",
-    "mu",
-    "compute",
-)  # the options that say which matrix of a function; the others say which function
+# The options that say which matrix of a function; the others say which function.
+_OF_MATRICES = ("operator", "mu", "compute")
 
 
 @known_options

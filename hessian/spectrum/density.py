@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Unpack
 
 import numpy as np
 import pandas as pd
@@ -38,6 +38,8 @@ Function = Callable[[Floats], Floats]
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SpectralDensity(Reported):
     """The distribution of H's eigenvalues, ρ = Σ weight·δ(λ − node)."""
+
+    in_json = ("weights", "samples")
 
     operator: str  # the name of the matrix
     d: int  # the dimension of the matrix
@@ -145,10 +147,10 @@ class SpectralDensity(Reported):
                 mean = self.expectation(part.of)
                 # All quotients of the ends of the sum and of the norm, since the sum may have either sign.
                 ends = [self.d * end / by for end in mean.interval(confidence) for by in (theta, theta + residual)]
-                least = (
-                    -math.inf if name == "signed" else float(part.of(nodes).sum() / (theta + residual))
-                )  # interlacing
-                found[name] = (float(self.d * mean.value / theta), max(least, float(min(ends))), float(max(ends)))
+                low = float(min(ends))
+                if name != "signed":  # interlacing
+                    low = max(low, float(part.of(nodes).sum() / (theta + residual)))
+                found[name] = (float(self.d * mean.value / theta), low, float(max(ends)))
         return found
 
     def report(self) -> tuple[str, Sequence[Reading], str]:
@@ -157,10 +159,6 @@ class SpectralDensity(Reported):
         ends = f"{len(self.nodes)} Ritz values in {self.lambda_min:.4g} .. {self.lambda_max:.4g}"
         title = f"spectral density of the {self.operator}, d = {self.d:,}: {ends}; {spent}"
         return title, [reading_of(part, value, interval) for part, (value, *interval) in self.kappas().items()], ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Every field, ``weights`` and ``samples``, ready for ``json.dumps``."""
-        return {**super().to_json(), "weights": self.weights.tolist(), "samples": self.samples.tolist()}
 
     def wasserstein(self, eigenvalues: ArrayLike) -> float:
         """W₁ = ∫ |F(t) − G(t)| dt to the distribution of ``eigenvalues``, in units of λ.

@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Unpack
+from dataclasses import dataclass, field
+from typing import Unpack
 
 import torch
 from scipy import stats
@@ -15,7 +15,7 @@ from decomfl_lab.layout import Layout
 from decomfl_lab.noise import Distribution
 from decomfl_lab.objectives.batch_loss import LossFunction
 from decomfl_lab.objectives.function import enabled
-from hessian.estimate import require_confidence
+from hessian.estimate import NOT_IN_JSON, require_confidence
 from hessian.operators.operator import Counted
 from hessian.operators.options import CurvatureKeywords
 from hessian.operators.probes import probe
@@ -36,7 +36,8 @@ class Diagonal(Reported):
     samples: int  # the number of random sign vectors; 0 where the diagonal was read off H's columns, and is exact
     products: int  # the number of products
     seed: int  # the seed of everything random
-    layout: Layout | None = field(repr=False)  # the names and shapes of the parameters; None where H has none
+    # the names and shapes of the parameters; None where H has none
+    layout: Layout | None = field(repr=False, metadata=NOT_IN_JSON)
 
     def __str__(self) -> str:
         error = "exact" if not self.samples else f"± {self.error:.2g} of its norm"
@@ -52,12 +53,6 @@ class Diagonal(Reported):
             Reading(f"H_{i},{i}", float(self.values[i]), float(low[i]), float(high[i]), words) for words, i in places
         ]
         return str(self), readings, ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Every field but the layout, ready for ``json.dumps``."""
-        found = Reported.to_json(replace(self, layout=None))
-        del found["layout"]
-        return found
 
     @property
     def error(self) -> float:

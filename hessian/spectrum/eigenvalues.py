@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Unpack
 
 import torch
@@ -12,6 +12,7 @@ from decomfl_lab.datasets.batches import Data
 from decomfl_lab.errors import known_options, plural, require, require_choice, require_finite_positive, require_int
 from decomfl_lab.objectives.batch_loss import LossFunction
 from decomfl_lab.objectives.function import enabled
+from hessian.estimate import NOT_IN_JSON
 from hessian.operators.matrices import as_operator
 from hessian.operators.operator import Counted
 from hessian.operators.options import CurvatureKeywords
@@ -49,7 +50,8 @@ class TopEigenvalues(Reported):
     bound: float
     products: int  # the number of products
     converged: bool  # whether all residuals are at most rtol·‖H‖₂, and one much further out is as good as excluded
-    vectors: tuple[Tensor, ...] = field(repr=False)  # a unit eigenvector (d,) of each, where they were asked for
+    # a unit eigenvector (d,) of each, where they were asked for
+    vectors: tuple[Tensor, ...] = field(repr=False, metadata=NOT_IN_JSON)
     seed: int  # the seed of the start vector
 
     def __str__(self) -> str:
@@ -63,12 +65,6 @@ class TopEigenvalues(Reported):
         both = enumerate(zip(self.values, self.residuals, strict=True), 1)
         readings = [Reading(f"λ {i}", value, value - off, value + off) for i, (value, off) in both]
         return f"{self}; {self.operator}, d = {self.d:,}", readings, ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Every field but the vectors, ready for ``json.dumps``."""
-        found = Reported.to_json(replace(self, vectors=()))
-        del found["vectors"]
-        return found
 
 
 @known_options
@@ -144,6 +140,8 @@ def top_eigenvalues(
 class SplitSample(Reported):
     """λ_max of two halves, and what each half's top eigenvector finds in the other."""
 
+    in_json = ("above", "below")
+
     own: tuple[float, float]  # the largest eigenvalues (λ_max(H_A), λ_max(H_B)), each of its own half
     crossed: tuple[float, float]  # the forms (u_Aᵀ H_B u_A, u_Bᵀ H_A u_B), each on the other half
     products: int  # the number of products spent on both halves
@@ -170,10 +168,6 @@ class SplitSample(Reported):
         """See ``Reported``."""
         title = f"λ_max of all data in {self.below:.5g} .. {self.above:.5g}, in expectation, by two halves of them"
         return title, [Reading("λ_max of all data", math.nan, self.below, self.above, "in expectation")], ""
-
-    def to_json(self) -> dict[str, Any]:
-        """Every field, ``above`` and ``below``."""
-        return {**super().to_json(), "above": self.above, "below": self.below}
 
 
 def split_sample(halves: tuple[Any, Any], *, seed: int, steps: int = 30, tol: float = 0.01) -> SplitSample:

@@ -1,7 +1,7 @@
 """``decomfl paper``: every figure and table, the verdicts and the report, with one command."""
 
-from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any
 
 from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require
@@ -21,20 +21,22 @@ def paper(options: PaperOptions) -> None:
     Runs are kept under OUT/runs, or in --runs, by a fingerprint of settings, seed, data and code: what is there is not
     computed again, and an interrupted command resumes. The page is whole at any time.
     """
+    if options.answer or options.list_claims:  # which are tables, 100 columns wide
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+
+        console = Console(width=100)
+        look: dict[str, Any] = {"title_justify": "left", "title_style": "bold", "expand": True}
     if options.answer:
-        # The ten lines, 100 columns wide, with what is recorded below; or JSON.
+        # The ten lines, with what is recorded below; or JSON.
         from paper_repro.workflow.verdicts.answer import answer
 
         lines = answer()
         if options.as_json:
             print_json([asdict(each) for each in lines], indent=1)
             return
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-
-        console = Console(width=100)
-        table = Table(title="Is the paper right?", title_justify="left", title_style="bold", expand=True)
+        table = Table(title="Is the paper right?", **look)
         table.add_column("about", width=19)
         table.add_column("verdict", width=12)
         table.add_column("found", ratio=1)
@@ -50,7 +52,33 @@ def paper(options: PaperOptions) -> None:
         return
     if options.list_claims:
         require(not options.changes, "--set", "be left out with --list", options.changes)
-        _list(named("only", options.only, PARTS), as_json=options.as_json)
+        # The registry: a table a part and the words in them, or rows of JSON.
+        listed = rows(named("only", options.only, PARTS))
+        if options.as_json:
+            print_json(listed, indent=1)
+            return
+        for part in dict.fromkeys(row["part"] for row in listed):
+            own = [row for row in listed if row["part"] == part]
+            table = Table(title=f"{part}: {PARTS[part].title}", show_lines=True, **look)
+            table.add_column("claim, recorded verdict", width=24)
+            table.add_column("the question; sentences by status", ratio=8)
+            table.add_column("what is measured; when it holds", ratio=9)
+            for row in own:
+                name = row["id"].partition(".")[2]
+                asked = [row["question"], row["subject"], row["where"]]
+                asked += [f"{each['status']}: “{each['quote']}” {each['place']}" for each in row["sentences"]]
+                known = (name, row["verdict"], f"(decided from scale {row['scale']} on)")
+                cells = (known, asked, (row["measures"], row["rule"]))
+                table.add_row(*(Text("\n".join(filter(None, cell))) for cell in cells))
+            console.print(table)
+        decided = sum(row["verdict"] in VERDICTS[:3] for row in listed)
+        words = Table(title="Words", show_header=False, **look)
+        words.add_column(width=24)
+        words.add_column()
+        for word, meaning in WORDS.items():
+            words.add_row(Text(word), Text(meaning))
+        console.print(words)
+        console.print(f"{len(listed)} rows, {decided} decided by recorded runs")
         return
     from paper_repro.pipeline import make_report  # with it come torch, pandas and matplotlib
     from paper_repro.request import requested
@@ -58,40 +86,3 @@ def paper(options: PaperOptions) -> None:
     outcomes = make_report(requested(options), silent=options.as_json)
     if options.as_json:
         print(outcomes_json(outcomes))
-
-
-def _list(parts: Sequence[str], *, as_json: bool) -> None:
-    """Print the registry: a table a part and the words in them, 100 columns wide, or rows of JSON."""
-    found = rows(parts)
-    if as_json:
-        print_json(found, indent=1)
-        return
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    console = Console(width=100)
-    for part in dict.fromkeys(row["part"] for row in found):
-        own = [row for row in found if row["part"] == part]
-        table = Table(
-            title=f"{part}: {PARTS[part].title}", title_justify="left", title_style="bold", show_lines=True, expand=True
-        )
-        table.add_column("claim, recorded verdict", width=24)
-        table.add_column("the question; sentences by status", ratio=8)
-        table.add_column("what is measured; when it holds", ratio=9)
-        for row in own:
-            name = row["id"].partition(".")[2]
-            asked = [row["question"], row["subject"], row["where"]]
-            asked += [f"{each['status']}: “{each['quote']}” {each['place']}" for each in row["sentences"]]
-            known = (name, row["verdict"], f"(decided from scale {row['scale']} on)")
-            cells = (known, asked, (row["measures"], row["rule"]))
-            table.add_row(*(Text("\n".join(filter(None, cell))) for cell in cells))
-        console.print(table)
-    decided = sum(row["verdict"] in VERDICTS[:3] for row in found)
-    words = Table(title="Words", title_justify="left", title_style="bold", show_header=False, expand=True)
-    words.add_column(width=24)
-    words.add_column()
-    for word, meaning in WORDS.items():
-        words.add_row(Text(word), Text(meaning))
-    console.print(words)
-    console.print(f"{len(found)} rows, {decided} decided by recorded runs")

@@ -76,11 +76,7 @@ def _task_facts(task: str, users: str | None) -> TaskFacts:  # noqa: ARG001 (par
     return TaskFacts(len(data.test), max(classes.values()) / len(data.test), data.digest)
 
 
-def tokens_of(config: TrainConfig) -> Dataset:
-    """The task of a run as token numbers, which runs of the same model and process share."""
-    return _tokens_of(config.model, config.task, config.max_length, config.cb_two_way)
-
-
 @lru_cache
-def _tokens_of(model: str, task: str, max_length: int, cb_two_way: bool) -> Dataset:
+def tokens_of(model: str, task: str, max_length: int, cb_two_way: bool) -> Dataset:
+    """The task of a run as token numbers, which runs of the same model and process share."""
     return task_dataset(TrainConfig(model=model, task=task, max_length=max_length, cb_two_way=cb_two_way))

@@ -142,7 +142,10 @@ class Job:
 
     def dataset(self) -> Dataset:
         """Its data; of a task the token numbers, which runs of the same model and process share."""
-        return tokens_of(self.config) if self.config.task else Materials(self.config).dataset()
+        own = self.config
+        if not own.task:
+            return Materials(own).dataset()
+        return tokens_of(own.model, own.task, own.max_length, own.cb_two_way)
 
     def run(self, folder: Path, report: Report) -> Result:
         """See ``Work``; a run that diverges has a result too: the rows up to there."""

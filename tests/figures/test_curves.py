@@ -111,7 +111,8 @@ def test_bad_input_is_refused_by_name(attempt: Callable[[], Any]) -> None:
 
 
 def curve(x: list[float], y: list[float]) -> Figure:
-    with page(6.0, 3.0, title="Heading & more", caption=["First sentence.", "Second one. " * 20]) as (figure, plots):
+    words = {"title": "Heading & more", "caption": "First sentence."}
+    with page(6.0, 3.0, words, ["Second one. " * 20]) as (figure, plots):
         ax = plots.subplots()
         ax.plot(x, y, color="#d55e00", gid="curve")
         ax.set(title="Panel", xlabel="rounds", xscale="log")
@@ -149,7 +150,7 @@ def test_text_stays_text_and_the_caption_stands_beside_the_drawing() -> None:
 
 
 def test_every_panel_stands_alone_with_the_ticks_and_labels_that_it_shares_and_the_legend_is_entries() -> None:
-    with page(8.0, 6.0, title="", caption=[]) as (figure, plots):
+    with page(8.0, 6.0, {}) as (figure, plots):
         axes = plots.subplots(2, 2, sharex=True, sharey=True)
         for n, ax in enumerate(axes.flat):
             ax.plot([0, 1], [0, 7], label=f"line {n}", color=f"C{n}")

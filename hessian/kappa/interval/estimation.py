@@ -472,17 +472,10 @@ class _Run:
     def progress(self) -> EffectiveRankProgress:
         """Where the run stands."""
         products, top, kappa, low, high = self.history[-1]
-        stage = "probes" if self.deflated else "lanczos"
-        return EffectiveRankProgress(
-            stage,
-            products,
-            top,
-            self._theta * self.beyond[-1] if self.beyond else math.nan,
-            kappa,
-            low,
-            high,
-            self._needed_in_all(),
-        )
+        stage, residual = "probes" if self.deflated else "lanczos", math.nan
+        if self.beyond:
+            residual = self._theta * self.beyond[-1]
+        return EffectiveRankProgress(stage, products, top, residual, kappa, low, high, self._needed_in_all())
 
     # The result
 

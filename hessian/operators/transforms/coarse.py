@@ -2,8 +2,6 @@
 
 import math
 
-from torch import Tensor
-
 from decomfl_lab.objectives.vectors import inner
 from hessian.operators.operator import Around, Noise, Operator, digest
 from hessian.operators.probes import probe
@@ -46,14 +44,6 @@ class CoarseOperator(Around):
         self.noise = Noise(abs(math.fsum(forms)) / _PROBES + _SURE * math.sqrt(2 / _PROBES) * size, size)
         share = size / math.sqrt(whole) if whole else 0.0
         self._remark = f"products in {compute} are off by {100 * share:.2g} %, for which intervals have room"
-
-    def matvec(self, v: Tensor) -> Tensor:
-        """See ``Operator``."""
-        return self.inner.matvec(v)
-
-    def quad(self, v: Tensor) -> float:
-        """See ``Operator``."""
-        return self.inner.quad(v)
 
     def fingerprint(self) -> str:
         """See ``Operator``."""

@@ -21,7 +21,7 @@ asymmetry of relative order S^{-1/2}.
 
 import math
 from collections.abc import Iterator
-from typing import Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,20 +35,7 @@ from hessian.operators.probes import probe
 _SMOOTHING = 43
 
 
-class SmoothableObjective(Protocol):
-    """f(x), ∇f(x) and a digest of what they depend on, as ``MeanLoss`` has them."""
-
-    def __call__(self, x: Tensor) -> float:
-        """f(x) for x (d,)."""
-        ...
-
-    def gradient(self, x: Tensor) -> Tensor:
-        """∇f(x), shape (d,)."""
-        ...
-
-    def fingerprint(self) -> str:
-        """A digest of model and data."""
-        ...
+Smoothable = Any  # what has f(x), ``gradient(x)`` and ``fingerprint()``, as a ``MeanLoss`` has them
 
 
 class SmoothedOperator(Operator):
@@ -58,7 +45,7 @@ class SmoothedOperator(Operator):
 
     def __init__(
         self,
-        objective: SmoothableObjective,
+        objective: Smoothable,
         x: Tensor,
         mu: float,
         *,
@@ -69,7 +56,7 @@ class SmoothedOperator(Operator):
         """The operator at x.
 
         Args:
-            objective: The function f.
+            objective: The function f, as a ``MeanLoss``: f(x), ``gradient(x)`` and ``fingerprint()``.
             x: The point, (d,), float32 or float64.
             mu: The smoothing radius μ > 0, in the units of x.
             samples: The number S of samples, best even. A product costs 2S gradients.
@@ -143,7 +130,7 @@ class SmoothedOperator(Operator):
         if norm == 0.0:
             return 0.0
         unit, step, f = v / norm, math.sqrt(6.0) * self.mu, self.objective
-        total = sum(f(y + step * unit) + f(y - step * unit) - 2 * f(y) for y in self._points(unit))
+        total: float = sum(f(y + step * unit) + f(y - step * unit) - 2 * f(y) for y in self._points(unit))
         return total * norm**2 / (step**2 * self.samples)
 
     def fingerprint(self) -> str:

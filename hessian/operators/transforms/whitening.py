@@ -11,7 +11,7 @@ from torch import Tensor
 
 from decomfl_lab.errors import require
 from hessian.operators.operator import Around, Noise, Operator, digest
-from hessian.operators.transforms.smoothing import SmoothableObjective
+from hessian.operators.transforms.smoothing import Smoothable
 
 WHITENED: Final = "whitened "  # what the name of an operator begins with that is whitened
 
@@ -36,13 +36,11 @@ class WhitenedOperator(Around):
             size = operator.noise.size * float(self.s.max()) ** 2
             self.noise = Noise(math.sqrt(self.d) * size, size)
 
-    def matvec(self, v: Tensor) -> Tensor:
-        """See ``Operator``."""
-        return self.inner.matvec(self.s * v) * self.s
+    def lifted(self, v: Tensor) -> Tensor:
+        """See ``Around``."""
+        return self.s * v
 
-    def quad(self, v: Tensor) -> float:
-        """See ``Operator``."""
-        return self.inner.quad(self.s * v)
+    reduced = lifted
 
     def gradient(self) -> Tensor | None:
         """See ``Operator``: of F."""
@@ -63,7 +61,7 @@ class WhitenedObjective:
         remark: What is to be said of f.
     """
 
-    def __init__(self, objective: SmoothableObjective, x: Tensor, s: Tensor) -> None:
+    def __init__(self, objective: Smoothable, x: Tensor, s: Tensor) -> None:
         """F of ``objective``, at ``x`` (d,); InputError unless ``s`` (d,) is finite and positive."""
         self.objective = objective
         self.s = _scale(s, x.numel(), x.dtype, x.device)
@@ -73,11 +71,12 @@ class WhitenedObjective:
 
     def __call__(self, x: Tensor) -> float:
         """F at the point x of the scaled variables."""
-        return self.objective(self.s * x)
+        return float(self.objective(self.s * x))
 
     def gradient(self, x: Tensor) -> Tensor:
         """∇F(x) = s ⊙ ∇f(s ⊙ x), shape (d,)."""
-        return self.s * self.objective.gradient(self.s * x)
+        slope: Tensor = self.objective.gradient(self.s * x)
+        return self.s * slope
 
     def fingerprint(self) -> str:
         """A digest of f and s."""
