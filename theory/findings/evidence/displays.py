@@ -101,9 +101,6 @@ def without_the_last_line(name: str, last: str) -> Evidence:
     return Evidence("execution", same, says)
 
 
-supports("line-288")(without_the_last_line, "Algorithm 1", "line-312")
-
-
 @refutes("line-742", cause="privacy")
 def told_by_pairs() -> Evidence:
     """Scalars ⟨z, v⟩ and ⟨z, w⟩ of two clients along the same signs z: their mean product is ⟨v, w⟩."""
