@@ -44,11 +44,6 @@ def sixth_moment(distribution: str, *, d: int) -> float:
     )
 
 
-def bias_factor(distribution: str, *, d: int) -> float:
-    """s₂ with ‖E g z − ∇f(x)‖² ≤ μ²L² s₂ for every L-smooth f: d (gaussian, sphere), 9d/4 (rademacher)."""
-    return 9 * d / 4 if require_choice("distribution", distribution, DISTRIBUTIONS) == "rademacher" else float(d)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Setting:
     """The constants that bounds and step-size conditions are made of, in the paper's symbols: its fields are options.
@@ -121,7 +116,8 @@ class Setting:
             "D": self.D,
             "phi": self.phi,
             "rho": second_moment_factor(self.distribution, d=self.d, P=self.P),
-            "s2": bias_factor(self.distribution, d=self.d),
+            # ‖E g z − ∇f(x)‖² ≤ μ²L² s₂ for every L-smooth f: d (gaussian, sphere), 9d/4 (rademacher).
+            "s2": 9 * self.d / 4 if self.distribution == "rademacher" else float(self.d),
             "s6": s6,
             # ‖E g z − ∇f(x)‖² ≤ ¼μ⁴H₃² s₄ where ∇²f is H₃-Lipschitz: d², for rademacher (d + 2√d/3)².
             "s4": (self.d + (2 / 3 * math.sqrt(self.d) if self.distribution == "rademacher" else 0.0)) ** 2,
