@@ -12,7 +12,7 @@ import sympy as sp
 
 from decomfl_lab.storage.tables import table_beside
 from theory.notation.formula import parsed
-from theory.notation.setting import DISTRIBUTIONS, Variant
+from theory.notation.setting import DISTRIBUTIONS, VARIANTS
 from theory.statements import left_sides
 from theory.statements.statement import ONE_HESSIAN, Statement
 
@@ -21,12 +21,6 @@ _ASSUMED: Final[dict[str, str]] = {"one_hessian": ONE_HESSIAN}
 for _name, _text in _DATA.pop("assumptions").items():  # each may name those before it
     _ASSUMED[_name] = _text.format_map(_ASSUMED)
 DOMINATED = _ASSUMED["dominated"]
-_ASSUMED_OF: Final[Mapping[Variant, str]] = {
-    "stated": "{printed}",
-    "corrected": "{each}",
-    "sharper": "{each}",
-    "wider": "{each}",
-}
 
 
 def statements(table: dict[str, Any]) -> Iterator[Statement]:
@@ -41,9 +35,8 @@ def statements(table: dict[str, Any]) -> Iterator[Statement]:
             known[name] |= _formulas(values.get("values", {}), known[name])
         known[name] |= _formulas(values.get("formulas", {}) | shared, known[name])
     for name, row in table.items():
-        for variant, assumed in _ASSUMED_OF.items():
-            if variant not in row:
-                continue
+        for variant in (each for each in VARIANTS if each in row):
+            assumed = "{printed}" if variant == "stated" else "{each}"
             own: dict[str, Any] = {"assumptions": assumed, "distributions": DISTRIBUTIONS, "given": "", "formulas": {}}
             own |= {**forms.get(row[variant].pop("form", ""), {}), **row[variant]}
             of = own.pop("given")

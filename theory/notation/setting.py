@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, Literal, Self
+from typing import Final, Literal, Self, get_args
 
 from decomfl_lab.errors import InputError, is_number, require, require_choice, require_int
 from decomfl_lab.options import REQUIRED, option, require_options
@@ -13,6 +13,7 @@ RARE: Final = "Constants of some statements alone"
 """The group of options that few statements have."""
 Variant = Literal["stated", "corrected", "sharper", "wider"]
 """The forms of a bound: as printed, as proved in ``docs/theory.md``, with smaller terms, for a larger η."""
+VARIANTS: Final[tuple[Variant, ...]] = get_args(Variant)
 
 
 def second_moment_factor(distribution: str, *, d: int, P: int) -> float:
