@@ -61,10 +61,7 @@ class Batches:
 
     def value(self, x: Tensor, inputs: Any, targets: Any) -> Tensor:
         """f(x) on a batch; outputs in 16 bits are widened to float32 before the loss."""
-        parts = x.to(self.layout.dtype).split(self.layout.sizes)
-        cut = zip(self.layout.names, self.layout.shapes, parts, strict=True)
-        parameters = {name: part.view(shape) for name, shape, part in cut}
-        return self.loss.at(self.module, parameters, inputs, targets)
+        return self.loss.at(self.module, self.layout.named(x.to(self.layout.dtype)), inputs, targets)
 
     def losses(self, points: Tensor, inputs: Any, targets: Any) -> Tensor:
         """f(x_n), shape (n,), at each row of ``points`` (n, d), all on the same batch."""

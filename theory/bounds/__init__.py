@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from decomfl_lab.errors import InputError, require_choice
-from theory.bounds.default_run import CONVEX, DEFAULT_RUN
+from theory.bounds.default_run import DEFAULT_RUN
 from theory.bounds.paper import PAPER
 from theory.bounds.sharp_constants import SHARPER
 from theory.statements.statement import Statement, Variant
@@ -12,7 +12,7 @@ from theory.statements.statement import Statement, Variant
 __all__ = ["STATEMENTS", "names", "statement"]
 
 STATEMENTS: Final[Mapping[tuple[str, Variant | None], Statement]] = {
-    (each.name, each.variant): each for each in (*PAPER, *SHARPER, *DEFAULT_RUN, *CONVEX)
+    (each.name, each.variant): each for each in (*PAPER, *SHARPER, *DEFAULT_RUN)
 }
 """The bounds by name and variant."""
 

@@ -1,4 +1,8 @@
-"""The theorems, the corollary and the lemmas of the paper, as printed and as mended: the rows of ``paper.toml``."""
+"""The theorems, the corollary and the lemmas of the paper, as printed and as mended: the rows of ``paper.toml``.
+
+Tables of other bounds have the same form and are read here too. What several bounds share, for one set of assumptions
+each, they have as [forms]; what the assumptions give as [given].
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -8,38 +12,54 @@ import sympy as sp
 
 from decomfl_lab.storage.tables import table_beside
 from theory.notation.formula import parsed
-from theory.notation.setting import DISTRIBUTIONS, Variant
+from theory.notation.setting import DISTRIBUTIONS, VARIANTS
 from theory.statements import left_sides
 from theory.statements.statement import ONE_HESSIAN, Statement
 
-# Distributions whose ∇f^μ is a mean of ∇f over shifted points: gaussian (by Stein), sphere (over its ball).
-SMOOTHED: Final = ("gaussian", "sphere")
 _DATA: Final[dict[str, Any]] = table_beside(__name__, "paper.toml")
 _ASSUMED: Final[dict[str, str]] = {"one_hessian": ONE_HESSIAN}
 for _name, _text in _DATA.pop("assumptions").items():  # each may name those before it
     _ASSUMED[_name] = _text.format_map(_ASSUMED)
-EACH, DOMINATED = _ASSUMED["each"], _ASSUMED["dominated"]
-_ASSUMED_OF: Final[Mapping[Variant, str]] = {"stated": "{printed}", "corrected": "{each}"}
+DOMINATED = _ASSUMED["dominated"]
 
 
-def _statements() -> Iterator[Statement]:
-    """Every row as printed, as mended, or as both."""
-    shared: dict[str, sp.Expr] = {}
-    for name, text in _DATA["formulas"].items():
-        shared[name] = parsed(text, **shared)
-    for name, row in _DATA.items():
-        for variant, assumed in _ASSUMED_OF.items():
-            if variant not in row:
-                continue
-            own = {"assumptions": assumed, "distributions": DISTRIBUTIONS, **row[variant]}
+def statements(table: dict[str, Any]) -> Iterator[Statement]:
+    """Every row of a table in each of its variants: of its own, or of the form that it names with what it is given."""
+    shared = table.pop("formulas", {})
+    forms, given, words = (table.pop(part, {}) for part in ("forms", "given", "assumptions"))
+    # What a formula may name beside the symbols, by the name of what is given. Each may name those before it.
+    known: dict[str, dict[str, Any]] = {}
+    for name, values in {"": {}, **given}.items():
+        known[name] = {}
+        with sp.evaluate(True):  # numbers are worked out
+            known[name] |= _formulas(values.get("values", {}), known[name])
+        known[name] |= _formulas(values.get("formulas", {}) | shared, known[name])
+    for name, row in table.items():
+        for variant in (each for each in VARIANTS if each in row):
+            assumed = "{printed}" if variant == "stated" else "{each}"
+            own: dict[str, Any] = {"assumptions": assumed, "distributions": DISTRIBUTIONS, "given": "", "formulas": {}}
+            own |= {**forms.get(row[variant].pop("form", ""), {}), **row[variant]}
+            of = own.pop("given")
+            symbols = known[of] | _formulas(own.pop("formulas"), known[of])
             for part in {"terms", "eta", "mu", "rate_mu"} & own.keys():
-                own[part] = {key: parsed(text, **shared) for key, text in own[part].items()}
-            left = getattr(left_sides, row.get("left", "AVERAGE"))
-            own["left"] = replace(left, text=own.pop("text_of_left", left.text))
-            own["assumptions"] = own["assumptions"].format_map(_ASSUMED)
+                own[part] = {key: parsed(text, **symbols) for key, text in own[part].items()}
+            own["left"] = getattr(left_sides, own.pop("left", row.get("left", "AVERAGE")))
+            if "text_of_left" in own:
+                own["left"] = replace(own["left"], text=own.pop("text_of_left"))
+            assumed_of = given.get(of, {}).get("words", "")
+            own["assumptions"] = own["assumptions"].format(of=assumed_of, **words, **_ASSUMED).format_map(_ASSUMED)
             own["distributions"] = tuple(own["distributions"])
-            yield Statement(name, variant=variant, source=row["source"], **own)
+            own["note"] = own.get("note", "").replace("{variant}", variant)
+            yield Statement(name, variant=variant, source=row.get("source", ""), **own)
+
+
+def _formulas(texts: Mapping[str, str], known: Mapping[str, Any]) -> dict[str, Any]:
+    """These formulas, each in the symbols, in what is known and in those before it."""
+    found: dict[str, Any] = {}
+    for name, text in texts.items():
+        found[name] = parsed(text, **known, **found)
+    return found
 
 
 with sp.evaluate(False):  # so that a formula is printed as it is written in the table
-    PAPER: Final = tuple(_statements())
+    PAPER: Final = tuple(statements(_DATA))

@@ -9,7 +9,6 @@ from theory.bounds.sharp_constants import SHARPER
 from theory.notation.setting import Setting
 
 _STATED: Final = next(each for each in PAPER if (each.name, each.variant) == ("theorem-1", "stated"))
-_PROVED: Final = [each for each in SHARPER if each.name == "theorem-1"]
 
 
 def printed_theorem_1(setting: Setting) -> bool | None:
@@ -51,6 +50,7 @@ def printed_theorem_1(setting: Setting) -> bool | None:
     )  # bounds are sums of these parts
     proved = any(
         each.admits(here) and all(sum(each.bound(part)) <= sum(_STATED.bound(part)) for part in alone)
-        for each in _PROVED
+        for each in SHARPER
+        if each.name == "theorem-1"
     )
     return True if here.K == 1 or proved else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,7 +12,7 @@ from decomfl_lab.errors import require_choice
 from decomfl_lab.options import REQUIRED, option
 from decomfl_lab.storage.json_values import print_json
 from decomfl_lab.storage.tables import table_beside
-from theory.notation.setting import Variant
+from theory.notation.setting import VARIANTS
 
 if TYPE_CHECKING:  # help needs no formula
     from theory.checks.worst_case import Instance, Tightness
@@ -26,9 +26,7 @@ class CheckOptions:
     """The options of ``decomfl check``."""
 
     statement: str = option(REQUIRED, _HELP["statement"], argument=True, metavar="STATEMENT")
-    variant: str = option(
-        "corrected", _HELP["variant"].format(variants=", ".join(get_args(Variant))), choices=get_args(Variant)
-    )
+    variant: str = option("corrected", _HELP["variant"].format(variants=", ".join(VARIANTS)), choices=VARIANTS)
     on: tuple[str, ...] = option((), _HELP["on"])
     effort: int = option(6, _HELP["effort"])
     seed: int = option(0, _HELP["seed"], ge=0)

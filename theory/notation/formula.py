@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any
 
 import sympy as sp
 from sympy.parsing.sympy_parser import parse_expr
@@ -107,9 +107,6 @@ def unit_of(expression: sp.Expr) -> Unit:
     return ONE
 
 
-_SUPERSCRIPTS: Final = str.maketrans("234", "²³⁴")
-
-
 def written(expression: sp.Expr) -> str:
     """As it would be printed: ``16*L*(d + 4)*eta/(m*P)*sigma**2`` is 16L(d + 4)η/(mP)·σ².
 
@@ -129,7 +126,7 @@ def _written(expression: sp.Expr, kept: bool) -> str:
         base, power = expression.args
         if power == sp.S.Half:
             return f"√({_written(base, kept)})"
-        raised = str(power).translate(_SUPERSCRIPTS) if power in (2, 3, 4) else f"^{_factor(power, kept)}"
+        raised = str(power).translate(str.maketrans("234", "²³⁴")) if power in (2, 3, 4) else f"^{_factor(power, kept)}"
         return _factor(base, kept) + raised
     if isinstance(expression, sp.Mul | sp.Pow) or (expression.is_Rational and not expression.is_Integer):
         # Factors side by side, with a dot between a denominator and what is not in it.

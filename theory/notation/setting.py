@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, Literal, Self
+from typing import Final, Literal, Self, get_args
 
 from decomfl_lab.errors import InputError, is_number, require, require_choice, require_int
 from decomfl_lab.options import REQUIRED, option, require_options
@@ -13,6 +13,7 @@ RARE: Final = "Constants of some statements alone"
 """The group of options that few statements have."""
 Variant = Literal["stated", "corrected", "sharper", "wider"]
 """The forms of a bound: as printed, as proved in ``docs/theory.md``, with smaller terms, for a larger η."""
+VARIANTS: Final[tuple[Variant, ...]] = get_args(Variant)
 
 
 def second_moment_factor(distribution: str, *, d: int, P: int) -> float:
@@ -42,11 +43,6 @@ def sixth_moment(distribution: str, *, d: int) -> float:
         if require_choice("distribution", distribution, DISTRIBUTIONS) == "gaussian"
         else each**3
     )
-
-
-def bias_factor(distribution: str, *, d: int) -> float:
-    """s₂ with ‖E g z − ∇f(x)‖² ≤ μ²L² s₂ for every L-smooth f: d (gaussian, sphere), 9d/4 (rademacher)."""
-    return 9 * d / 4 if require_choice("distribution", distribution, DISTRIBUTIONS) == "rademacher" else float(d)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +117,8 @@ class Setting:
             "D": self.D,
             "phi": self.phi,
             "rho": second_moment_factor(self.distribution, d=self.d, P=self.P),
-            "s2": bias_factor(self.distribution, d=self.d),
+            # ‖E g z − ∇f(x)‖² ≤ μ²L² s₂ for every L-smooth f: d (gaussian, sphere), 9d/4 (rademacher).
+            "s2": 9 * self.d / 4 if self.distribution == "rademacher" else float(self.d),
             "s6": s6,
             # ‖E g z − ∇f(x)‖² ≤ ¼μ⁴H₃² s₄ where ∇²f is H₃-Lipschitz: d², for rademacher (d + 2√d/3)².
             "s4": (self.d + (2 / 3 * math.sqrt(self.d) if self.distribution == "rademacher" else 0.0)) ** 2,

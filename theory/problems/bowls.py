@@ -60,8 +60,7 @@ class Piecewise:
         t, w, c = abs(x[..., 0]), self.width, self.fall
         bowl, hill = np.minimum(t, w), np.clip(t, w, self._end) - w
         beyond = np.maximum(t - self._end, 0.0)
-        found: Floats = self.L * (0.5 * bowl**2 + w * hill - 0.5 * c * hill**2 + self.rest * w * beyond)
-        return found
+        return self.L * (0.5 * bowl**2 + w * hill - 0.5 * c * hill**2 + self.rest * w * beyond)
 
     def distance2(self, x: Floats) -> Floats:
         """‖x − x*‖², x* the nearest minimiser, shape (...)."""
@@ -72,12 +71,10 @@ class Piecewise:
         """See ``Problem``."""
         t = abs(x)
         slope = np.minimum(t, self.width) - self.fall * (np.clip(t, self.width, self._end) - self.width)
-        found: Floats = self.L * np.sign(x) * slope
-        return found
+        return self.L * np.sign(x) * slope
 
     def _tilt(self, clients: Integers, xi: Floats) -> Floats:
-        tilt: Floats = signs(self.M)[clients] * self.dissimilarity + coin(xi) * self.noise
-        return tilt
+        return signs(self.M)[clients] * self.dissimilarity + coin(xi) * self.noise
 
     def sampled(self, x: Floats, clients: Integers, xi: Floats) -> Floats:
         """See ``Problem``."""
@@ -85,8 +82,7 @@ class Piecewise:
 
     def sampled_gradient(self, x: Floats, clients: Integers, xi: Floats) -> Floats:
         """See ``Problem``."""
-        found: Floats = self.gradient(x) - self._tilt(clients, xi)[..., None]
-        return found
+        return self.gradient(x) - self._tilt(clients, xi)[..., None]
 
     def setting(self, **run: Any) -> Setting:
         """See ``Problem``; κ = 1, for H = L in one coordinate and 0 elsewhere."""

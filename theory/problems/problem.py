@@ -126,8 +126,7 @@ class Bowl:
 
     def sampled_gradient(self, x: Floats, clients: Integers, xi: Floats) -> Floats:
         """See ``Problem``."""
-        found: Floats = self.gradient(x) - (self.tilts[clients] + coin(xi)[..., None] * self._noise)
-        return found
+        return self.gradient(x) - (self.tilts[clients] + coin(xi)[..., None] * self._noise)
 
     def gradient(self, x: Floats) -> Floats:
         """See ``Problem``."""

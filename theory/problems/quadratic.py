@@ -240,8 +240,7 @@ def remainder(quadratic: Quadratic, setting: Setting) -> Floats:
     else:
         sixth = n * (T1**2 + 2 * T2 + 4 * T1 * H + 8 * H**2)
         sixth = sixth * (d**2 / ((d + 2) * (d + 4)) if setting.distribution == "sphere" else 1.0)
-    found: Floats = setting.mu**2 / (4 * setting.P) * sixth
-    return found
+    return setting.mu**2 / (4 * setting.P) * sixth
 
 
 @dataclass(frozen=True)

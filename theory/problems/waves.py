@@ -64,12 +64,10 @@ class Waves:
 
     def amplitudes(self, clients: Integers, xi: Floats) -> Floats:
         """A of clients and samples, shape (..., J)."""
-        found: Floats = self.a + self._signs[clients][..., None] * self.b + coin(xi)[..., None] * self.s
-        return found
+        return self.a + self._signs[clients][..., None] * self.b + coin(xi)[..., None] * self.s
 
     def _phases(self, x: Floats) -> Floats:
-        phases: Floats = x @ self.w.T + self.theta
-        return phases
+        return x @ self.w.T + self.theta
 
     def sampled(self, x: Floats, clients: Integers, xi: Floats) -> Floats:
         """See ``Problem``."""
@@ -78,23 +76,19 @@ class Waves:
 
     def sampled_gradient(self, x: Floats, clients: Integers, xi: Floats) -> Floats:
         """See ``Problem``."""
-        found: Floats = -(self.amplitudes(clients, xi) * np.sin(self._phases(x))) @ self.w
-        return found
+        return -(self.amplitudes(clients, xi) * np.sin(self._phases(x))) @ self.w
 
     def value(self, x: Floats) -> Floats:
         """f(x), shape (...)."""
-        found: Floats = np.cos(self._phases(x)) @ self.a
-        return found
+        return np.cos(self._phases(x)) @ self.a
 
     def gradient(self, x: Floats) -> Floats:
         """See ``Problem``."""
-        found: Floats = -(self.a * np.sin(self._phases(x))) @ self.w
-        return found
+        return -(self.a * np.sin(self._phases(x))) @ self.w
 
     def _bound(self, c: Floats) -> Floats:
         """Σ_j c_j w_j w_jᵀ."""
-        found: Floats = (self.w.T * c) @ self.w
-        return found
+        return (self.w.T * c) @ self.w
 
     @cached_property
     def L(self) -> float:
@@ -152,8 +146,7 @@ class Waves:
             gaussian = distribution == "gaussian"
             factor = np.exp(-square / 2) if gaussian else _hyp0f1(self.d / 2 + 1, -self.d * square / 4)
             psi = t * factor[..., None]
-        found: Floats = -(a * np.sin(self._phases(x))) @ psi / mu
-        return found
+        return -(a * np.sin(self._phases(x))) @ psi / mu
 
     def second_moment(
         self, x: Floats, mu: float, distribution: str, amplitudes: Floats | None = None, *, central: bool = False
@@ -201,5 +194,4 @@ def _hyp0f1(b: float, x: Floats) -> Floats:
     for k in range(80):
         term = term * near / ((b + k) * (k + 1))
         total = total + term
-    series: Floats = np.where(x < near, 0.0, total)
-    return series
+    return np.where(x < near, 0.0, total)

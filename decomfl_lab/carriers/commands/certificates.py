@@ -7,6 +7,9 @@ from decomfl_lab.carriers.commands.serve import with_extra
 from decomfl_lab.cli.command import command
 from decomfl_lab.options import REQUIRED, option
 from decomfl_lab.storage.json_values import print_json
+from decomfl_lab.storage.tables import table_beside
+
+_HELP = table_beside(__name__, "options.toml")["certificates"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,9 +18,7 @@ class CertificatesOptions:
 
     folder: Path = option(REQUIRED, "Folder to write to; made if missing.", argument=True, metavar="DIR")
     clients: int = option(4, "Number M of clients.", symbol="M", ge=1, le=100_000)
-    host: tuple[str, ...] = option(
-        (), "Name or IP address by which clients reach the server; may be given several times."
-    )
+    host: tuple[str, ...] = option((), _HELP["host"])
     days: int = option(365, "Days for which the certificates are valid.", ge=1, le=36_500)
     as_json: bool = option(False, "Print the names of the files as one JSON list.", flag="--json")
 

@@ -13,6 +13,9 @@ from decomfl_lab.interrupts import telling
 from decomfl_lab.options import MOST_THREADS, REQUIRED, option
 from decomfl_lab.runs.configuration import config_from_mapping, read_config
 from decomfl_lab.storage.json_values import print_json
+from decomfl_lab.storage.tables import table_beside
+
+_HELP = table_beside(__name__, "options.toml")["join"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,20 +24,10 @@ class JoinOptions:
 
     address: str = option(REQUIRED, "Where decomfl serve listens.", argument=True, metavar="HOST:PORT")
     client: int = option(REQUIRED, "Number of this client.", ge=0)
-    certificates: Path | None = option(
-        None, "Folder with ca.crt, client-I.crt and client-I.key, see decomfl certificates."
-    )
-    key: Path | None = option(
-        None, "File of this client's key, on loopback without certificates: OUT/keys/client-I.key."
-    )
-    config: Path | None = option(
-        None,
-        "TOML file of the run, as decomfl train has it. [default: what the server says]",
-    )
-    trust_code: bool = option(
-        False,
-        "Run the code that --config, or without it the server, names as module:function. [default: refuse it]",
-    )
+    certificates: Path | None = option(None, _HELP["certificates"])
+    key: Path | None = option(None, _HELP["key"])
+    config: Path | None = option(None, "TOML file of the run, as decomfl train has it. [default: what the server says]")
+    trust_code: bool = option(False, _HELP["trust_code"])
     device: str = option("cpu", "Where losses are computed: cpu, cuda, cuda:N or auto.")
     threads: int = option(1, "CPU threads of torch.", ge=1, le=MOST_THREADS)
     patience: float = option(60.0, "Seconds without a server after which to give up.", gt=0)

@@ -21,31 +21,14 @@ from decomfl_lab.methods.registry import LAGGING
 from decomfl_lab.options import option
 from decomfl_lab.protocol.wire import SCALAR_BYTES
 from decomfl_lab.storage.files import held, write_atomically
+from decomfl_lab.storage.tables import table_beside
 
 if TYPE_CHECKING:
     from decomfl_lab.progress import Progress
 
 logger = logging.getLogger(__name__)
 
-USAGE = """The server of a run: it plans and averages, and clients that have the data measure; they connect by decomfl
-join. It listens on loopback unless --bind says otherwise, which needs certificates (decomfl certificates). Rounds, log
-and checkpoint are in --out: the same command goes on there after a crash, and clients come back by themselves; with
-a larger --clients, new ones with data of their own join.
-decomfl serve decomfl --help has every option: --quorum, --deadline and --patience say how long a round waits.
-
-\b
-In three terminals:
-  decomfl serve --data digits --model logistic --clients 2 --sampled 2 --rounds 50 --out fl
-  decomfl join 127.0.0.1:8470 --client 0 --key fl/keys/client-0.key
-  decomfl join 127.0.0.1:8470 --client 1 --key fl/keys/client-1.key
-
-\b
-Over a network:
-  decomfl certificates certs --clients 2 --host fl.example.org
-  decomfl serve --config run.toml --bind 0.0.0.0:8470 --certificates certs --out fl --deadline 60
-  decomfl join fl.example.org:8470 --client 0 --certificates certs"""
-
-
+_HELP = table_beside(__name__, "options.toml")["serve"]
 WAITING = "how long a round waits"
 
 
@@ -55,20 +38,9 @@ class ServeOptions:
 
     place: RunPlace
     bind: str = option("127.0.0.1:8470", "HOST:PORT to listen on; other hosts than 127.0.0.1 need --certificates.")
-    certificates: Path | None = option(
-        None,
-        "Folder of decomfl certificates: clients and server prove who they are, and what they say is encrypted. "
-        "Without it the keys of clients are in OUT/keys.",
-    )
-    quorum: int | None = option(
-        None, "Replies that a round needs at least. [default: more than half of the sampled clients]", WAITING
-    )
-    deadline: float | None = option(
-        None,
-        "Seconds after which a round goes on with the replies that came, if these are a quorum. Who is away is waited "
-        "for in one round, and then not until it is back. [default: none: a round waits for all, at most --patience]",
-        WAITING,
-    )
+    certificates: Path | None = option(None, _HELP["certificates"])
+    quorum: int | None = option(None, _HELP["quorum"], WAITING)
+    deadline: float | None = option(None, _HELP["deadline"], WAITING)
     patience: float = option(300.0, "Seconds that a round waits for a quorum before the server gives up.", WAITING)
 
 
@@ -171,7 +143,7 @@ serve = TrainGroup(
     _serve,
     methods=LAGGING,
     first={},
-    help=USAGE,
+    help=_HELP["usage"],
     short_help="Run a federation whose clients are on other machines.",
     subcommand_metavar="[METHOD] [OPTIONS]",
     context_settings={"help_option_names": ["-h", "--help"]},

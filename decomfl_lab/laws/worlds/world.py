@@ -325,7 +325,7 @@ class File(io.BytesIO):
 
     def stat(self) -> os.stat_result:
         """That of a plain file."""
-        return _PLAIN
+        return os.stat_result((stat.S_IFREG, *[0] * 9))
 
     def close(self) -> None:
         """Keep it: the next process opens it again."""
@@ -349,9 +349,6 @@ class File(io.BytesIO):
         more = len(self.getvalue()) - self.synced
         self.truncate(self.synced + (more, more // 2, 0)[how])
         self.synced = len(self.getvalue())
-
-
-_PLAIN = os.stat_result((stat.S_IFREG, *[0] * 9))
 
 
 @cache

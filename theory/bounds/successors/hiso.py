@@ -112,8 +112,7 @@ def hiso_step(nu: float, s: float | Floats = 1.0) -> Step:
 
 def _next(h: Floats, moved: Floats, nu: float, eta: float) -> Floats:
     """νh + (1 − ν)G², G = moved/η."""
-    following: Floats = nu * h + (1.0 - nu) * (moved / eta) ** 2
-    return following
+    return nu * h + (1.0 - nu) * (moved / eta) ** 2
 
 
 def hiso(nu: float, eta: float) -> Statement:

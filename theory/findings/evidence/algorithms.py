@@ -58,8 +58,7 @@ def _loss(i: int, x: Vector, xi: Fraction) -> Fraction:
 
 def _gradient(i: int, x: Vector) -> Vector:
     """∇f_i(x), at ξ = 0."""
-    gradient: Vector = i * x - i
-    return gradient
+    return i * x - i
 
 
 def _difference(i: int, x: Vector, z: Vector, xi: Fraction) -> Fraction:

@@ -10,7 +10,6 @@ import numpy as np
 import sympy as sp
 
 from theory.findings.corrections import MENDED
-from theory.findings.decorators import mends, refutes, supports
 from theory.findings.evidence.designs import design
 from theory.findings.finding import Evidence
 from theory.findings.instruments import at_most, exceeds, same, unlike
@@ -126,10 +125,6 @@ def part(what: str) -> Evidence:
     )
 
 
-mends("lemma.covariance", "line-1300")(part, "with replacement")
-mends("lemma.covariance", "line-1300")(part, "φΔ for Δ")
-
-
 def _all(found: Iterable[Evidence]) -> Evidence:
     """The first that does not hold, else the last with how many there are."""
     listed = list(found)
@@ -237,13 +232,3 @@ def exact(name: str) -> Evidence:
             mixed, own = (design("sphere", 4).sandwich(np.outer(here, other)) for other in (there, here))
             return unlike(mixed, own, "E ∇̄f(x) ∇̄f(x')ᵀ against E ∇̄f(x) ∇̄f(x)ᵀ, f = ‖x‖²/2")
     raise KeyError(name)
-
-
-refutes("lemma.covariance", "line-1300", cause="sets-of-clients")(exact, "sets of clients")
-refutes("eq.fejiosd", cause="sets-of-clients", witness=True)(exact, "all of two clients")
-refutes("line-1297", cause="formula-slips")(exact, "not centred")
-supports("line-1283.2")(exact, "moment of the mean")
-supports("line-1324")(exact, "trace of Δ")
-supports("line-1306.2")(exact, "one drawn client")
-refutes("line-1306", cause="mean-missing")(exact, "one mini-batch")
-refutes("line-1354", cause="formula-slips")(exact, "two points")

@@ -2,7 +2,6 @@
 
 from fractions import Fraction
 from itertools import combinations, product
-from typing import Final
 
 import numpy as np
 import sympy as sp
@@ -79,12 +78,10 @@ def linear_in_scalars() -> Evidence:
     return equal(own + compensation, under_mean, "own momentum steps + those of the differences, against the server's")
 
 
-_UPDATE: Final = "local[i] = x[i, r, k + 1] = x[i, r, k] - eta * delta"
-
-
 @refutes("eq.multiple_perturbation", cause="algorithm-slips")
 def without_mean() -> Evidence:
-    broken = outcome(PROGRAMS["Algorithm 4"], {"line-797": _UPDATE})
+    update = "local[i] = x[i, r, k + 1] = x[i, r, k] - eta * delta"
+    broken = outcome(PROGRAMS["Algorithm 4"], {"line-797": update})
     return Evidence("execution", bool(broken), f"in Algorithm 4, without 1/P: {broken or 'nothing breaks'}")
 
 
@@ -99,9 +96,6 @@ def without_the_last_line(name: str, last: str) -> Evidence:
     same = all((without[key] == whole[key]).all() for key in kept)
     says = f"{len(kept)} models of clients in a run without {last.replace('-', ' ')}: the same is {same}"
     return Evidence("execution", same, says)
-
-
-supports("line-288")(without_the_last_line, "Algorithm 1", "line-312")
 
 
 @refutes("line-742", cause="privacy")

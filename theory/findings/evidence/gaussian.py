@@ -10,7 +10,7 @@ from scipy import stats
 
 from theory.bounds import statement
 from theory.findings.corrections import MENDED
-from theory.findings.decorators import mends, refutes, supports
+from theory.findings.decorators import mends, refutes
 from theory.findings.evidence.designs import design
 from theory.findings.finding import Evidence
 from theory.findings.instruments import (
@@ -167,11 +167,3 @@ def at_one(name: str) -> Evidence:
             says = f"d = {d}, P = 1: ln(d(d + 2) Pr[χ²_(d+4) ≥ 2d]) ≤ {found:.0f}"
             return Evidence("arithmetic", found < -1000, says)
     raise KeyError(name)
-
-
-refutes("line-1448", cause="sphere-and-gaussian")(at_one, "resting noise")
-mends("line-1448")(at_one, "resting noise, mended")
-refutes("line-1449.2", cause="sphere-and-gaussian")(at_one, "fourth moment")
-refutes("line-1470", cause="ball")(at_one, "always outside")
-mends("line-1478")(at_one, "escape")
-supports("line-1481")(at_one, "vanishes")

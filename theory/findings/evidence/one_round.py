@@ -53,15 +53,13 @@ class OneRound:
     def value(self, x: Floats) -> Floats:
         """f_i(x), shape (M, n), for x of that shape or (n,)."""
         phases, scales, slopes = self._columns()
-        found: Floats = scales * np.cos(x + phases) + slopes * x
-        return found
+        return scales * np.cos(x + phases) + slopes * x
 
     def gradient(self, x: Floats | float, *, smoothed: bool = False) -> Floats:
         """∇f_i(x) or ∇f_i^μ(x), shape (M, n)."""
         phases, scales, slopes = self._columns()
         shrink = np.exp(-(self.mu**2) / 2) if smoothed else 1.0
-        found: Floats = -shrink * scales * np.sin(x + phases) + slopes
-        return found
+        return -shrink * scales * np.sin(x + phases) + slopes
 
     @cached_property
     def _walk(self) -> tuple[Floats, Floats]:

@@ -10,7 +10,7 @@ from scipy import integrate, stats
 
 from theory.bounds import statement
 from theory.findings.corrections import MENDED
-from theory.findings.decorators import mends, refutes, supports
+from theory.findings.decorators import mends, supports
 from theory.findings.evidence.one_round import OneRound
 from theory.findings.finding import Evidence, by_role
 from theory.findings.instruments import (
@@ -170,13 +170,7 @@ def at_one(name: str) -> Evidence:
     raise KeyError(name)
 
 
-supports("eq.oo")(at_one, "cosine")
 mends("lemma.zo.basic", "line-1011")(by_role(at_one), "sharp moment")
-refutes("line-1022", cause="formula-slips")(at_one, "minimiser moves")
-mends("line-1022")(at_one, "minima are close")
-mends("eq.bbbb")(at_one, "fall of the gap")
-mends("eq.bbbb")(at_one, "rise of the gap")
-supports("line-978")(at_one, "recursion")
 
 
 @mends("lemma.zo.basic", "line-1011")

@@ -494,13 +494,4 @@ def at_one(name: str) -> Evidence:
     raise KeyError(name)
 
 
-refutes("eq.hh", cause="shared-directions", witness=True)(at_one, "equal clients")
-refutes("assumption.lip", cause="smoothness")(at_one, "rough")
-mends("assumption.lip")(at_one, "not rough")
-refutes("line-1107", "line-1112", cause="mini-batch")(at_one, "substituted drift")
-refutes("line-1166.2", cause="shared-directions")(at_one, "A_2 is not of independent clients")
-refutes("line-1079", cause="identities", witness=True)(at_one, "Jensen doubles")
-supports("line-1106")(at_one, "sums exchanged")
-refutes("line-1191.2", cause="sets-of-clients")(at_one, "(c) is not equal")
-supports("eq.lemma.avg_rv")(at_one, "mean of three")
 supports("line-429")(by_role(at_one), "dimension matters")

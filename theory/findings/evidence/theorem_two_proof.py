@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from theory.bounds import statement
 from theory.findings.corrections import MENDED
-from theory.findings.decorators import mends, refutes, supports
+from theory.findings.decorators import mends, supports
 from theory.findings.evidence.covariance import SAMPLE, Clients, printed_covariance
 from theory.findings.evidence.designs import design
 from theory.findings.finding import Evidence
@@ -176,10 +176,6 @@ def two_lines_of_t3(*, added: bool) -> Evidence:
     return unlike(total, first * second, "H = diag(3, 1, 1, 0): T_3 against the product of its two lines")
 
 
-refutes("line-1399", cause="formula-slips")(two_lines_of_t3, added=False)
-mends("line-1399")(two_lines_of_t3, added=True)
-
-
 @supports("line-1403")
 @everywhere("‖H‖₂ against L")
 @over(effort=10, first=linear(-1, 1), second=linear(-1, 1), more=linear(0, 2), other=linear(0, 2), angle=linear(0, 3.2))
@@ -260,16 +256,3 @@ def exact(name: str) -> Evidence:
             parts = np.trace(SAMPLE.between + SAMPLE.within)
             return same(total, parts, "Var of one client's gradient, between and within")
     raise KeyError(name)
-
-
-mends("line-443", "line-446")(exact, "sphere of radius √8")
-refutes("line-443", cause="formula-slips")(exact, "own directions")
-supports("line-1262")(exact, "averaged scalars")
-refutes("line-1270", "eq.fjiow.ek", "line-1279.2", cause="formula-slips")(exact, "one point for all")
-mends("line-1270", "eq.fjiow.ek", "line-1279.2")(exact, "a point each")
-supports("eq.fjiow.1232")(exact, "without smoothing")
-mends("line-1292")(exact, "quartic")
-refutes("line-1394", cause="concave")(exact, "negative T_3")
-refutes("assumption.low-rank", "line-1394.2", cause="ball", witness=True)(exact, "short ball")
-supports("line-1436")(exact, "one noisy agent")
-supports("line-1439")(exact, "total variance")
