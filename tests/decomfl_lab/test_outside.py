@@ -14,14 +14,7 @@ from decomfl_lab.models.registry import build_model
 from decomfl_lab.protocol import log as logs
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.runs.configuration import TrainConfig
-from decomfl_lab.runs.folder import (
-    CHECKPOINT_FILE,
-    LOG_FILE,
-    METRICS_FILE,
-    PROVENANCE_FILE,
-    looked_at,
-    read_rows,
-)
+from decomfl_lab.runs.folder import CHECKPOINT_FILE, LOG_FILE, METRICS_FILE, PROVENANCE_FILE, looked_at, read_rows
 from decomfl_lab.runs.run import Run
 from decomfl_lab.storage.checkpoint_file import read_values
 from decomfl_lab.storage.outside import require_rows

@@ -8,18 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from tests.situations.judge import RIGHT, Table, either, refused
-from tests.situations.zoo import (
-    IGNORED,
-    REAL,
-    X,
-    Y,
-    ce,
-    mlp,
-    of_tokens,
-    padded_tagger,
-    rand,
-    texts,
-)
+from tests.situations.zoo import IGNORED, REAL, X, Y, ce, mlp, of_tokens, padded_tagger, rand, texts
 from tests.situations.zoo import next_token as shifted
 
 at = TABLE = Table()

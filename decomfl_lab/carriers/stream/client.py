@@ -13,15 +13,7 @@ from typing import Any
 import grpc
 
 from decomfl_lab.carriers.stream.certificates import Identity, client_name
-from decomfl_lab.carriers.stream.connection import (
-    HALF_NONCE,
-    METHOD,
-    OFFER_BYTES,
-    OPTIONS,
-    Link,
-    Seal,
-    require_address,
-)
+from decomfl_lab.carriers.stream.connection import HALF_NONCE, METHOD, OFFER_BYTES, OPTIONS, Link, Seal, require_address
 from decomfl_lab.errors import InputError, quoted, require, shown
 
 logger = logging.getLogger(__name__)

@@ -16,17 +16,7 @@ from decomfl_lab.language import causal_model
 from decomfl_lab.language.causal_model import Verbalized, load_causal, load_pretrained
 from decomfl_lab.layout import Layout
 from tests.cases import refuses, rows_of
-from tests.decomfl_lab.language.tiny import (
-    ARCHITECTURES,
-    PAD,
-    TIED,
-    V,
-    answers,
-    prompts,
-    save_opt,
-    tiny,
-    transformers,
-)
+from tests.decomfl_lab.language.tiny import ARCHITECTURES, PAD, TIED, V, answers, prompts, save_opt, tiny, transformers
 
 CHOSEN = (7, 30, 96)
 

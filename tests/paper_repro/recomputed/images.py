@@ -11,15 +11,7 @@ import pandas as pd
 import paper_repro
 from decomfl_lab.runs.configuration import TrainConfig
 from paper_repro.workflow.verdicts.claims import limits
-from tests.paper_repro.recomputed.common import (
-    ALL,
-    Frames,
-    M,
-    frames_of,
-    kept,
-    lines,
-    m,
-)
+from tests.paper_repro.recomputed.common import ALL, Frames, M, frames_of, kept, lines, m
 from theory.communication import expected_traffic
 
 SMALL, LARGE = 28_938, 1_206_590

@@ -12,11 +12,7 @@ from theory.communication import TABLE_1, expected_traffic
 from theory.findings.data import RAW
 from theory.findings.decorators import mends, refutes, supports
 from theory.findings.evidence import algorithms
-from theory.findings.evidence.claims import (
-    config_of,
-    records_sent,
-    server_of_projection,
-)
+from theory.findings.evidence.claims import config_of, records_sent, server_of_projection
 from theory.findings.finding import Evidence
 from theory.findings.instruments import equal
 from theory.notation import symbols as s

@@ -15,16 +15,7 @@ from theory.findings.decorators import mends, supports
 from theory.findings.evidence.covariance import SAMPLE, Clients, printed_covariance
 from theory.findings.evidence.designs import design
 from theory.findings.finding import Evidence
-from theory.findings.instruments import (
-    Axis,
-    everywhere,
-    exceeds,
-    linear,
-    over,
-    same,
-    unlike,
-    whole,
-)
+from theory.findings.instruments import Axis, everywhere, exceeds, linear, over, same, unlike, whole
 from theory.notation.setting import Setting, effective_factor
 from theory.problems.quadratic import Quadratic, spread
 from theory.problems.spectrum import Spectrum
