@@ -37,7 +37,6 @@ def page(options: PageOptions) -> None:
     A record is what a benchmark prints with --json:
 
         decomfl bench round --batch 32 --perturbations 2 --json > records/round.json
-
         decomfl bench page records --write docs
     """
     require(options.records.is_dir(), "records", "be a folder", str(options.records))

@@ -67,6 +67,12 @@ def by_communication(frame: pd.DataFrame, count: Count, **given: Any) -> Panel:
     return Panel(frame=frame, x=f"{count}_scalars", y="test_accuracy", xlabel=xlabel, ylabel="test accuracy", **told)
 
 
+def by_rounds(frame: pd.DataFrame, **given: Any) -> Panel:
+    """The panel of test accuracy, or of another y that is given with its words, against rounds."""
+    told = {"y": "test_accuracy", "ylabel": "test accuracy", "title": "accuracy against rounds"} | given
+    return Panel(frame=frame, x="round", xlabel="rounds completed", **told)
+
+
 def comparison(
     panels: Sequence[Panel],
     styles: Mapping[str, LineStyle],

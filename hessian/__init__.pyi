@@ -6,6 +6,7 @@ from .kappa.ball import ball_radius as ball_radius
 from .kappa.callback import KappaEvery as KappaEvery
 from .kappa.effective_rank import effective_rank as effective_rank
 from .kappa.effective_rank import refine as refine
+from .kappa.effective_rank import tangent_kernel as tangent_kernel
 from .kappa.function_values import ForwardOnly as ForwardOnly
 from .kappa.function_values import forward_only as forward_only
 from .kappa.layers import ByLayer as ByLayer
@@ -13,7 +14,6 @@ from .kappa.layers import LayerRank as LayerRank
 from .kappa.layers import by_layer as by_layer
 from .kappa.result import EffectiveRank as EffectiveRank
 from .kappa.result import EffectiveRankProgress as EffectiveRankProgress
-from .kappa.tangent_kernel import tangent_kernel as tangent_kernel
 from .kappa.trace import Trace as Trace
 from .kappa.trace import trace as trace
 from .operators.curvature import FisherOperator as FisherOperator

@@ -177,25 +177,15 @@ def kappa(options: KappaOptions) -> None:
     and --data again. Modules of your own are looked for in the current folder first.
 
       decomfl kappa --data digits --model mlp           trained here, seconds
-
       decomfl train --model cnn-mnist --rounds 200 --out runs/cnn
-
       decomfl kappa runs/cnn                            what that run left
-
       decomfl kappa --data text --model gpt-10m --examples 64 --batch-size 8
-
       decomfl kappa w.safetensors --model resnet20 --data cifar10
-
       decomfl kappa --model mine:net --data mine:loader --loss mine:loss
-
       decomfl kappa models/opt-125m --task sst2 --examples 32
-
       decomfl kappa w.safetensors --model models/opt-125m --task sst2
-
       decomfl kappa models/bert --data mine:loader
-
       decomfl kappa runs/hiso --whiten runs/hiso        what HiSo's directions see
-
       decomfl kappa runs/cnn --by-layer                 a table of the layers
 
     The Hessian of a network has negative eigenvalues, which cancel in tr H: with --part positive the table has κ of the

@@ -371,11 +371,7 @@ def engine_words() -> str:
     shown = [
         f"{row['engine']} {row['bytes']:,} bytes ({1e-6 * R * (row['bytes'] - fewer):.2f} MB)" for row in found["rows"]
     ]
-    return (
-        f"Bytes by engine, beside the paper's “about 1 MB”. {found['about']} In brackets: the same with P = {P}, by "
-        f"which {fewer} bytes fewer travel, for the paper's {R:,} rounds of OPT-1.3B. By {', by '.join(shown)}. "
-        f"Measured on {found['date']} ({found['machine']})."
-    )
+    return caption("llm-engines", **found, P=P, fewer=fewer, R=R, engines=", by ".join(shown))
 
 
 # --- the part ---------------------------------------------------------------------------------------------------------
@@ -398,10 +394,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
             told.append(f"{size}: {recipe.tokens:,} tokens of text{reviews}")
     models = "The models are the paper's, from the hub."
     if told:
-        models = (
-            "The models are small ones of OPT's architecture, pretrained here (examples/pretrain.py) on public text "
-            f"that no task is made of ({'; '.join(told)}): the numbers beside the paper's are those of other models."
-        )
+        models = caption("llm-models", told="; ".join(told))
     styles = method_styles(list(FULL))
     styles = {**styles, P5: replace(styles[P5], color=OKABE_ITO[5])}
     # Bytes a client and round: measured, and the paper's cells at the d that is trained.

@@ -33,7 +33,7 @@ from paper_repro.language_models.language import kappa_of, prompts_loss
 from paper_repro.workflow import manifest, recordings
 from paper_repro.workflow.data import missing
 from paper_repro.workflow.part import Made, Options, made
-from paper_repro.workflow.report import notes
+from paper_repro.workflow.report import caption, notes
 from paper_repro.workflow.report import settings as settings_beside
 from paper_repro.workflow.runs import Job, Report, Result
 from paper_repro.workflow.series import PATTERNS, configuration
@@ -158,10 +158,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     rows = rows.assign(sent_kB=rows.wire_bytes / M / 1e3, up_kB=rows.up_bytes / M / 1e3, minutes=rows.seconds / 60)
     first, last = rows.iloc[0], rows.iloc[-1]
     error = 100 * binomial_error(last.calibrated_accuracy, TESTED)
-    words = (
-        f"SST-2, all {TESTED} validation examples (one standard error: {error:.1f} points); seed {settings['seed']}; "
-        f"{last['round']:,.0f} of {settings['rounds']:,} rounds"
-    )
+    words = caption("smollm2-runs", tested=TESTED, error=error, **{**settings, "round": last["round"]})
     joined = "the model bit for bit" if rebuilt["from_start"] else "another model: replay is broken"
     said = notes(
         NAME,
@@ -190,10 +187,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         f"{row['kappa']:.1f} ({row['low']:.1f} to {row['high']:.1f}) at round {row['round']:,}"
         for row in facts.get("kappa") or ()
     )
-    measured = (
-        f"κ = tr(G)/‖G‖₂ of the Gauss-Newton matrix on {EXAMPLES} training prompts, beside d = 134,515,008, with 95 % "
-        f"intervals of {PRODUCTS} products"
-    )
+    measured = caption("smollm2-kappas", examples=EXAMPLES, products=PRODUCTS, kappas=kappas) if kappas else ""
     return made(
         NAME,
         [],
@@ -201,7 +195,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         {NAME: rows},
         title=TITLE,
         settings=settings_beside(NAME, {**settings, "rates": "; ".join([f"{settings['lr']:g}", *later])}),
-        notes=[*said, *([f"{measured}: {kappas}."] if kappas else [])],
+        notes=[*said, *filter(None, [measured])],
         table=table[
             ["round", "test_accuracy", "calibrated_accuracy", "test_loss", "train_loss", "sent_kB", "up_kB", "minutes"]
         ],

@@ -11,7 +11,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from decomfl_lab.records.schedules import Schedule
-from figures.comparison import Panel, by_communication, comparison
+from figures.comparison import by_communication, by_rounds, comparison
 from figures.curves import Count
 from figures.style import method_styles
 from paper_repro.workflow import estimators
@@ -130,18 +130,12 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     last = max(int(frame["round"].max()) for frame in (lines, longer) if frame is not None)
 
     def drawn(count: Count) -> Figure:
+        losses: dict[str, Any] = {"y": "train_loss", "ylabel": "training loss", "title": "loss against rounds"}
+        losses["xscale"] = "linear" if longer is None else "log"
+        theirs = None if authors is None else authors[authors["round"] <= last]
         return comparison(
             [
-                Panel(
-                    x="round",
-                    y="train_loss",
-                    xlabel="rounds completed",
-                    ylabel="training loss",
-                    title="loss against rounds",
-                    xscale="linear" if longer is None else "log",
-                    reference=None if authors is None else authors[authors["round"] <= last],
-                    **curves.drawn,
-                ),
+                by_rounds(reference=theirs, **losses, **curves.drawn),
                 by_communication(count=count, reference=authors, **curves.drawn),
             ],
             styles,

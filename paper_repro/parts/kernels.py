@@ -28,8 +28,7 @@ from decomfl_lab.runs.run import train
 from decomfl_lab.storage.provenance import provenance
 from figures.spectra import kernel_figure
 from hessian.estimate import Estimate
-from hessian.kappa.effective_rank import effective_rank
-from hessian.kappa.tangent_kernel import tangent_kernel
+from hessian.kappa.effective_rank import effective_rank, tangent_kernel
 from hessian.operators.curvature import HessianOperator
 from hessian.operators.mean_loss import MeanLoss
 from paper_repro.workflow.data import digest_named

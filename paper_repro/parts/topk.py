@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from figures.comparison import Panel, by_communication, comparison
+from figures.comparison import by_communication, by_rounds, comparison
 from figures.style import method_styles
 from paper_repro.parts import fig3
 from paper_repro.parts.fig3 import DECOMFL, top_k_name
@@ -38,14 +38,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         comparison,
         [
             by_communication(count=options.count, **drawn),
-            Panel(
-                x="round",
-                y="test_accuracy",
-                xlabel="rounds completed",
-                ylabel="test accuracy",
-                title="accuracy against rounds",
-                **drawn,
-            ),
+            by_rounds(**drawn),
         ],
         styles,
         title="FedAvg + Top-k with smaller k, and DeComFL",
