@@ -105,12 +105,12 @@ def over(*, effort: int, **axes: Axis) -> Callable[[Callable[..., float]], Calla
 
 
 def everywhere(what: str) -> Callable[[Callable[..., Worst]], Callable[..., Evidence]]:
-    """Make such a search the check that it finds no violation of ``what``."""
+    """Make such a search the check that it finds no violation of ``what``, formatted with what the search is given."""
 
     def make(worst: Callable[..., Worst]) -> Callable[..., Evidence]:
         @wraps(worst)
         def check(*given: Any) -> Evidence:
-            return within(worst(*given), what)
+            return within(worst(*given), what.format(*given))
 
         return check
 

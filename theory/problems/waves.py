@@ -58,13 +58,9 @@ class Waves:
         w = rng.standard_normal((waves, n)) / np.sqrt(n)
         return cls(a, b, s, w, rng.uniform(0, 2 * np.pi, waves), rng.standard_normal(n), n if d is None else d, M)
 
-    @cached_property
-    def _signs(self) -> Floats:
-        return signs(self.M)
-
     def amplitudes(self, clients: Integers, xi: Floats) -> Floats:
         """A of clients and samples, shape (..., J)."""
-        return self.a + self._signs[clients][..., None] * self.b + coin(xi)[..., None] * self.s
+        return self.a + signs(self.M)[clients][..., None] * self.b + coin(xi)[..., None] * self.s
 
     def _phases(self, x: Floats) -> Floats:
         return x @ self.w.T + self.theta

@@ -25,7 +25,6 @@ from theory.findings.instruments import (
     nearly,
     over,
     whole,
-    within,
 )
 from theory.notation.setting import Setting
 from theory.notation.symbols import d
@@ -94,17 +93,14 @@ def gradient_looseness(d: int, factor: float) -> Evidence:
     return agree(stated / corrected, factor, f"printed bound over μL√d at d = {d}")
 
 
+@everywhere("E g²‖z‖², t = μL/a, {}")
 @over(effort=25, d=whole(1, 1e4), t=Axis(1e-4, 1e4))
-def _moments(variant: Variant, *, d: int, t: float) -> float:
+def moment_ratio(variant: Variant, *, d: int, t: float) -> float:
+    """Search over d and μL/a, for the worse of two functions of gradient a."""
     # The same for f = a x_1 + (L/2)‖x‖²: E‖z‖²(z_1 + t‖z‖²/2)².
     quadratic = d + 2 + t**2 / 4 * d * (d + 2) * (d + 4)
     left = max(tilted_moment(d, t), quadratic)
     return left / math.fsum(statement("second-moment", variant).bound(_unit(d, t), a=1.0))
-
-
-def moment_ratio(variant: Variant) -> Evidence:
-    """Search over d and μL/a, for the worse of two functions of gradient a."""
-    return within(_moments(variant), f"E g²‖z‖², t = μL/a, {variant}")
 
 
 # f = −cos x − c sin 2x, one dimension: min f and min f^μ are in different places. |f''| ≤ 1 + 4c.
@@ -118,16 +114,13 @@ def _wave(x: np.ndarray, c: float, mu: float) -> np.ndarray:
     return values
 
 
+@everywhere("f = −cos x − c sin 2x: rise of the gap against {:g} μ²L")
 @over(effort=15, c=Axis(1e-3, 1.0), mu=Axis(1e-2, 3.0))
-def _rise_of_the_gap(share: float, *, c: float, mu: float) -> float:
+def gap_difference(share: float, *, c: float, mu: float) -> float:
+    """Largest [f^μ(x) − min f^μ] − [f(x) − min f], as a multiple of share·μ²L: min f^μ ≥ min f makes ½ enough."""
     f, smoothed = _wave(_GRID[::20], c, 0.0), _wave(_GRID[::20], c, mu)
     difference = (smoothed - smoothed.min()) - (f - f.min())
     return float(difference.max()) / (share * mu**2 * (1 + 4 * c))
-
-
-def gap_difference(share: float) -> Evidence:
-    """Largest [f^μ(x) − min f^μ] − [f(x) − min f], as a multiple of share·μ²L: min f^μ ≥ min f makes ½ enough."""
-    return within(_rise_of_the_gap(share), f"f = −cos x − c sin 2x: rise of the gap against {share:g} μ²L")
 
 
 # One function, one round
