@@ -18,7 +18,7 @@ import click
 from decomfl_lab.cli.command import beside, flags, flags_of
 from decomfl_lab.cli.screen import Screened
 from decomfl_lab.errors import DivergedError, InputError, require, require_choice
-from decomfl_lab.federations.carrier import FEDERATIONS
+from decomfl_lab.federations.carrier import FEDERATIONS, Elsewhere
 from decomfl_lab.methods.decomfl import DeComFL
 from decomfl_lab.methods.registry import METHODS, find_method
 from decomfl_lab.options import MOST_THREADS, TRUST_CODE, WORDS, option
@@ -30,7 +30,6 @@ from decomfl_lab.storage.json_values import print_json
 from decomfl_lab.storage.tables import table_beside
 
 if TYPE_CHECKING:
-    from decomfl_lab.federations.carrier import Elsewhere
     from decomfl_lab.runs.messages import Rebuilt
     from decomfl_lab.runs.run import Run
 

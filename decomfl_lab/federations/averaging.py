@@ -20,14 +20,13 @@ from decomfl_lab.protocol.messages import Dense, Examples, Quantized, Sparse
 from decomfl_lab.protocol.server import sample_clients
 from decomfl_lab.protocol.wire import read, vector_of
 from decomfl_lab.records.schedules import Schedule
-from decomfl_lab.storage.outside import SavedFederation
+from decomfl_lab.storage.outside import Saved, SavedFederation
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from decomfl_lab.estimators.resolution import Resolution
     from decomfl_lab.federations.setting import TrainingSetting
-    from decomfl_lab.storage.outside import Saved
 
 SERVER_OPTIMIZERS = ("sgd", "adagrad", "adam", "yogi")
 

@@ -428,6 +428,7 @@ class Implementation:
             replica = make_replica(case.initial().to("meta"), case.rule)
         options = ("M", "K", "P", "eta", "seed", "distribution", "seeding", "tracking", "keep", "aggregation", "pool")
         said = {name: getattr(case, name) for name in options}
+        # m, how many a server would sample, is no matter: laws name the participants of every round.
         return cast("AnyServer", self._kind(Server)(m=1, replica=replica, **said))
 
     def weighing_server(self, case: Case) -> AnyWeighingServer:

@@ -58,10 +58,6 @@ class ExpectedTraffic:
         """Both ways."""
         return self.up_scalars + self.down_scalars
 
-    def times(self, clients: int) -> ExpectedTraffic:
-        """What so many clients send and get together."""
-        return ExpectedTraffic(*(clients * each for each in astuple(self)))
-
 
 @dataclass(frozen=True, repr=False)
 class TrafficCheck(Told):

@@ -10,17 +10,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 from decomfl_lab.errors import InputError, require, require_choice
-from decomfl_lab.federations.setting import TrainingSetting
+from decomfl_lab.federations.setting import Federation, TrainingSetting
 from decomfl_lab.methods.expected_traffic import Cohort, ExpectedTraffic
 from decomfl_lab.options import Option, option, own_options, require_option, require_options
 from decomfl_lab.plugins import OwnFunction
 from decomfl_lab.records.schedules import Schedule
-
-if TYPE_CHECKING:
-    from decomfl_lab.federations.setting import Federation
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from decomfl_lab.federations.averaging import FedAvgFederation
 from decomfl_lab.federations.setting import TrainingSetting
 from decomfl_lab.methods.expected_traffic import Cohort, ExpectedTraffic
 from decomfl_lab.methods.fedzo import Walking
 from decomfl_lab.methods.scalars import Differences
-from decomfl_lab.storage.outside import SavedFederation
-
-if TYPE_CHECKING:
-    from decomfl_lab.storage.outside import Saved
+from decomfl_lab.storage.outside import Saved, SavedFederation
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -77,7 +77,10 @@ def _signed(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
 def _launch(
     code: Code, memory: Sequence[Tensor], first: int, scales: NDArray[np.float32], *, store: bool, counter: Tensor
 ) -> None:
-    """Run a program on contiguous vectors of one size on one device; adds the broken limits to ``counter``."""
+    """Run a program on contiguous vectors of one size on one device.
+
+    ``first`` is the place of their element 0 in the model; ``counter``, int64 (1,), gets what broke a LIMIT added.
+    """
     require(len(memory) <= MOST_NAMES, "names", f"be at most {MOST_NAMES} on a GPU", len(memory))
     dtypes = {vector.dtype for vector in memory}
     wide = kernels.register_dtype(tuple(dtypes))
@@ -92,7 +95,7 @@ def _launch(
     values[snaps] *= number(1.5 * 2.0 ** np.finfo(number).nmant)
     table = np.concatenate([code.table, _signed(code.keys)[:, None]], axis=1)
     device = memory[0].device
-    arrays = [_sent(array, device) for array in (table, values, code.coefficients, scales)]
+    rows, numbers, coefficients, factors = (_sent(each, device) for each in (table, values, code.coefficients, scales))
     # The grid is in Philox blocks of four elements, over all tiles that the vectors touch, also the first and last in
     # part.
     size = memory[0].numel()
@@ -102,11 +105,11 @@ def _launch(
             tuple(memory),
             size,
             first,
-            arrays[0],
-            arrays[1],
+            rows,
+            numbers,
             len(values),
-            arrays[2],
-            arrays[3],
+            coefficients,
+            factors,
             counter,
             int(store),
             **kernels.OPTIONS,

@@ -201,15 +201,18 @@ class TrainConfig:
         return TrainConfig(method, **{name: getattr(self, name) for name in run_options()} | values)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, schedules with text keys (as TOML and JSON want them); without data where there is a task."""
+        """Plain values, schedules with text keys (as TOML and JSON want them); without data where there is a task.
+
+        They are hashed (``fingerprint``, ``identity``), so a rare option is left out at its default, as ever.
+        """
         values = {name: getattr(self, name) for name in run_options() if name != "data" or not self.task}
         values |= self.method.plain()
-        for name, own in (run_options() | self.method.options()).items():
-            if own.rare and values[name] == own.default:
+        for name, each in (run_options() | self.method.options()).items():
+            if each.rare and values[name] == each.default:
                 del values[name]
         found = {"method": name_of(self.method), **values}
         schedules = {name: value for name, value in found.items() if isinstance(value, Mapping)}
-        return found | {name: {str(r): v for r, v in sorted(own.items())} for name, own in schedules.items()}
+        return found | {name: {str(r): v for r, v in sorted(rates.items())} for name, rates in schedules.items()}
 
     def to_toml(self) -> str:
         """The configuration as TOML that ``read_config`` reads back."""

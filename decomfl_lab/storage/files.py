@@ -186,7 +186,7 @@ def _locked(
                 holder = ""
             raise HeldError(f"{rule} that no other process writes to, got {got}, held by {holder or 'one'}") from None
         except OSError as error:
-            if error.errno != errno.ENOSYS:
+            if error.errno != errno.ENOSYS:  # a file system without locks keeps nobody out
                 raise InputError(f"{rule} that can be written, got {got} ({error.strerror})") from None
         # Temporary files that killed writers have left, of the file that the lock is ``of``, or of all.
         for part in path.parent.iterdir():

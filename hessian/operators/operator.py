@@ -6,7 +6,7 @@ import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,12 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from decomfl_lab.errors import InputError, is_number, require
-from decomfl_lab.layout import ALIGNMENT
+from decomfl_lab.layout import ALIGNMENT, Layout
 from decomfl_lab.objectives.trees import torch_tree
 from decomfl_lab.objectives.vectors import inner
-
-if TYPE_CHECKING:
-    from decomfl_lab.layout import Layout
 
 
 def digest(text: str, tensor: Tensor | None = None) -> str:

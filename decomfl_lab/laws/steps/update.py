@@ -322,6 +322,8 @@ UPDATE_LAWS: dict[str, UpdateLaw] = {
 
 
 def _law(says: str, why: str) -> Callable[[_Check], _Check]:
+    """What must be so, and what it is good for, of a law that is called as its check: that name is public."""
+
     def register(check: _Check) -> _Check:
         UPDATE_LAWS[check.__name__.strip("_").replace("_", "-")] = UpdateLaw(says, why, check)
         return check
@@ -410,7 +412,7 @@ def _a_seed_is_a_direction(kit: _Kit) -> tuple[int, str]:
         z, again, back = (kit.direction(place, seed, s) for s in (1.0, 1.0, -1.0))
         if any(not torch.equal(z[name], again[name]) for name in z):
             raise _BrokenError(f"seed {seed} is another direction the second time", place, f"perturb({seed}, 1) twice")
-        if (cosine := _cosine(_flat(z), _flat(back))) < 0.999:
+        if (cosine := _cosine(_flat(z), _flat(back))) < 0.999:  # a direction is what was moved, divided by s
             calls = f"perturb({seed}, 1) and perturb({seed}, -1)"
             raise _BrokenError(f"the cosine of z by s = 1 and by s = -1 is {cosine:.3f}", place, calls)
         count += 1

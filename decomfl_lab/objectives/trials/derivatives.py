@@ -416,7 +416,7 @@ class OutputComparison(Comparison):
         self._add(OUTPUTS, piece.share, along, found)
 
     def _loss_at(self, z: Tensor, piece: Piece) -> tuple[Tensor, Tensor]:
-        """The loss of outputs, and its derivative."""
+        """The loss of outputs z of a piece, in float64, and its derivative by them."""
         at = z.detach().requires_grad_()
         loss = self.wide.loss_of(at, piece)
         (slope,) = torch.autograd.grad(loss, at)

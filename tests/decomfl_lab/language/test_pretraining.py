@@ -130,7 +130,7 @@ def test_the_same_seed_gives_the_same_bits_and_transformers_reads_them(tmp_path:
     assert pretrain(_run(), tmp_path / "a") == first  # known, not done again
     model, found = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "a", output_loading_info=True)
     assert not any(found[key] for key in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-    assert num_parameters(model) == first["d"] == TINY.parameters(300)
+    assert num_parameters(model) == first["d"] == _dimension(TINY, 300)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "a")
     text = "it was a good film"
     read = tokenizers.Tokenizer.from_file(str(tmp_path / "a" / "tokenizer.json"))

@@ -117,8 +117,8 @@ def test_the_template_is_a_method_and_sends_what_it_says() -> None:
         federation.advance()
     assert 0 < float(torch.linalg.vector_norm(federation.x - start)) <= 2 * 0.5 * 0.01 * 1.0001
     expected = config.method.traffic(config.cohort, layout.d)
-    assert federation.ledger.bytes == expected.times(4).bytes
-    assert federation.ledger.scalars == expected.times(4).scalars
+    assert federation.ledger.bytes == 4 * expected.bytes
+    assert federation.ledger.scalars == 4 * expected.scalars
     with pytest.raises(InputError, match="clip c must be a finite number above 0, got 0"):
         FedSgd(clip=0.0)
 

@@ -172,7 +172,7 @@ def test_the_command_pretrains_a_model_and_makes_the_part(
     assert len(made) == 3 + 5 + 3 + 4
     assert (made.examples == 12).all()
     full, lora = made.loc[("OPT-125M", "wsc", FEDZO)], made.loc[("OPT-125M+LoRA", "wsc", P10)]
-    assert full.d == family.SIZES["tiny"].parameters(300)
+    assert full.d == 8_400  # (V + T + 4)·h + L·(12h² + 13h)
     fedzo = next(job.config for job in llm.jobs(options("smoke")) if job.title == "OPT-125M wsc: FedZO")
     assert full.bytes == expected_traffic(fedzo, int(full.d)).bytes
     assert math.isnan(lora.accuracy)  # η was absurd
