@@ -16,7 +16,7 @@ from decomfl_lab.storage.outside import read_as
 
 S = TypeVar("S", bound=Struct)
 
-_SHARE = 0.1  # share of the time that writing may take
+SHARE = 0.1  # share of the time that writing may take
 
 
 class Checkpoint(Generic[S]):
@@ -52,4 +52,4 @@ class Checkpoint(Generic[S]):
         tensors, values = state()
         write_checkpoint(self._path, tensors, asdict(values) | {"run": self._run})
         done = time.perf_counter()
-        self._resting_until = done + (done - now) / _SHARE
+        self._resting_until = done + (done - now) / SHARE

@@ -264,14 +264,14 @@ def cli(words: str, folder: Path) -> None:
 
 def measure(folder: Path) -> None:
     """κ of a network, each product of which is kept."""
-    resumption._SHARE = math.inf
+    resumption.SHARE = math.inf
     words = "kappa --data digits --model logistic --train-steps 1 --examples 20 --products 6 --json"
     cli(f"{words} --checkpoint FOLDER/kappa.safetensors", folder)
 
 
 def rank(settings: Mapping[str, Any], folder: Path) -> None:
     """κ of a matrix."""
-    resumption._SHARE = math.inf
+    resumption.SHARE = math.inf
     with held_file("checkpoint", folder / "kappa.safetensors"):
         found = effective_rank(**asked(dict(settings))[1], seed=3, checkpoint=folder / "kappa.safetensors")
     print(json.dumps(found.to_json()))
@@ -279,7 +279,7 @@ def rank(settings: Mapping[str, Any], folder: Path) -> None:
 
 def krylov(settings: Mapping[str, Any], folder: Path) -> None:
     """Lanczos vectors of a matrix."""
-    resumption._SHARE = math.inf
+    resumption.SHARE = math.inf
     with held_file("checkpoint", folder / "lanczos.safetensors"):
         found = lanczos(Watched(rotated(VALUES)), seed=0, checkpoint=folder / "lanczos.safetensors", **settings)
     tensors = (found.projected, found.coupling, *found.vectors)

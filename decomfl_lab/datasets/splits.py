@@ -37,7 +37,7 @@ SPLITS = ("iid", "dirichlet", "dirichlet-total")
 _SPLIT = 4  # spawn key of splits among the streams of a seed
 _FLOOR = 1e-9  # least share of a class: keeps every fitted table feasible, moves no share visibly
 _SWEEPS = 20_000  # limit of the proportional fitting; what is missing then is filled exactly
-_UNIT = 2**24  # fitted counts are integers in units of 1/_UNIT examples, so margins are exact
+UNIT = 2**24  # fitted counts are integers in units of 1/UNIT examples, so margins are exact
 
 
 def split(name: str, labels: ArrayLike, M: int, seed: int, *, alpha: float = 1.0, draws: str = STREAM) -> list[Indices]:
@@ -102,18 +102,18 @@ def split(name: str, labels: ArrayLike, M: int, seed: int, *, alpha: float = 1.0
     rows = np.full(M, n, dtype=np.int64)
     if dropped:
         rows, q = np.append(rows, dropped), np.vstack([q, columns / columns.sum()])
-    U = np.floor(_fit(q, rows, columns, drawn.dot) * _UNIT).astype(np.int64)
+    U = np.floor(fit(q, rows, columns, drawn.dot) * UNIT).astype(np.int64)
     # Its margins are at most those asked for: what is missing is added cell by cell, from the top left. What rows and
     # columns miss, each laid end to end along one line, share of it what is added where they cross.
-    by_row, by_column = (np.cumsum([0, *short]) for short in (rows * _UNIT - U.sum(1), columns * _UNIT - U.sum(0)))
+    by_row, by_column = (np.cumsum([0, *short]) for short in (rows * UNIT - U.sum(1), columns * UNIT - U.sum(0)))
     ends, starts = np.minimum.outer(by_row[1:], by_column[1:]), np.maximum.outer(by_row[:-1], by_column[:-1])
     U += np.maximum(ends - starts, 0)
-    A = _round_cycles(U, drawn)[:M]
+    A = round_cycles(U, drawn)[:M]
     dealt = [np.split(drawn.permutation(np.flatnonzero(y == c)), np.cumsum(A[:, j]))[:M] for j, c in enumerate(present)]
     return [drawn.permutation(np.concatenate(pieces)) for pieces in zip(*dealt, strict=True)]
 
 
-def _fit(
+def fit(
     q: NDArray[np.float64], rows: NDArray[np.int64], columns: NDArray[np.int64], dot: Callable[[Floats, Floats], Floats]
 ) -> NDArray[np.float64]:
     """(r_i q_ic s_c) with these margins, by iterative proportional fitting; rows sum to at most ``rows``."""
@@ -131,8 +131,8 @@ def _fit(
     return T
 
 
-def _round_cycles(U: NDArray[np.int64], drawn: Draws) -> NDArray[np.int64]:
-    """Round U / _UNIT, whose margins are whole, to whole numbers with the same margins, without bias.
+def round_cycles(U: NDArray[np.int64], drawn: Draws) -> NDArray[np.int64]:
+    """Round U / UNIT, whose margins are whole, to whole numbers with the same margins, without bias.
 
     A row or column with one fraction has another (its sum is whole), so a walk along fractions that alternates
     between rows and columns closes a cycle. Adding δ and -δ in turn along it keeps all margins. δ is one of the two
@@ -140,8 +140,8 @@ def _round_cycles(U: NDArray[np.int64], drawn: Draws) -> NDArray[np.int64]:
 
     Source: controlled rounding, Cox, J. Am. Stat. Assoc. 82 (1987), 520-524.
     """
-    whole = (U // _UNIT).tolist()
-    fraction = (U % _UNIT).tolist()
+    whole = (U // UNIT).tolist()
+    fraction = (U % UNIT).tolist()
     in_row: list[dict[int, None]] = [{c: None for c, f in enumerate(row) if f} for row in fraction]
     in_column: list[dict[int, None]] = [
         {i: None for i in range(len(fraction)) if fraction[i][c]} for c in range(U.shape[1])
@@ -160,15 +160,15 @@ def _round_cycles(U: NDArray[np.int64], drawn: Draws) -> NDArray[np.int64]:
                 of_column, node, last = not of_column, following, node
             cycle = cycle[seen[of_column, node] :]
             up, down = cycle[::2], cycle[1::2]
-            most = min([_UNIT - fraction[i][c] for i, c in up] + [fraction[i][c] for i, c in down])
-            least = min([fraction[i][c] for i, c in up] + [_UNIT - fraction[i][c] for i, c in down])
+            most = min([UNIT - fraction[i][c] for i, c in up] + [fraction[i][c] for i, c in down])
+            least = min([fraction[i][c] for i, c in up] + [UNIT - fraction[i][c] for i, c in down])
             # P(δ = most) = least / (most + least), P(δ = -least) = most / (most + least)
             delta = most if drawn.integers(most + least) < least else -least
             for sign, cells in ((1, up), (-1, down)):
                 for i, c in cells:
                     fraction[i][c] += sign * delta
-                    if fraction[i][c] in (0, _UNIT):
-                        whole[i][c] += fraction[i][c] // _UNIT
+                    if fraction[i][c] in (0, UNIT):
+                        whole[i][c] += fraction[i][c] // UNIT
                         del in_row[i][c], in_column[c][i]
     return np.array(whole, dtype=np.int64)
 

@@ -13,14 +13,15 @@ from typing import Any, Final
 import numba
 from numba.core import caching
 
-_PACKAGE: Final = Path(__file__).parents[1]
-_KERNELS: Final = ("noise", "engines/kernels")
+PACKAGE: Final = Path(__file__).parents[1]
+KERNELS: Final = ("noise", "engines/kernels")
 """Folders whose files have kernels."""
 
 
 @cache
-def _digest() -> bytes:
-    files = sorted(path for folder in _KERNELS for path in (_PACKAGE / folder).glob("*.py"))
+def digest() -> bytes:
+    """Of all files of kernels."""
+    files = sorted(path for folder in KERNELS for path in (PACKAGE / folder).glob("*.py"))
     return hashlib.sha256(b"".join(path.read_bytes() for path in files)).digest()
 
 
@@ -28,11 +29,11 @@ class _Stamp:
     """The stamp of a kernel of this package is the digest of all files of kernels."""
 
     def get_source_stamp(self) -> bytes:
-        return _digest()
+        return digest()
 
     @classmethod
     def from_function(cls, function, file):
-        return super().from_function(function, file) if Path(file).is_relative_to(_PACKAGE) else None
+        return super().from_function(function, file) if Path(file).is_relative_to(PACKAGE) else None
 
 
 class Chosen(_Stamp, caching.UserProvidedCacheLocator):

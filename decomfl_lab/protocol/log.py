@@ -40,11 +40,11 @@ VERSION = 2
 GROUPED = 3
 """The version of a log with ``groups`` in its header, which a reader of version 2 would pass over."""
 _NAMELESS = "a nameless log"
-_FILE = struct.Struct("<8sII")  # magic, version, bytes of the header
-_ENTRY = struct.Struct("<III")  # round, bytes of the body, CRC-32 of the 8 bytes before it
+FILE = struct.Struct("<8sII")  # magic, version, bytes of the header
+ENTRY = struct.Struct("<III")  # round, bytes of the body, CRC-32 of the 8 bytes before it
 _BODY = struct.Struct("<IIB16s")  # sampled, answered, flags, digest
 _HELD, _DIGEST, _EXAMPLES = 1, 2, 4
-_CHAIN = 16
+CHAIN = 16
 
 logger = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ def _body(entry: LogEntry) -> bytes:
 
 def chained(chain: bytes, entry: bytes) -> bytes:
     """The chain value after an entry, of that before it."""
-    return hashlib.blake2b(chain + entry, digest_size=_CHAIN).digest()
+    return hashlib.blake2b(chain + entry, digest_size=CHAIN).digest()
 
 
 class RunLog(contextlib.AbstractContextManager["RunLog"]):
@@ -102,10 +102,10 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
         self._place = None if path is None else Path(self.name).absolute()  # this process may go to another folder
         self._closing = contextlib.ExitStack()
         size = file.seek(0, os.SEEK_END)
-        begin = self._at(0, _FILE.size)
+        begin = self._at(0, FILE.size)
         magic = begin[: len(MAGIC)]
         require(magic == MAGIC, "log", f"begin with {MAGIC!r}, as run.dcl does, in {self.name}", magic)
-        _, version, length = _FILE.unpack(begin) if len(begin) == _FILE.size else (magic, VERSION, 0)
+        _, version, length = FILE.unpack(begin) if len(begin) == FILE.size else (magic, VERSION, 0)
         require(1 <= version <= GROUPED, f"version of the log {self.name}", f"be 1 to {GROUPED}", version)
         self.version = version  # the version of the file
         text = file.read(min(length, size))
@@ -119,7 +119,7 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
         # the bytes of x_0, compressed, where the header's ``start`` says how many there are; else none
         self.start = file.read(min(count, size) if isinstance(count, int) and count >= 0 else 0)
         # the chain value after the last entry, which stands for the header and all entries
-        self.chain = file.read(_CHAIN)
+        self.chain = file.read(CHAIN)
         if chained(b"", begin + text + self.start) != self.chain:
             raise InputError(
                 f"log must be as it was written, got {self.name}, whose header was changed or cut: put a copy of the "
@@ -198,13 +198,13 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
         """Find the entries up to round ``end``, and cut the file after them where it is written to."""
         size = self._file.seek(0, os.SEEK_END)
         while (start := self._starts[-1]) < size and (end is None or len(self) < end):
-            head = self._at(start, _ENTRY.size)
-            r, length, crc = _ENTRY.unpack(head) if len(head) == _ENTRY.size else (0, 0, 0)
-            sound = len(head) == _ENTRY.size and zlib.crc32(head[:8]) == crc
-            stop = start + _ENTRY.size + length + _CHAIN if sound else size
+            head = self._at(start, ENTRY.size)
+            r, length, crc = ENTRY.unpack(head) if len(head) == ENTRY.size else (0, 0, 0)
+            sound = len(head) == ENTRY.size and zlib.crc32(head[:8]) == crc
+            stop = start + ENTRY.size + length + CHAIN if sound else size
             whole = self._at(start, stop - start) if stop <= size else b""
             in_place = sound and stop <= size and r == len(self)
-            follows = in_place and chained(self.chain, whole[:-_CHAIN]) == whole[-_CHAIN:]
+            follows = in_place and chained(self.chain, whole[:-CHAIN]) == whole[-CHAIN:]
             mended = self._mended(r, whole) if sound and stop == size and not follows else None
             if mended is not None:
                 logger.warning(f"{self.name} ends in a digest of round {r} that was not written whole; it is mended")
@@ -216,11 +216,11 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
                 whole, follows = mended, True
             if follows:
                 self._starts.append(stop)
-                self.chain = whole[-_CHAIN:]
+                self.chain = whole[-CHAIN:]
                 continue
             # A killed writer leaves a part of the last entry, a machine without power perhaps zeros in its place.
-            blank = stop == size and not any(whole[-_CHAIN:] if sound else whole)
-            if not (len(head) < _ENTRY.size or stop > size or blank):
+            blank = stop == size and not any(whole[-CHAIN:] if sound else whole)
+            if not (len(head) < ENTRY.size or stop > size or blank):
                 raise InputError(
                     f"log must be as it was written, got {self.name}, whose entry of round {len(self)} was changed or "
                     "moved: put a copy of the file back"
@@ -242,16 +242,16 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
 
         Of the new entry, with the digest, there is a beginning then, and of the old one the rest.
         """
-        if r != len(self) or len(entry) < _ENTRY.size + _BODY.size + _CHAIN:
+        if r != len(self) or len(entry) < ENTRY.size + _BODY.size + CHAIN:
             return None
-        body, chain = entry[:-_CHAIN], entry[-_CHAIN:]
-        sampled, answered, flags, _ = _BODY.unpack_from(body, _ENTRY.size)
+        body, chain = entry[:-CHAIN], entry[-CHAIN:]
+        sampled, answered, flags, _ = _BODY.unpack_from(body, ENTRY.size)
         unsigned = bytearray(body)
-        _BODY.pack_into(unsigned, _ENTRY.size, sampled, answered, flags & ~_DIGEST, bytes(16))
+        _BODY.pack_into(unsigned, ENTRY.size, sampled, answered, flags & ~_DIGEST, bytes(16))
         old, new = chained(self.chain, bytes(unsigned)), chained(self.chain, body)
         if chain == old:
             return bytes(unsigned) + old
-        return body + new if any(chain == new[:n] + old[n:] for n in range(1, _CHAIN)) else None
+        return body + new if any(chain == new[:n] + old[n:] for n in range(1, CHAIN)) else None
 
     def _at(self, start: int, count: int) -> bytes:
         self._file.seek(start)
@@ -290,7 +290,7 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
         start = self._starts[r]
         try:
             self._require_own_end()
-            chain = chained(self._at(start - _CHAIN, _CHAIN), content)
+            chain = chained(self._at(start - CHAIN, CHAIN), content)
             content += chain
             before = self._at(start, len(content))
             try:
@@ -315,7 +315,7 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
         if not self._writable:
             return
         end = self._starts[-1]
-        same = self._file.seek(0, os.SEEK_END) == end and self._at(end - _CHAIN, _CHAIN) == self.chain
+        same = self._file.seek(0, os.SEEK_END) == end and self._at(end - CHAIN, CHAIN) == self.chain
         same = same and self._has_its_name()
         if not same:
             raise InputError(
@@ -337,12 +337,12 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
         self._require_own_end()
         pieces = [beginning(self.version, header, self.start)]
         for start, stop in pairwise(self._starts):
-            entry = self._at(start, stop - _CHAIN - start)
-            pieces.append(entry + chained(pieces[-1][-_CHAIN:], entry))
+            entry = self._at(start, stop - CHAIN - start)
+            pieces.append(entry + chained(pieces[-1][-CHAIN:], entry))
         write_atomically(path, b"".join(pieces))
         self._file.close()
         self._file = self._closing.enter_context(path.open("r+b", buffering=0))
-        self.header, self.chain = dict(header), pieces[-1][-_CHAIN:]
+        self.header, self.chain = dict(header), pieces[-1][-CHAIN:]
         self._starts = array("Q", accumulate(map(len, pieces)))
 
     def _has_its_name(self) -> bool:
@@ -365,7 +365,7 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
         end = len(self) if end is None else end
         require(0 <= first <= end <= len(self), "rounds of entries", f"be in 0..{len(self)}", (first, end))
         for r in range(first, end):
-            start, stop = self._starts[r] + _ENTRY.size, self._starts[r + 1] - _CHAIN
+            start, stop = self._starts[r] + ENTRY.size, self._starts[r + 1] - CHAIN
             try:
                 body = self._at(start, stop - start)
                 run_seed = self.header["run_seed"]
@@ -409,7 +409,7 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
 def beginning(version: int, header: Mapping[str, Any], start: bytes) -> bytes:
     """All that stands before the first entry, the chain value last."""
     text = json.dumps(dict(header), sort_keys=True).encode()
-    whole = _FILE.pack(MAGIC, version, len(text)) + text + start
+    whole = FILE.pack(MAGIC, version, len(text)) + text + start
     return whole + chained(b"", whole)
 
 

@@ -48,7 +48,7 @@ MAX_BODY = 2**32 - 1
 LONGEST_REFUSAL = 300
 """The bytes of a reason at most."""
 
-_HEADER = struct.Struct("<2sBBII")
+HEADER = struct.Struct("<2sBBII")
 _COUNT = struct.Struct("<I")
 
 SEED_BYTES = 8
@@ -67,15 +67,15 @@ class _Reader:
     """Takes pieces off a body; InputError where it ends too early or too late."""
 
     def __init__(self, message: bytes) -> None:
-        if len(message) < _HEADER.size:
-            raise InputError(f"message is truncated: {len(message)} bytes, its header has {_HEADER.size}")
-        magic, version, found, length, crc = _HEADER.unpack_from(message)
+        if len(message) < HEADER.size:
+            raise InputError(f"message is truncated: {len(message)} bytes, its header has {HEADER.size}")
+        magic, version, found, length, crc = HEADER.unpack_from(message)
         require(magic == b"DC", "magic of the message", "be b'DC'", magic)
         require(version == WIRE_VERSION, "version of the message", f"be {WIRE_VERSION}", version)
         require(found in _KINDS, "kind of the message", f"be in 1..{len(Kind)}", found)
         self.kind = _KINDS[found]
         self.name = self.kind.name.lower()
-        self.body = memoryview(message)[_HEADER.size :]
+        self.body = memoryview(message)[HEADER.size :]
         if len(self.body) != length:
             what = "truncated" if len(self.body) < length else "oversized"
             raise InputError(f"{self.name} message is {what}: body of {len(self.body)} bytes, header says {length}")
@@ -126,7 +126,7 @@ def _message(kind: Kind, *head: Any, rest: bytes = b"") -> bytes:
     """The message of a kind, its body these numbers and what follows them."""
     body = kind.layout.pack(head, kind.whose) + rest
     require(len(body) <= MAX_BODY, "message body", f"be at most {MAX_BODY} bytes", len(body))
-    return _HEADER.pack(b"DC", WIRE_VERSION, kind, len(body), zlib.crc32(body)) + body
+    return HEADER.pack(b"DC", WIRE_VERSION, kind, len(body), zlib.crc32(body)) + body
 
 
 def require_sendable(K: int, P: int) -> None:
@@ -345,8 +345,8 @@ def split_frame(frame: bytes) -> list[bytes]:
     """The messages that a frame consists of, one after the other; InputError if it ends inside of one."""
     messages, at = [], 0
     while at < len(frame):
-        require(len(frame) - at >= _HEADER.size, "frame", "end with a whole message", f"{len(frame) - at} bytes more")
-        end = at + _HEADER.size + int(_HEADER.unpack_from(frame, at)[3])
+        require(len(frame) - at >= HEADER.size, "frame", "end with a whole message", f"{len(frame) - at} bytes more")
+        end = at + HEADER.size + int(HEADER.unpack_from(frame, at)[3])
         require(end <= len(frame), "frame", "end with a whole message", f"{end - len(frame)} bytes less")
         messages.append(frame[at:end])
         at = end

@@ -24,9 +24,9 @@ T = TypeVar("T")
 CHECKPOINT_SECONDS = 20.0
 """The time between two checkpoints is this, times the seconds that one takes if more than 1: 5 % of a run at most."""
 _KEY = "decomfl"
-_CHECKSUM = re.compile(rb'"sha256":"([0-9a-f]{64})"')
+CHECKSUM = re.compile(rb'"sha256":"([0-9a-f]{64})"')
 """The checksum in the header. Quotes inside of JSON's strings are escaped, so no value can look like it."""
-_BLANK = "0" * 64
+BLANK = "0" * 64
 
 
 def write_checkpoint(path: Path, tensors: dict[str, Tensor], values: Struct | dict[str, Any]) -> None:
@@ -37,8 +37,8 @@ def write_checkpoint(path: Path, tensors: dict[str, Tensor], values: Struct | di
     from safetensors.torch import save
 
     contiguous = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
-    blank = save(contiguous, metadata={_KEY: json.dumps(to_builtins(values, enc_hook=float)), "sha256": _BLANK})
-    found = _CHECKSUM.search(blank)
+    blank = save(contiguous, metadata={_KEY: json.dumps(to_builtins(values, enc_hook=float)), "sha256": BLANK})
+    found = CHECKSUM.search(blank)
     assert found is not None
     start, end = found.span(1)
     write_atomically(path, b"".join((blank[:start], hashlib.sha256(blank).hexdigest().encode(), blank[end:])))
@@ -68,7 +68,7 @@ def read_values(path: Path) -> tuple[dict[str, list[int]], dict[str, Any]]:
 def _checked(path: Path) -> bytes:
     remedy = "put a copy of it back, or remove it to begin anew"
     content = read_file("checkpoint", path)
-    found = _CHECKSUM.search(content)
+    found = CHECKSUM.search(content)
     if found is None:
         raise InputError(
             f"checkpoint must be a whole file of this version, got {path} without a checksum, which is damaged or was "
@@ -76,7 +76,7 @@ def _checked(path: Path) -> bytes:
         )
     start, end = found.span(1)
     digest = hashlib.sha256(content[:start])
-    digest.update(_BLANK.encode())
+    digest.update(BLANK.encode())
     digest.update(memoryview(content)[end:])
     if digest.hexdigest() != found[1].decode():
         raise InputError(

@@ -147,7 +147,7 @@ def jobs(options: Options) -> list[Work]:
         if at_end and (network.network, network.data) in size.closer:
             asked += [(2, replace(network, n=n, usual=False)) for n in size.ladder]
             asked += [(2, replace(network, by_layer=True))]
-        works.extend(_work(own, size, begins, order) for order, own in asked)
+        works.extend(work_of(own, size, begins, order) for order, own in asked)
 
     for model, data, loss in size.trained:
         if at_hand(data):
@@ -187,7 +187,7 @@ def _trained(folder: Path, report: Report, model: str, data: str, loss: str, siz
     return pd.DataFrame([{"step": size.steps[-1], "loss": last}]), facts
 
 
-def _work(own: CensusEntry, size: Sizes, begins: Work | None, urgency: int) -> Work:
+def work_of(own: CensusEntry, size: Sizes, begins: Work | None, urgency: int) -> Work:
     """κ of a network, in a work of its own, so that what is measured is kept."""
     moment = "as shipped" if own.steps is None else f"after {own.steps} steps"
     layers = ", by layer" if own.by_layer else ""

@@ -49,7 +49,7 @@ def jobs(options: Options) -> list[Work]:
     cost = 2 * size.steps[-1] * size.batch_size + 6 * len(size.steps) * products * size.examples
     spectra = Work(
         title=f"Hessian of a ResNet, {data}",
-        function=_spectra,
+        function=measured_spectra,
         arguments={"size": size, "data": data},
         data=partial(digest_named, data),
         layers=("hessian",),
@@ -58,7 +58,7 @@ def jobs(options: Options) -> list[Work]:
     )
     density = Work(
         title="density against a dense spectrum",
-        function=_density,
+        function=measured_density,
         data=partial(digest_named, "digits"),
         layers=("hessian",),
         cost=4e4,
@@ -66,7 +66,7 @@ def jobs(options: Options) -> list[Work]:
     return [spectra, density]
 
 
-def _spectra(folder: Path, report: Report, size: Sizes, data: str, device: str) -> Result:
+def measured_spectra(folder: Path, report: Report, size: Sizes, data: str, device: str) -> Result:
     """A model trained by first-order steps, with what ``_spectrum`` says after some of them; what is there is kept."""
     start, place = untrained(size.model, data, seed=SEED), find_device(device)
     use_tf32_(False)
@@ -147,7 +147,7 @@ def _spectrum(size: Sizes, trained: TrainedModel) -> pd.DataFrame:
     return pd.concat([pd.DataFrame(rows), single, curve], ignore_index=True)
 
 
-def _density(
+def measured_density(
     folder: Path,  # noqa: ARG001 (of the protocol)
     report: Report,
     model: str = "mlp",

@@ -47,7 +47,7 @@ FORETOLD: Final = ("√(r/P) + r/P", "√(V log V/P)", "√(n log n/P)")
 
 
 @dataclass(frozen=True)
-class _Task:
+class KernelTask:
     """Numbers of several digits: images of single ones beside each other, pooled to a side, and the number mod V."""
 
     inputs: Tensor
@@ -55,7 +55,7 @@ class _Task:
     loss: LossFunction
 
     @classmethod
-    def of(cls, dataset: Dataset, digits: int, side: int, V: int, examples: int) -> "_Task":
+    def of(cls, dataset: Dataset, digits: int, side: int, V: int, examples: int) -> "KernelTask":
         """So many examples; with one output the loss is of ±1, whether the number is odd."""
         examples = min(examples, dataset.N // digits)
         chosen = fixed_choice(dataset.N, digits * examples, _CHOICE)
@@ -74,7 +74,7 @@ def jobs(options: Options) -> list[Work]:
     return [
         Work(
             title=f"kernels: {name}",
-            function=_measured,
+            function=measured,
             arguments={"network": tuple(network), "size": size.but(networks={})},
             labels={"network": name},
             data=partial(digest_named, "mnist"),
@@ -85,11 +85,11 @@ def jobs(options: Options) -> list[Work]:
     ]
 
 
-def _measured(_: Path, report: Report, network: Sequence[int], size: Sizes) -> Result:
+def measured(_: Path, report: Report, network: Sequence[int], size: Sizes) -> Result:
     """The kernel's error for every distribution and P, the numbers that may predict it, and rounds to the target."""
     digits, side, V, depth, width = network
     dataset = load_dataset("mnist")
-    task = _Task.of(dataset, digits, side, V, size.examples)
+    task = KernelTask.of(dataset, digits, side, V, size.examples)
     # An MLP of ReLU; every weight and bias is uniform within 1/√(inputs of its layer).
     sizes = [task.inputs.shape[1], *[width] * depth, V]
     generator = torch.Generator().manual_seed(SEED)
@@ -116,7 +116,7 @@ def _measured(_: Path, report: Report, network: Sequence[int], size: Sizes) -> R
     for name, rank in ranks.items():
         numbers |= {name: rank.kappa, f"{name} low": rank.interval[0], f"{name} high": rank.interval[1]}
     numbers |= {"V": V, "d": J.shape[1], "outputs": J.shape[0]}
-    rows = [{"kind": "error", **each} for each in _errors(J, size)]
+    rows = [{"kind": "error", **each} for each in kernel_errors(J, size)]
     for done, P in enumerate(size.rounds_at):
         report(Progress(1 + done, 1 + len(size.rounds_at)))
         rounds = _rounds(module, task, numbers, P, size)
@@ -124,7 +124,7 @@ def _measured(_: Path, report: Report, network: Sequence[int], size: Sizes) -> R
     return pd.DataFrame(rows).assign(**numbers), provenance(dataset)
 
 
-def _errors(J: Tensor, size: Sizes) -> list[dict[str, Any]]:
+def kernel_errors(J: Tensor, size: Sizes) -> list[dict[str, Any]]:
     """‖K_P − K‖/‖K‖ of the lab's own directions: the mean over seeds, and its standard error."""
     d, K, rows = J.shape[1], (J @ J.T).double(), []
     norm = float(torch.linalg.eigvalsh(K)[-1])
@@ -142,7 +142,7 @@ def _errors(J: Tensor, size: Sizes) -> list[dict[str, Any]]:
     return rows
 
 
-def _rounds(module: nn.Module, task: _Task, numbers: Mapping[str, float], P: int, size: Sizes) -> dict[str, float]:
+def _rounds(module: nn.Module, task: KernelTask, numbers: Mapping[str, float], P: int, size: Sizes) -> dict[str, float]:
     """The fewest rounds to the target over the learning rates, means over seeds; infinite where none gets there.
 
     The rates are multiples of the largest one that Theorem 2's form allows, 1/(λ_max(1 + (κ₊ + 1)/P)).
@@ -153,7 +153,7 @@ def _rounds(module: nn.Module, task: _Task, numbers: Mapping[str, float], P: int
         total = 0.0
         for seed in range(size.seeds_of_rounds):
             most = math.ceil(min(size.rounds, size.seeds_of_rounds * found["value"] - total))
-            total += _rounds_at(module, task, factor * largest, P, most, size.target, seed)
+            total += rounds_at(module, task, factor * largest, P, most, size.target, seed)
             if total >= size.seeds_of_rounds * found["value"]:
                 break
         else:
@@ -161,7 +161,7 @@ def _rounds(module: nn.Module, task: _Task, numbers: Mapping[str, float], P: int
     return found
 
 
-def _rounds_at(module: nn.Module, task: _Task, lr: float, P: int, most: int, target: float, seed: int) -> float:
+def rounds_at(module: nn.Module, task: KernelTask, lr: float, P: int, most: int, target: float, seed: int) -> float:
     """The rounds until the loss is that share of the first, between two of them by its logarithm.
 
     One client with all examples and one local step: f itself, without noise.

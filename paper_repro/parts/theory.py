@@ -48,7 +48,7 @@ def jobs(options: Options) -> list[Work]:
     trained = [
         Work(
             title=f"theory: {model} beside its bound",
-            function=_beside_bounds,
+            function=beside_bounds,
             arguments={"size": size, "model": model},
             data=partial(digest_named, "digits"),
             layers=layers,
@@ -163,7 +163,7 @@ MARGIN: Final = 0.5
 """The share of the largest η by the constants along the pilot run that is taken: other runs meet other constants."""
 
 
-def _beside_bounds(folder: Path, report: Report, size: Sizes, model: str) -> Result:  # noqa: ARG001 (of the protocol)
+def beside_bounds(folder: Path, report: Report, size: Sizes, model: str) -> Result:  # noqa: ARG001 (of the protocol)
     """DeComFL on a small model, at the η that Theorem 2 allows by constants estimated on the way, beside its bounds.
 
     A pilot run, η and μ by the constants along it, the runs, bounds by those along the first. Rows are of kind run,

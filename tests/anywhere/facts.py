@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from decomfl_lab import noise
-from decomfl_lab.datasets.splits import SPLITS, _fit, split
+from decomfl_lab.datasets.splits import SPLITS, fit, split
 from decomfl_lab.models import MODEL_NAMES
 from decomfl_lab.noise import draws
 from decomfl_lab.noise.draws import draws_of
@@ -67,7 +67,7 @@ def of_numpy() -> dict[str, str]:
     drawn = draws_of("stream", 1)
     shares = drawn.dirichlet(np.array([0.05, 0.5, 1.0, 3.0]), 50)
     facts["shares of Dirichlet"] = digest([shares])
-    facts["a table fitted to shares"] = digest([_fit(shares, np.full(50, 20), np.full(4, 250), drawn.dot)])
+    facts["a table fitted to shares"] = digest([fit(shares, np.full(50, 20), np.full(4, 250), drawn.dot)])
     facts["who is sampled, by numpy's generator"] = digest(
         [np.array(sample_clients(0, r, 1000, 10)) for r in range(20)]
     )

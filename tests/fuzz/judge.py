@@ -120,16 +120,16 @@ def mended(message: bytes, *, counts: bool = False) -> bytes:
     if message[:2] != b"DC":
         json = re.match(rb".{8}.*\} *", message, re.DOTALL)
         size = struct.pack("<Q", json.end() - 8 if json else 0)
-        blank = checkpoint_file._CHECKSUM.sub(b'"sha256":"%s"' % checkpoint_file._BLANK.encode(), size + message[8:])
+        blank = checkpoint_file.CHECKSUM.sub(b'"sha256":"%s"' % checkpoint_file.BLANK.encode(), size + message[8:])
         digest = checkpoint_file.hashlib.sha256(blank).hexdigest().encode()
-        return blank.replace(checkpoint_file._BLANK.encode(), digest, 1)
+        return blank.replace(checkpoint_file.BLANK.encode(), digest, 1)
     kinds = list(Kind)
     kind = kinds[(message[3] - 1) % len(kinds)] if len(message) > 3 else kinds[0]
     body = message[HEADER_BYTES:]
     if counts and kind.each:  # its last number says how many elements follow
         head = kind.layout.size
         body = body[: head - 8] + struct.pack("<Q", max(0, len(body) - head) // kind.each) + body[head:]
-    return wire._HEADER.pack(b"DC", wire.WIRE_VERSION, kind, len(body), zlib.crc32(body)) + body
+    return wire.HEADER.pack(b"DC", wire.WIRE_VERSION, kind, len(body), zlib.crc32(body)) + body
 
 
 def outcome(call: Callable[..., T], *arguments: Any) -> T | None:

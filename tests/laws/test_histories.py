@@ -227,15 +227,14 @@ FAULTS: dict[str, tuple[type, str, Wrong, str]] = {
 """A class, its method, what is done instead, and what is said of it."""
 
 
-def planted(name: str, monkeypatch: pytest.MonkeyPatch) -> Search:
-    kind, attribute, wrong, _ = FAULTS[name]
+def planted(monkeypatch: pytest.MonkeyPatch, kind: type, attribute: str, wrong: Any) -> Search:
     monkeypatch.setattr(kind, attribute, instead(kind, attribute, wrong))
     return Search()
 
 
 @pytest.mark.parametrize("name", sampled(FAULTS, 2))
 def test_a_planted_fault_is_found_and_made_short(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = planted(name, monkeypatch).search(range(8000))
+    found = planted(monkeypatch, *FAULTS[name][:3]).search(range(8000))
     assert found is not None
     assert re.search(FAULTS[name][-1], found.broken), found
     assert len(found.events) <= 60, found
@@ -246,10 +245,9 @@ def test_a_round_without_an_end_is_noticed(monkeypatch: pytest.MonkeyPatch) -> N
     def too_few(right: Any, own: Delivery, i: int, r: int, ledger: Any) -> Any:
         return right(i, min(r + bool(own.server.planned), own.server.round), ledger)
 
-    monkeypatch.setattr(Delivery, "bring_up", instead(Delivery, "bring_up", too_few))
     monkeypatch.setattr(session, "MOST_WELCOMES", 10**9)
     monkeypatch.setattr(world, "PATIENCE", 1e9)
-    found = Search().search(range(500))
+    found = planted(monkeypatch, Delivery, "bring_up", too_few).search(range(500))
     assert found is not None
     assert "there is no end" in found.broken
 
@@ -258,8 +256,8 @@ def test_a_client_that_begins_anew_for_ever_is_refused(monkeypatch: pytest.Monke
     another_x = Decisions(given={"stranger": [1]})
     assert Search().broken(another_x) == ""
     for_ever = setting(lambda own: own._welcomes.clear())
-    monkeypatch.setattr(Coordinator, "_greet", instead(Coordinator, "_greet", for_ever))
-    assert "client 0 begins anew for ever" in Search().broken(Decisions(given={"stranger": [1]}))
+    search = planted(monkeypatch, Coordinator, "_greet", for_ever)
+    assert "client 0 begins anew for ever" in search.broken(Decisions(given={"stranger": [1]}))
 
 
 def test_a_target_whose_clients_are_not_the_labs_has_no_sessions() -> None:
@@ -268,7 +266,7 @@ def test_a_target_whose_clients_are_not_the_labs_has_no_sessions() -> None:
 
 
 def test_a_short_history_reads_as_what_happened(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = planted("a server forgets a record when it restarts", monkeypatch)
+    own = planted(monkeypatch, *FAULTS["a server forgets a record when it restarts"][:3])
     found = own.search(range(4000))
     assert found is not None
     told = [event.partition("s  ")[2] for event in found.events]
@@ -286,7 +284,7 @@ def test_the_command_plays_histories_and_prints_one_that_is_wrong(
 ) -> None:
     assert main(["verify", "--histories", "20"]) == 0
     assert capsys.readouterr().out.startswith("ok     20 histories from seed 0 (")
-    planted(name := "answers are counted twice", monkeypatch)
+    planted(monkeypatch, *FAULTS[name := "answers are counted twice"][:3])
     assert main(["verify", "--histories", "20", "--seed", "7", "--json"]) == 1
     said = json.loads(capsys.readouterr().out)["found"]
     assert (said["seed"], FAULTS[name][-1] in said["broken"]) == (7, True)
@@ -331,7 +329,7 @@ def test_a_planted_fault_is_found_by_a_short_history(fault: str, scope: Scope, w
 
 
 def test_a_session_that_does_not_heal_who_lost_its_model_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    planted("who comes back is told a record too few", monkeypatch)
+    planted(monkeypatch, *FAULTS["who comes back is told a record too few"][:3])
     found = explore(ONE)
     assert "the digests of all clients at the end: {} is not" in found.broken, found
 

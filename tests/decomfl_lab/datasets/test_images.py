@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import http.server
 import io
+import shutil
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
@@ -52,9 +53,7 @@ def small_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (folder / name).write_bytes(content)
         sums[name] = hashlib.sha256(content).hexdigest()
     monkeypatch.setitem(data.SOURCES, "mnist", replace(data.SOURCES["mnist"], files=sums))
-    data._load.cache_clear()
-    yield folder
-    data._load.cache_clear()
+    return folder
 
 
 def test_embedded_digits_are_real_balanced_and_split_without_overlap() -> None:
@@ -75,8 +74,10 @@ def test_a_folder_of_the_users_is_used_and_said_and_where_a_file_is_altered_noth
     dataset = load_dataset("mnist")
     assert len(dataset.train_labels) == 30
     assert dataset.source == "MNIST: 30 train / 10 test digits, from DECOMFL_DATA"
-    data._load.cache_clear()
-    path = small_mnist / "train-labels-idx1-ubyte.gz"
+    altered = small_mnist.parents[1] / "altered"  # what was read of a folder stands for it
+    shutil.copytree(small_mnist.parent, altered)
+    data_in(altered)
+    path = altered / "mnist" / "train-labels-idx1-ubyte.gz"
     path.write_bytes(path.read_bytes() + b"x")
     with pytest.raises(InputError, match=r"data file .*train-labels-idx1-ubyte.gz must have sha256 \w{64}, got \w{64}"):
         load_dataset("mnist")
@@ -137,7 +138,6 @@ def test_cifar_comes_from_the_archive_or_the_subset_and_says_which(
     def give(name: str, path: Path) -> None:
         sums = {path.name: hashlib.sha256(path.read_bytes()).hexdigest()}
         monkeypatch.setitem(data.SOURCES, name, replace(data.SOURCES[name], files=sums))
-        data._load.cache_clear()
 
     folder = tmp_path / "cifar10"
     folder.mkdir()
@@ -160,11 +160,12 @@ def test_cifar_comes_from_the_archive_or_the_subset_and_says_which(
             member.size = len(body)
             tar.addfile(member, io.BytesIO(body))
     give("cifar10", archive)
+    shutil.copytree(folder, tmp_path / "both" / "cifar10")  # what was read of a folder stands for it
+    data_in(tmp_path / "both")
     whole = load_dataset("cifar10")
     assert whole.source == "CIFAR-10: 50,000 train / 10,000 test images, from DECOMFL_DATA"
     assert whole.train_labels[10_000].item() == 1
     assert whole.test_images[0, 2, 0, 0].item() == pytest.approx((5 / 255 - 0.4465) / 0.2616, rel=1e-5)
-    data._load.cache_clear()
 
 
 def test_embedded_digits_that_are_not_there_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,28 +5,28 @@ from typing import Any
 import numpy as np
 import pytest
 
-from decomfl_lab.datasets.splits import _UNIT, _fit, _round_cycles, split
+from decomfl_lab.datasets.splits import UNIT, fit, round_cycles, split
 from tests.cases import refuses, rows_of
 
 
 @pytest.mark.parametrize("share", [0.1, 0.7])
 def test_rounding_is_without_bias(share: float) -> None:
-    small, large = round(share * _UNIT), _UNIT - round(share * _UNIT)
-    table = np.array([[small, large, 0], [large, 2 * _UNIT, small], [0, small, large]])
+    small, large = round(share * UNIT), UNIT - round(share * UNIT)
+    table = np.array([[small, large, 0], [large, 2 * UNIT, small], [0, small, large]])
     generator, draws = np.random.default_rng(3), 3000
-    mean = sum(_round_cycles(table, generator) for _ in range(draws)) / draws
-    assert np.abs(mean - table / _UNIT).max() < 5 * np.sqrt(share * (1 - share) / draws)
+    mean = sum(round_cycles(table, generator) for _ in range(draws)) / draws
+    assert np.abs(mean - table / UNIT).max() < 5 * np.sqrt(share * (1 - share) / draws)
 
 
 def test_rounding_keeps_the_margins_and_moves_no_cell_by_a_whole_example() -> None:
-    fractions = np.random.default_rng(0).integers(0, _UNIT, (5, 4))
+    fractions = np.random.default_rng(0).integers(0, UNIT, (5, 4))
     table = np.pad(fractions, ((0, 1), (0, 1)))
-    table[:-1, -1] = -table[:-1].sum(axis=1) % _UNIT
-    table[-1] = -table[:-1].sum(axis=0) % _UNIT
-    whole = _round_cycles(table, np.random.default_rng(1))
-    assert np.array_equal(whole.sum(axis=0) * _UNIT, table.sum(axis=0))
-    assert np.array_equal(whole.sum(axis=1) * _UNIT, table.sum(axis=1))
-    assert np.abs(whole - table / _UNIT).max() < 1
+    table[:-1, -1] = -table[:-1].sum(axis=1) % UNIT
+    table[-1] = -table[:-1].sum(axis=0) % UNIT
+    whole = round_cycles(table, np.random.default_rng(1))
+    assert np.array_equal(whole.sum(axis=0) * UNIT, table.sum(axis=0))
+    assert np.array_equal(whole.sum(axis=1) * UNIT, table.sum(axis=1))
+    assert np.abs(whole - table / UNIT).max() < 1
 
 
 def test_a_name_stands_for_its_concentration() -> None:
@@ -57,7 +57,7 @@ def test_what_is_no_label_is_refused(labels: list[Any]) -> None:
 def test_the_fitted_table_has_the_margins_and_keeps_the_odds() -> None:
     q = np.random.default_rng(2).dirichlet(np.full(3, 0.5), size=4)
     rows, columns = np.full(4, 15), np.array([10, 20, 30])
-    T = _fit(q, rows, columns, np.matmul)
+    T = fit(q, rows, columns, np.matmul)
     assert np.allclose(T.sum(axis=1), rows, rtol=1e-6)
     assert np.allclose(T.sum(axis=0), columns, rtol=1e-6)
     change = T / q  # r_i s_c

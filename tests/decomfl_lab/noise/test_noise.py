@@ -256,15 +256,15 @@ def test_a_change_in_any_file_of_kernels_has_every_kernel_compiled_again(
     kernels = (numba_cpu._run, tiles.multiply, cnn_kernel._losses)
     stamps = {locator(kernel).get_source_stamp() for kernel in kernels}
     assert len(stamps) == 1
-    for folder in kernel_cache._KERNELS:
+    for folder in kernel_cache.KERNELS:
         shutil.copytree(Path(kernel_cache.__file__).parents[1] / folder, tmp_path / folder)
-    monkeypatch.setattr(kernel_cache, "_PACKAGE", tmp_path)
+    monkeypatch.setattr(kernel_cache, "PACKAGE", tmp_path)
     source = tmp_path / Path(tiles.__file__).relative_to(Path(kernel_cache.__file__).parents[1])
     for change in (b"", b"\n", b"\n\n"):
         source.write_bytes(source.read_bytes() + change)
-        kernel_cache._digest.cache_clear()
+        kernel_cache.digest.cache_clear()
         stamps.add(locator(kernels[0]).get_source_stamp())
-    kernel_cache._digest.cache_clear()
+    kernel_cache.digest.cache_clear()
     assert len(stamps) == 3  # the copy as it is, and two changes
 
 

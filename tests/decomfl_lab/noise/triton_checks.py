@@ -39,13 +39,11 @@ SPECIAL = np.array(
 
 
 @pytest.fixture(autouse=triton_gpu.INTERPRETED)
-def _bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def _bounds(plant: Any) -> None:
     """An IndexError where a kernel reads or writes beside the tensors that it was given."""
     from triton.runtime.interpreter import GridExecutor, InterpreterBuilder
 
     given: list[tuple[int, int]] = []  # the first byte of each tensor's memory, and the one behind its last
-    prepared = GridExecutor._init_args_hst
-    load, store = InterpreterBuilder.create_masked_load, InterpreterBuilder.create_masked_store
 
     def tensors(values: Sequence[Any]) -> Iterator[torch.Tensor]:
         for value in values:
@@ -54,8 +52,8 @@ def _bounds(monkeypatch: pytest.MonkeyPatch) -> None:
             elif isinstance(value, tuple):
                 yield from tensors(value)
 
-    def prepare(executor: Any, arguments: Any, named: Any) -> Any:
-        found = prepared(executor, arguments, named)
+    def prepare(prepared: Any, *of: Any) -> Any:
+        found = prepared(*of)
         memory = [tensor.untyped_storage() for tensor in tensors([*found[0], *found[1].values()])]
         given[:] = [(own.data_ptr(), own.data_ptr() + own.nbytes()) for own in memory]
         return found
@@ -69,17 +67,17 @@ def _bounds(monkeypatch: pytest.MonkeyPatch) -> None:
         if not inside.all():
             raise IndexError("a kernel must stay inside its tensors")
 
-    def checked_load(builder: Any, places: Any, mask: Any, *rest: Any) -> Any:
+    def load(right: Any, builder: Any, places: Any, mask: Any, *rest: Any) -> Any:
         require_inside(places, mask)
-        return load(builder, places, mask, *rest)
+        return right(builder, places, mask, *rest)
 
-    def checked_store(builder: Any, places: Any, value: Any, mask: Any, *rest: Any) -> Any:
+    def store(right: Any, builder: Any, places: Any, value: Any, mask: Any, *rest: Any) -> Any:
         require_inside(places, mask)
-        return store(builder, places, value, mask, *rest)
+        return right(builder, places, value, mask, *rest)
 
-    monkeypatch.setattr(GridExecutor, "_init_args_hst", prepare)
-    monkeypatch.setattr(InterpreterBuilder, "create_masked_load", checked_load)
-    monkeypatch.setattr(InterpreterBuilder, "create_masked_store", checked_store)
+    plant(GridExecutor, "_init_args_hst", prepare)
+    plant(InterpreterBuilder, "create_masked_load", load)
+    plant(InterpreterBuilder, "create_masked_store", store)
 
 
 class OfTriton(Implementation):

@@ -35,18 +35,18 @@ RECORD = b"DC\x02\x04"
 def parted(content: bytes) -> tuple[bytes, list[bytes]]:
     """The text of a log's header, and the bodies of its entries."""
     length = struct.unpack_from("<I", content, 12)[0]
-    at, bodies = 16 + length + logs._CHAIN, []
+    at, bodies = 16 + length + logs.CHAIN, []
     while at < len(content):
-        first = at + logs._ENTRY.size
+        first = at + logs.ENTRY.size
         end = first + struct.unpack_from("<I", content, at + 4)[0]
         bodies.append(content[first:end])
-        at = end + logs._CHAIN
+        at = end + logs.CHAIN
     return content[16 : 16 + length], bodies
 
 
 def chained(header: bytes, bodies: Iterable[bytes], start: bytes = b"", version: int = logs.VERSION) -> bytes:
     """The log of a header's text, x_0 where it is packed behind it, and the bodies of rounds 0, 1, ..."""
-    first = logs._FILE.pack(logs.MAGIC, version, len(header)) + header + start
+    first = logs.FILE.pack(logs.MAGIC, version, len(header)) + header + start
     pieces = [first, logs.chained(b"", first)]
     for r, body in enumerate(bodies):
         place = struct.pack("<II", r, len(body))

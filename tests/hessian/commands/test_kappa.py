@@ -204,10 +204,8 @@ MINE = ["--model", "mine:net", "--data", "mine:loader", "--loss", "torch.nn.func
 
 
 @pytest.fixture
-def _mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "mine.py").write_text(OWN)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
+def _mine(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "mine.py").write_text(OWN)
     monkeypatch.delitem(sys.modules, "mine", raising=False)
 
 
@@ -226,13 +224,13 @@ def test_a_users_own_model_data_and_loss_are_measured(capsys: pytest.CaptureFixt
 
 @pytest.mark.usefixtures("_mine")
 def test_a_run_that_was_trained_in_python_on_its_users_own_gets_them_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(here)
     mine = importlib.import_module("mine")
     with monkeypatch.context() as patch:
         patch.setattr(mine.doubled, "__module__", "__main__")  # as in a script
-        lab.train(mine.net().eval(), mine.doubled, mine.clients(), rounds=2, out=tmp_path / "run")
+        lab.train(mine.net().eval(), mine.doubled, mine.clients(), rounds=2, out=here / "run")
     again = ["run", "--model", "mine:net", "--data", "mine:clients"]
     assert run(capsys, *again, "--loss", "mine:doubled", "--products", "6")["loss_function"] == "doubled"
     told = refused(capsys, *again[:3])

@@ -96,9 +96,7 @@ def test_with_other_numbers_in_the_paper_its_own_arithmetic_holds(
 # --- the part ---------------------------------------------------------------------------------------------------------
 
 
-def test_without_data_there_are_no_jobs_and_the_section_says_what_to_set(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_without_data_there_are_no_jobs_and_the_section_says_what_to_set(data_in: Any, tmp_path: Path) -> None:
     assert llm.jobs(options("default")) == []
     part = llm.make(pd.DataFrame(), [], options("default"))
     folders = "sst2, cb, wsc, wic, rte, boolq, corpus"
@@ -108,7 +106,7 @@ def test_without_data_there_are_no_jobs_and_the_section_says_what_to_set(
     assert "the messages of the protocol alone 238 bytes (0.47 MB)" in engines  # 3,000 · (238 − 80)
     assert {claim.id for claim in part.claims if claim.verdict == "holds"} == {"llm.ten-gigabytes"}
     assert part.figures == {}
-    monkeypatch.setenv("DECOMFL_DATA", str(tmp_path))
+    data_in(tmp_path)
     for name in (*TASKS, "corpus"):
         assert name in data.missing(TASKS, ["opt-0.3m"], {"opt-0.3m"})
         (tmp_path / name).mkdir()
@@ -136,13 +134,13 @@ def _examples(task: str, folder: str | Path | None = None) -> TaskData:
 
 @pytest.mark.thorough
 def test_the_command_pretrains_a_model_and_makes_the_part(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, data_in: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("tokenizers")
     transformers()
     for name in ("corpus", "cb", "wsc"):
         (tmp_path / "data" / name).mkdir(parents=True)
-    monkeypatch.setenv("DECOMFL_DATA", str(tmp_path / "data"))
+    data_in(tmp_path / "data")
     text = "".join(f"line {n}: it was a good film, and {n * n} people liked it .\n" for n in range(400))
     for module in (family, language):
         monkeypatch.setattr(

@@ -22,7 +22,7 @@ def test_the_numbers_are_those_of_dense_matrices_and_the_last_moment_is_drawn(tm
         census.CensusEntry(network="mlp", data="digits", loss="cross-entropy", n=60, steps=steps, by_layer=layers)
         for steps, layers in ((20, False), (20, True), (0, False))
     ]
-    works = [census._work(own, OPTIONS.scale.census.but(products=24), begins, 0) for own in networks]
+    works = [census.work_of(own, OPTIONS.scale.census.but(products=24), begins, 0) for own in networks]
     rows = pd.concat([each.run(tmp_path / each.key(), lambda _: None)[0].assign(**each.labels) for each in works])
     found = networks[0].made(tmp_path / begins.key())
     (objective,) = found.mean_loss(examples=60)

@@ -10,20 +10,20 @@ import torch
 from decomfl_lab.devices import use_tf32_
 from decomfl_lab.progress import Progress
 from hessian.trained_models import untrained
-from paper_repro.parts.hessian import _density, _spectra
+from paper_repro.parts.hessian import measured_density, measured_spectra
 from paper_repro.workflow.scales import SCALES
 from paper_repro.workflow.series import from_toml
 from tests.cases import rows_of
 from tests.hessian import problems
 
 TINY = SCALES["smoke"].hessian.but(**from_toml(rows_of(__file__)["tiny"]))
-SMALL_CHECK = partial(_density, model="logistic", steps=50, examples=100, products=20, probes=2)
+SMALL_CHECK = partial(measured_density, model="logistic", steps=50, examples=100, products=20, probes=2)
 
 
 def test_the_numbers_are_those_of_the_dense_hessian_at_every_step(tmp_path: Path) -> None:
     seen: list[Progress] = []
     use_tf32_(True)  # torch's default
-    rows, facts = _spectra(tmp_path / "a", seen.append, TINY, "digits", "cpu")
+    rows, facts = measured_spectra(tmp_path / "a", seen.append, TINY, "digits", "cpu")
     assert not torch.backends.cudnn.allow_tf32
     assert facts["data"].startswith("scikit-learn's 8×8 digits")
     assert [at.round for at in seen] == list(range(1, 14))

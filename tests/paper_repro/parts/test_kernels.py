@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import torch
 
-from paper_repro.parts.kernels import PREDICTORS, _errors, _measured, _rounds_at, _Task, correlations, make
+from paper_repro.parts.kernels import PREDICTORS, KernelTask, correlations, kernel_errors, make, measured, rounds_at
 from paper_repro.workflow.scales import SCALES
 from tests.paper_repro.parts.test_parts import options
 from tests.theory.bounds.successors.test_kernel import of_kernel
@@ -20,7 +20,7 @@ SIZE = SCALES["smoke"].kernels
 
 def test_the_errors_of_the_labs_directions_lie_between_the_bounds() -> None:
     J = torch.randn(20, 300, generator=torch.Generator().manual_seed(0)) * torch.linspace(1, 0.1, 20)[:, None]
-    problem, found = of_kernel((J @ J.T).double(), 300), pd.DataFrame(_errors(J, SIZE.but(draws=60)))
+    problem, found = of_kernel((J @ J.T).double(), 300), pd.DataFrame(kernel_errors(J, SIZE.but(draws=60)))
     assert set(found["distribution"]) == {"gaussian", "sphere", "rademacher"}
     for row in found.itertuples():
         setting = problem.setting(P=row.P)
@@ -30,15 +30,15 @@ def test_the_errors_of_the_labs_directions_lie_between_the_bounds() -> None:
 
 def test_rounds_end_at_the_target_and_are_infinite_where_no_round_gets_there() -> None:
     numbers = torch.arange(32)
-    task = _Task(
+    task = KernelTask(
         torch.randn(32, 5, generator=torch.Generator().manual_seed(1)), numbers % 3, torch.nn.functional.cross_entropy
     )
     torch.manual_seed(0)
     module = torch.nn.Sequential(torch.nn.Linear(5, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
-    few = _rounds_at(module, task, 0.3, 10, 200, 0.95, 0)
+    few = rounds_at(module, task, 0.3, 10, 200, 0.95, 0)
     assert 1 < few < 200
-    assert _rounds_at(module, task, 0.3, 10, int(few), 0.95, 0) == math.inf
-    assert _rounds_at(module, task, 1e4, 10, 200, 0.95, 0) == math.inf  # a rate that is too large
+    assert rounds_at(module, task, 0.3, 10, int(few), 0.95, 0) == math.inf
+    assert rounds_at(module, task, 1e4, 10, 200, 0.95, 0) == math.inf  # a rate that is too large
     assert logging.getLogger("decomfl_lab").isEnabledFor(logging.WARNING)
 
 
@@ -50,7 +50,7 @@ def test_numbers_of_two_digits_stand_side_by_side_however_the_data_are_sorted() 
         train_images = train_labels.float().repeat_interleave(784).reshape(60, 1, 28, 28)
         N = 60
 
-    task = _Task.of(Digits(), 2, 7, 100, 20)  # type: ignore[arg-type]
+    task = KernelTask.of(Digits(), 2, 7, 100, 20)  # type: ignore[arg-type]
     assert task.inputs.shape == (20, 98)
     assert torch.equal(task.targets, (task.inputs[:, 0] + 10 * task.inputs[:, -1]).long())
     assert len(task.targets.unique()) > 10
@@ -59,7 +59,7 @@ def test_numbers_of_two_digits_stand_side_by_side_however_the_data_are_sorted() 
 def test_the_figure_and_the_table_are_made_of_the_rows(tmp_path: Path) -> None:
     networks = {"small": (1, 7, 2, 0, 1), "deep": (1, 7, 10, 1, 4)}
     size = SIZE.but(P=(2, 10), draws=2, products=6, examples=8, rounds_at=(2,))
-    works = {name: _measured(tmp_path, lambda _: None, network, size) for name, network in networks.items()}
+    works = {name: measured(tmp_path, lambda _: None, network, size) for name, network in networks.items()}
     rows = pd.concat([found.assign(network=name) for name, (found, _) in works.items()], ignore_index=True)
     made = make(rows, [facts for _, facts in works.values()], options("smoke"))
     table = made.tables["kernels"].set_index("network")

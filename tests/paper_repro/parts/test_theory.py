@@ -12,7 +12,7 @@ import pytest
 from decomfl_lab.datasets.images import load_dataset
 from decomfl_lab.progress import Progress
 from paper_repro.parts import audit
-from paper_repro.parts.theory import _beside_bounds
+from paper_repro.parts.theory import beside_bounds
 from paper_repro.workflow.scales import SCALES
 from paper_repro.workflow.series import PATTERNS, configuration
 from paper_repro.workflow.verdicts.claims import CLAIMS
@@ -104,7 +104,7 @@ def test_the_constants_of_a_beside_bounds_model_are_those_of_its_losses() -> Non
 
 def test_training_is_measured_as_the_mean_of_squared_gradients_so_far(tmp_path: Path) -> None:
     seen: list[Progress] = []
-    rows, facts = _beside_bounds(tmp_path, seen.append, TINY, "logistic")
+    rows, facts = beside_bounds(tmp_path, seen.append, TINY, "logistic")
     assert facts["data"].startswith("scikit-learn's 8×8 digits")
     assert [at.round for at in seen] == list(range(1, 7))  # a pilot run and two seeds
     runs = rows[rows["kind"] == "run"].pivot(index="round", columns="seed", values="value")

@@ -142,10 +142,8 @@ def test_the_page_opens_with_the_answer_and_what_each_line_rests_on() -> None:
 
 
 @pytest.mark.parametrize(("users", "facts", "live", "told"), rows_of(__file__)["closing"])
-def test_a_command_ends_with_one_line(
-    users: str, facts: dict[str, str], live: bool, told: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DECOMFL_DATA", users)
+def test_a_command_ends_with_one_line(users: str, facts: dict[str, str], live: bool, told: str, data_in: Any) -> None:
+    data_in(users)
     claims = [claim(verdict=verdict) for verdict in VERDICTS]
     verdicts = "1 hold, 1 do not, 1 depend on the counting, 3 undecided"
     assert closing(Path("out"), claims, facts, 1.24, live=live) == f"out: {verdicts} (1.2 min; {told})"

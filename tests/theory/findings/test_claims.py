@@ -41,8 +41,8 @@ def test_the_tables_are_transcribed(paper: TexSource, line: int, old: str, new: 
 
 
 @pytest.mark.skipif(not DATA, reason="needs the tasks (DECOMFL_DATA)")
-def test_the_most_frequent_answers_are_those_of_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DECOMFL_DATA", DATA)
+def test_the_most_frequent_answers_are_those_of_the_data(data_in: Any) -> None:
+    data_in(DATA)
     for task, name in zip(TASKS, EXAMPLES, strict=True):
         if not TASKS[task].files.borrowed:  # else a part of the validation set is trained on
             classes = [label for _, label in load_task(task).test]
