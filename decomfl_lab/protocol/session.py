@@ -120,8 +120,8 @@ class Host:
         self.losses: dict[int, float] = {}
         self._run, self._terms = run, terms
         self._start = self.replica.snapshot()
-        self._answers: dict[int, tuple[int, bytes]] = {}  # the round and the bytes of each client's latest
-        self._welcomed: set[int] = set()  # who has been told where its data go on
+        self.answers: dict[int, tuple[int, bytes]] = {}  # the round and the bytes of each client's latest
+        self.welcomed: set[int] = set()  # who has been told where its data go on
         for client in self.clients.values():
             client.replica.forget()
 
@@ -149,9 +149,9 @@ class Host:
             plans |= {i: plan} if plan is not None else {}
             asked |= {i} if asks else set()
         # Another client's frame may have moved the model that they share.
-        now = {i: plan for i, plan in plans.items() if plan.round == self.replica.round and i in self._welcomed}
+        now = {i: plan for i, plan in plans.items() if plan.round == self.replica.round and i in self.welcomed}
         # The replies to plans of one round; those given before, to the byte, where a plan comes again.
-        known = {i: self._answers.get(i, (None, b"")) for i in now}
+        known = {i: self.answers.get(i, (None, b"")) for i in now}
         again = {i: answer for i, (r, answer) in known.items() if r == now[i].round and answer}
         new = [i for i in now if i not in again]
         clients = [self.clients[i] for i in new]
@@ -165,8 +165,8 @@ class Host:
             self.losses[i] = reply.loss
             lost = unsound(reply.scalars).size
             said: Message = reply if not lost else Refusal(str(DivergedError(f"scalars of client {i}")), True)
-            self._answers[i] = now[i].round, encode(said)
-        answers |= again | {i: self._answers[i][1] for i in new}
+            self.answers[i] = now[i].round, encode(said)
+        answers |= again | {i: self.answers[i][1] for i in new}
         hello = {i: self.hello(i) for i in asked | (plans.keys() - now.keys())}
         weighed = hello.keys() & now.keys() if self._terms.weighs else ()
         hello |= {i: hello[i] + encode(self.clients[i].examples()) for i in weighed}
@@ -226,14 +226,14 @@ class Host:
         if records and records[0].round <= self.replica.round:
             self.replica.catch_up(records)
         if anew:  # what was measured of the model before is not repeated: who is asked again measures it again
-            self._answers = {j: (r, b"") for j, (r, _) in self._answers.items()}
+            self.answers = {j: (r, b"") for j, (r, _) in self.answers.items()}
         if welcome is not None:
-            answered, _ = self._answers.pop(i, (0, b""))
+            answered, _ = self.answers.pop(i, (0, b""))
             client.steps_taken = welcome.steps
             # Of a welcome that came late the steps are too few: whoever gets one says hello before it measures again.
-            self._welcomed.discard(i)
+            self.welcomed.discard(i)
             if plan is not None and answered <= plan.round == self.replica.round:
-                self._welcomed.add(i)
+                self.welcomed.add(i)
         return plan, Ask() in messages
 
     def save(self, path: Path) -> None:
@@ -245,8 +245,8 @@ class Host:
         saved = SavedHost(
             run=self._run.hex(),
             round=self.replica.round,
-            steps={str(i): self.clients[i].steps_taken for i in self._welcomed},
-            answers={str(i): (r, answer.hex()) for i, (r, answer) in self._answers.items()},
+            steps={str(i): self.clients[i].steps_taken for i in self.welcomed},
+            answers={str(i): (r, answer.hex()) for i, (r, answer) in self.answers.items()},
         )
         write_checkpoint(path, {"x": self.replica.x, **state}, saved)
 
@@ -265,8 +265,8 @@ class Host:
         self.replica.restore(Snapshot(saved.round, tensors["x"], state))
         for i, taken in steps.items():
             self.clients[i].steps_taken = taken
-        self._welcomed = set(steps)
-        self._answers = {int(i): (r, bytes.fromhex(answer)) for i, (r, answer) in saved.answers.items()}
+        self.welcomed = set(steps)
+        self.answers = {int(i): (r, bytes.fromhex(answer)) for i, (r, answer) in saved.answers.items()}
 
 
 class Coordinator:
@@ -302,9 +302,9 @@ class Coordinator:
         self.healed = 0  # how often a client that held another model than the server's had to begin anew
         self._run, self._digest, self._check_every = run, digest, check_every
         self._known: tuple[int, str] | None = None
-        self._welcomes: Counter[int] = Counter()
+        self.welcomes: Counter[int] = Counter()
         # Who is known to know how many local steps of its are in the record, and the round that it answered then.
-        self._sure: dict[int, int] = {}
+        self.sure: dict[int, int] = {}
         self._reported: dict[int, int] = {}
         self._invited: dict[int, int] = {}  # what each who was sent a plan of the round was taken to hold then
         self._frames: dict[int, bytes] = {}  # what each client was sent first since something was begun
@@ -328,7 +328,7 @@ class Coordinator:
         self.replies = {i: reply for i, reply in self.replies.items() if reply.round == self.round}
         self._invited = {i: r for i, r in self._invited.items() if i in self.asked}
         self.refused, self._frames, self._phase, self.diverged = {}, {}, phase, False
-        self._welcomes.clear()
+        self.welcomes.clear()
 
     def open(self, chosen: Sequence[int]) -> Frames:
         """{i: frame} of a new round for these clients; where clients track it, for those of them that were heard."""
@@ -348,7 +348,7 @@ class Coordinator:
         else:
             pulls, plan = self.delivery.pulls, self._plan(i)
             # Who is sent a model holds the right one then, whatever it has been told before.
-            sure = i in self._sure and self.delivery.pulls == pulls
+            sure = i in self.sure and self.delivery.pulls == pulls
             first = b"" if sure else self._welcome(i, self.round)
             frame = first + (self._ask(i) if self._checking or first else b"") + plan
         self._frames[i] = frame
@@ -450,7 +450,7 @@ class Coordinator:
             self.delivery.ledger.sent(i, Examples(i, weights.examples[i]), upwards=True)
         self.delivery.ledger.sent(i, reply, upwards=True)
         self.replies[i] = replace(reply, loss=loss)
-        self._sure[i] = self.round
+        self.sure[i] = self.round
         return None
 
     def _agrees(self, hello: Hello) -> bool:
@@ -473,18 +473,18 @@ class Coordinator:
             return b""
         if self._phase == "asking" and right:
             self._reported[i] = hello.round
-            if self._sure.get(i) != hello.round:  # it has begun anew, perhaps by a frame that came late
-                self._sure.pop(i, None)
+            if self.sure.get(i) != hello.round:  # it has begun anew, perhaps by a frame that came late
+                self.sure.pop(i, None)
             return None
-        self._welcomes[i] += 1
+        self.welcomes[i] += 1
         often = f"number {MOST_WELCOMES} at most a round"
-        require(self._welcomes[i] <= MOST_WELCOMES, f"new beginnings of client {i}", often, self._welcomes[i])
+        require(self.welcomes[i] <= MOST_WELCOMES, f"new beginnings of client {i}", often, self.welcomes[i])
         if not right:
             self.healed += 1
             what = f"another model of round {hello.round}" if hello.round <= self.round else f"round {hello.round}"
             logger.warning("round %d: client %d holds %s; it begins anew", self.round, i, what)
         r = hello.round if right else 0
-        self._sure.pop(i, None)  # if its answer to this round is in already, it is told one round too few
+        self.sure.pop(i, None)  # if its answer to this round is in already, it is told one round too few
         server, welcome = self.delivery.server, self._welcome(i, r)
         if self._phase == "asking":
             return welcome + self._ask(i)
@@ -514,7 +514,7 @@ class Coordinator:
             raise DivergedError("scalars of every client")
         record = self.delivery.close([self.delivery.ledger.encode(self.replies[i]) for i in sorted(self.replies)])
         for i in self.asked - self.replies.keys():  # they may have measured all the same
-            self._sure.pop(i, None)
+            self.sure.pop(i, None)
         self._phase = ""
         for i in self.replies:
             self.steps[i] += record.K

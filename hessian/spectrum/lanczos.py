@@ -35,7 +35,7 @@ time, and do where terms are of both signs. Other devices sum a whole vector wel
 
 _LEAST = 1e-24  # where a sum in float32 is below it, and all others are, terms may be so small that they were lost
 _BLOCKS = 4  # so many of one vector stay in the cache while those of a basis pass by
-_SMALL = 0.1  # a vector that loses a larger part of its length to a basis is not orthogonal to it to rounding
+SMALL = 0.1  # a vector that loses a larger part of its length to a basis is not orthogonal to it to rounding
 _ROUNDING = 4  # units: so much of another vector is in one that is orthogonal to it
 
 
@@ -76,7 +76,7 @@ def _combination(vectors: Sequence[Tensor], c: Tensor) -> Tensor:
     return _add_(torch.zeros_like(vectors[0]), vectors, c.tolist())
 
 
-def _complement_(vectors: Sequence[Tensor], v: Tensor) -> Tensor:
+def complement_(vectors: Sequence[Tensor], v: Tensor) -> Tensor:
     """(I − QᵀQ)v in place of v, orthogonal to each row of Q to rounding.
 
     One pass of classical Gram-Schmidt does, unless v loses much of its length; then there is another, and twice is
@@ -87,7 +87,7 @@ def _complement_(vectors: Sequence[Tensor], v: Tensor) -> Tensor:
         *c, square = coefficients([*vectors, v], v, _COARSE)
         least = _ROUNDING * torch.finfo(v.dtype).eps * math.sqrt(square)
         _add_(v, vectors, [-each if abs(each) > least else 0.0 for each in c])
-        if math.hypot(*c) <= _SMALL * math.sqrt(square):
+        if math.hypot(*c) <= SMALL * math.sqrt(square):
             break
     return v
 
@@ -175,11 +175,11 @@ class Krylov:
 
     def complement_(self, v: Tensor) -> Tensor:
         """P v in place of v (d,), with P the projector onto the complement of the space."""
-        return _complement_(self.vectors, v)
+        return complement_(self.vectors, v)
 
     def complement_of_product_(self, w: Tensor) -> Tensor:
         """P w in place of w = Hu (d,) of a u in the complement, where QHu = TQu + c qᵀu = c qᵀu: few vectors matter."""
-        return _complement_([v for v, c in zip(self.vectors, self.coupling.tolist(), strict=True) if c], w)
+        return complement_([v for v, c in zip(self.vectors, self.coupling.tolist(), strict=True) if c], w)
 
     @property
     def invariant(self) -> bool:
@@ -379,13 +379,13 @@ def band(operator: Counted, starts: list[Tensor], products: int) -> tuple[Array,
     size = 0.0
     while queue and len(vectors) < min(products, operator.d):
         _, w = queue.pop(0)
-        v = _complement_(vectors, w.clone())
+        v = complement_(vectors, w.clone())
         length = math.sqrt(dot(v, v))
         if length <= 10 * torch.finfo(operator.dtype).eps * max(size, math.sqrt(dot(w, w))):
             continue  # within the space
         v /= length
         # Once more at length 1: where little was left, the rounding of the first time is not small beside it.
-        v = _complement_(vectors, v)
+        v = complement_(vectors, v)
         v /= math.sqrt(dot(v, v))
         vectors.append(v)
         product = operator.matvec(v)
@@ -399,7 +399,7 @@ def band(operator: Counted, starts: list[Tensor], products: int) -> tuple[Array,
         T[: j + 1, j] = T[j, : j + 1] = column
     # Products that are still in the queue may reach beyond the space. Those taken out are within it: their residual is
     # 0, as is that of all once the space is everything.
-    left = [(j, _complement_(vectors, w)) for j, w in queue if j >= 0] if k < operator.d else []
+    left = [(j, complement_(vectors, w)) for j, w in queue if j >= 0] if k < operator.d else []
     for i, u in left:
         for j, v in left:
             gram[i, j] = dot(u, v)

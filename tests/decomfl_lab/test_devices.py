@@ -1,6 +1,6 @@
 """Devices: names, bits, and the batched engine that works on them. All of it runs on the CPU as well."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -43,9 +43,19 @@ def test_a_device_is_named() -> None:
         find_device("cuda:N")
 
 
-def test_one_of_several_gpus_is_named_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    two = SimpleNamespace(is_available=lambda: True, device_count=lambda: 2, current_device=lambda: 0)
-    monkeypatch.setattr(torch, "cuda", two)
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """``torch.cuda`` says so from now on: its functions by name, with what each gives."""
+
+    def says(**values: object) -> None:
+        functions = {name: lambda *_, value=value: value for name, value in values.items()}
+        monkeypatch.setattr(torch, "cuda", SimpleNamespace(**functions))
+
+    return says
+
+
+def test_one_of_several_gpus_is_named_by_its_number(cuda: Callable[..., None]) -> None:
+    cuda(is_available=True, device_count=2, current_device=0)
     assert [find_device(name).index for name in ("cuda:0", "cuda:1", "cuda", "auto")] == [0, 1, 0, 0]
     rule = "device must be one of the 2 GPUs that torch sees, from cuda:0 to cuda:1, got 'cuda:2'"
     with pytest.raises(InputError, match=rule):
@@ -130,14 +140,12 @@ def test_a_torch_that_has_only_the_old_switches_is_read_by_them(monkeypatch: pyt
 # Memory -----------------------------------------------------------------------------------------------------------
 
 
-def test_what_a_recorded_graph_keeps_for_itself_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_recorded_graph_keeps_for_itself_is_not_free(cuda: Callable[..., None]) -> None:
     def segment(total: int, used: int, pool: tuple[int, int], device: int = 1) -> dict[str, Any]:
         return {"device": device, "total_size": total, "allocated_size": used, "segment_pool_id": pool}
 
     segments = [segment(100, 60, (0, 0)), segment(50, 20, (0, 3)), segment(7, 0, (0, 4)), segment(900, 1, (0, 3), 0)]
-    told = {"mem_get_info": (1000, 2000), "memory_reserved": 157, "memory_allocated": 80, "memory_snapshot": segments}
-    own = SimpleNamespace(**{name: lambda *_, value=value: value for name, value in told.items()})
-    monkeypatch.setattr(torch, "cuda", own)
+    cuda(mem_get_info=(1000, 2000), memory_reserved=157, memory_allocated=80, memory_snapshot=segments)
     assert free_memory(torch.device("cuda", 1)) == room(torch.device("cuda", 1)) == 1000 + 157 - 80 - 37
 
 

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +11,6 @@ from typing import Any
 import click
 import pytest
 
-from decomfl_lab.cli import screen
 from decomfl_lab.cli.main import main
 from decomfl_lab.cli.screen import LazyGroup
 from decomfl_lab.distribution import PACKAGES, ROOT, command_for
@@ -73,10 +71,8 @@ def test_a_command_whose_package_a_wheel_lacks_says_where_it_is() -> None:
     assert all((ROOT / package / "__init__.py").exists() for package in PACKAGES)
 
 
-def test_what_lists_commands_lists_those_that_a_wheel_has(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(screen, "find_spec", lambda name: None if name == "benchmarks" else find_spec(name))
+def test_what_lists_commands_lists_those_that_a_wheel_has(capsys: pytest.CaptureFixture[str], without: Any) -> None:
+    without("benchmarks")
     for line in (["--help"], ["schema"], ["schema", "kappa"]):
         assert main(line) == 0
         assert "bench " not in capsys.readouterr().out

@@ -254,7 +254,7 @@ def hostile(content: bytes, entries: list[LogEntry]) -> Iterator[tuple[str, str,
         made = with_record(own, splice) if part == "record" else own[:start] + splice(own[start:])
         yield f"{part}: {what}", why, chained(text, [first, made, *others])
     for n, (why, entry) in enumerate(strange(entries[1])):
-        yield f"clients {n}", why, chained(text, [first, logs._body(entry), *others])
+        yield f"clients {n}", why, chained(text, [first, logs.body_of(entry), *others])
     for at in (12, 40, len(content) // 2, content.rindex(RECORD) + 3, content.rindex(RECORD) + 60):
         yield f"bit of byte {at}", "changed", flipped(content, at)
     ends = [len(chained(text, bodies[:r])) for r in range(4)]

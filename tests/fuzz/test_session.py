@@ -50,7 +50,7 @@ def _frame(chance: random.Random) -> bytes:
 
 def _state(own: Host) -> object:
     steps = {i: client.steps_taken for i, client in own.clients.items()}
-    return own.replica.digest(), own.replica.round, steps, dict(own._answers), set(own._welcomed)
+    return own.replica.digest(), own.replica.round, steps, dict(own.answers), set(own.welcomed)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # a loss at infinite parameters

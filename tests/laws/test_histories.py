@@ -55,9 +55,9 @@ def test_histories_of_real_replicas_end_so_too(count: int) -> None:
 
 def forgets_a_record(right: Any, server: Any, log: RunLog | None) -> None:
     if log is not None and len(log) > server.round:
-        del log._starts[-1]
-        log._file.truncate(log._starts[-1])
-        log.chain = log._at(log._starts[-1] - 16, 16)
+        del log.starts[-1]
+        log._file.truncate(log.starts[-1])
+        log.chain = log.content()[-16:]
     right(log)
 
 
@@ -109,14 +109,14 @@ def steps_of_logged_rounds(right: Any, server: Any) -> Any:
 def in_vain(right: Any, own: Any) -> Any:
     sure = dict.fromkeys(own.asked, own.round)
     record = right()
-    own._sure |= sure
+    own.sure |= sure
     return record
 
 
 def measured_twice(right: Any, host: Any, i: int, frame: bytes) -> Any:
     plan, found = right(i, frame)
     if plan is not None:
-        host._answers.pop(i, None)  # so that the local steps go on, and are not taken again
+        host.answers.pop(i, None)  # so that the local steps go on, and are not taken again
     return plan, found
 
 
@@ -129,7 +129,7 @@ def believed(right: Any, host: Any, i: int, frame: bytes) -> Any:
     before = host.clients[i].steps_taken, host.replica.round
     found = right(i, frame)
     if before != (host.clients[i].steps_taken, host.replica.round):
-        host._welcomed.add(i)
+        host.welcomed.add(i)
     return found
 
 
@@ -196,7 +196,7 @@ FAULTS: dict[str, tuple[type, str, Wrong, str]] = {
     "who measured in vain is not told": (Coordinator, "close", in_vain, RECORD),
     "a plan that comes twice is measured twice": (Host, "_read", measured_twice, RECORD),
     "a host comes back without its answers": (
-        Host, "load", then(lambda host, _: vars(host).update(_answers={})), RECORD
+        Host, "load", then(lambda host, _: vars(host).update(answers={})), RECORD
     ),
     "a host comes back without its places in the data": (Host, "load", then(without_places), RECORD),
     "a late welcome is believed": (Host, "_read", believed, RECORD),
@@ -234,7 +234,7 @@ def planted(monkeypatch: pytest.MonkeyPatch, kind: type, attribute: str, wrong: 
 
 @pytest.mark.parametrize("name", sampled(FAULTS, 2))
 def test_a_planted_fault_is_found_and_made_short(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = planted(monkeypatch, *FAULTS[name][:3]).search(range(8000))
+    found = planted(monkeypatch, *FAULTS[name][:3]).search(QUICK)
     assert found is not None
     assert re.search(FAULTS[name][-1], found.broken), found
     assert len(found.events) <= 60, found
@@ -255,7 +255,7 @@ def test_a_round_without_an_end_is_noticed(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_client_that_begins_anew_for_ever_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     another_x = Decisions(given={"stranger": [1]})
     assert Search().broken(another_x) == ""
-    for_ever = setting(lambda own: own._welcomes.clear())
+    for_ever = setting(lambda own: own.welcomes.clear())
     search = planted(monkeypatch, Coordinator, "_greet", for_ever)
     assert "client 0 begins anew for ever" in search.broken(Decisions(given={"stranger": [1]}))
 
@@ -267,7 +267,7 @@ def test_a_target_whose_clients_are_not_the_labs_has_no_sessions() -> None:
 
 def test_a_short_history_reads_as_what_happened(monkeypatch: pytest.MonkeyPatch) -> None:
     own = planted(monkeypatch, *FAULTS["a server forgets a record when it restarts"][:3])
-    found = own.search(range(4000))
+    found = own.search(QUICK)
     assert found is not None
     told = [event.partition("s  ")[2] for event in found.events]
     dies = next(n for n, event in enumerate(told) if event.startswith(ENDS))

@@ -5,6 +5,7 @@ import math
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -348,9 +349,9 @@ SEEN = {
 }
 
 
-def adapter(name: str, attribute: str, monkeypatch: pytest.MonkeyPatch) -> Any:
+def adapter(name: str, attribute: str, without: Callable[..., None]) -> Any:
     for module, stand_in in STAND_INS.items():
-        monkeypatch.setitem(sys.modules, module, stand_in)
+        without(module, stand_in)
     return named("update", f"{ADAPTERS / name}.py:{attribute}")
 
 

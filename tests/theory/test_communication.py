@@ -26,7 +26,7 @@ BASE: dict[str, object] = {
 SINGLE = {"clients": 3, "sampled": 1, "rounds": 4}
 
 
-def _config(method: str, **changes: object) -> TrainConfig:
+def config(method: str, **changes: object) -> TrainConfig:
     return TrainConfig(**BASE).but(method, **changes)  # type: ignore[arg-type]
 
 
@@ -38,22 +38,22 @@ def _expectation(config: TrainConfig) -> tuple[ExpectedTraffic, int]:
 
 
 CASES = [
-    *[_config(method) for method in METHODS if not method.startswith("decomfl")],
-    *[_config("decomfl", seeds=seeding.value, tracking=tracking.value) for seeding in Seeding for tracking in Tracking],
-    _config("decomfl-projection", seeds="per-run"),
-    _config("baffle", seeds="per-run"),
-    _config("feedsign", seeds="per-step", tracking="clients", perturbations=5, perturbation_schedule={1: 4}),
-    _config("feedsign", **SINGLE, history=1, server_model=True),
-    _config("fedcom", quantize_bits=3),
-    _config("fedcom", quantize_bits=4),
-    _config("fedcom", quantize_bits=5),
-    *[_config("decomfl", **SINGLE, history=n, server_model=True, tracking="clients") for n in (1, 2, 3)],
-    _config("decomfl", **SINGLE, history=1, server_model=True, momentum=0.9),  # a state travels with the model
-    _config("decomfl", **SINGLE, history=1, server_model=True, seeds="per-run"),
-    _config("decomfl", **SINGLE, seeds="per-run", tracking="clients"),
-    _config("decomfl", sampled=3, history=1),
-    _config("fedavg", **SINGLE),
-    *[_config(method, **SINGLE, weighting="examples") for method in METHODS if method not in ("feedsign", "mezo")],
+    *[config(method) for method in METHODS if not method.startswith("decomfl")],
+    *[config("decomfl", seeds=seeding.value, tracking=tracking.value) for seeding in Seeding for tracking in Tracking],
+    config("decomfl-projection", seeds="per-run"),
+    config("baffle", seeds="per-run"),
+    config("feedsign", seeds="per-step", tracking="clients", perturbations=5, perturbation_schedule={1: 4}),
+    config("feedsign", **SINGLE, history=1, server_model=True),
+    config("fedcom", quantize_bits=3),
+    config("fedcom", quantize_bits=4),
+    config("fedcom", quantize_bits=5),
+    *[config("decomfl", **SINGLE, history=n, server_model=True, tracking="clients") for n in (1, 2, 3)],
+    config("decomfl", **SINGLE, history=1, server_model=True, momentum=0.9),  # a state travels with the model
+    config("decomfl", **SINGLE, history=1, server_model=True, seeds="per-run"),
+    config("decomfl", **SINGLE, seeds="per-run", tracking="clients"),
+    config("decomfl", sampled=3, history=1),
+    config("fedavg", **SINGLE),
+    *[config(method, **SINGLE, weighting="examples") for method in METHODS if method not in ("feedsign", "mezo")],
 ]
 
 
@@ -97,10 +97,10 @@ OTHERS = ("baffle", "fedcom", "fedavg")
 def test_scalars_and_seeds_are_those_of_the_traffic(M: int, m: int, seeding: Seeding) -> None:
     K, P, R = 2, 3, 40
     run = {"clients": M, "sampled": m, "rounds": R, "local_steps": K, "perturbations": P, "perturbation_schedule": {}}
-    traffic = expected_traffic(_config("decomfl", **run, seeds=seeding.value), 1)
+    traffic = expected_traffic(config("decomfl", **run, seeds=seeding.value), 1)
     found = expected_numbers(R, M=M, m=m, K=K, P=P, seeding=seeding)
     assert (found.up, found.down) == pytest.approx((traffic.up_scalars, traffic.down_scalars), rel=1e-12)
-    without = expected_traffic(_config("decomfl", **run, seeds="per-run"), 1)
+    without = expected_traffic(config("decomfl", **run, seeds="per-run"), 1)
     told = expected_numbers(R, M=M, m=m, K=K, P=P, seeding=Seeding.PER_RUN)
     ever = 1 - (1 - m / M) ** R
     assert told.seeds == pytest.approx(ever)

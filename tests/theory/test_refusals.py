@@ -15,7 +15,7 @@ from tests.theory.bounds.test_bounds import BASE
 from tests.theory.bounds.test_default_run import MIXED as MOVED
 from tests.theory.checks.test_verdict import MIXED, simulated
 from tests.theory.statements.test_own_statements import CONTRACTION, STRONG
-from tests.theory.test_communication import _config
+from tests.theory.test_communication import config
 from theory import Quadratic, Setting, Spectrum, Waves, check, expected, hiso, statement, whitened
 from theory.bounds.successors.fzoo import normalised_step
 from theory.bounds.successors.pool import pool_contraction, pool_left, pool_left_about
@@ -31,7 +31,7 @@ DEFAULT = MOVED.setting(eta=1e-4, m=2, M=4, R=3)
 CONFINED, FLAT = Spectrum.confined(3, 1), Quadratic.of(Spectrum.flat(2))
 WAVES = Waves.random(waves=2, n=2, seed=0)
 OTHER: Any = object()
-BY_COST = _config("decomfl", server_model=True, pull="auto")
+BY_COST = config("decomfl", server_model=True, pull="auto")
 
 
 def of(problem: Any, name: str, source: Any = "exact", **constants: Any) -> Any:

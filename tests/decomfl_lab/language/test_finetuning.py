@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from decomfl_lab.cli.main import main
-from decomfl_lab.language import finetuning
 from decomfl_lab.language.finetuning import task_dataset, task_module
 from decomfl_lab.language.tasks import load_task
 from decomfl_lab.objectives import evaluation
@@ -20,12 +19,12 @@ from decomfl_lab.runs.configuration import TrainConfig, config_from_mapping, rea
 from decomfl_lab.runs.preparation import Materials, Prepared
 from decomfl_lab.runs.run import Run, load_run
 from tests.cases import refuses, rows_of
-from tests.decomfl_lab.language.toy import PAD, ToyTokens, toy_causal, write_sst2
+from tests.decomfl_lab.language.toy import PAD, ToyTokens, put_toy, toy_causal, write_sst2
 
 
 @pytest.fixture(autouse=True)
 def _toy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finetuning, "load_causal", toy_causal)
+    put_toy(monkeypatch)
 
 
 @pytest.fixture

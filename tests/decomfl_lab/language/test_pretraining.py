@@ -206,7 +206,7 @@ def test_the_loss_is_the_models_own_and_divergence_is_said(tmp_path: Path, monke
     assert isinstance(model, transformers.OPTForCausalLM)
     sequences[:, 0] = 2  # </s>
     theirs = model(input_ids=sequences[:, :-1], labels=sequences, shift_labels=sequences[:, 1:].contiguous()).loss
-    assert family._next_token_loss(model, sequences[:, 1:], 2).item() == pytest.approx(theirs.item(), rel=1e-6)
-    monkeypatch.setattr(family, "_next_token_loss", lambda model, *_: next(model.parameters()).sum() * math.nan)
+    assert family.next_token_loss(model, sequences[:, 1:], 2).item() == pytest.approx(theirs.item(), rel=1e-6)
+    monkeypatch.setattr(family, "next_token_loss", lambda model, *_: next(model.parameters()).sum() * math.nan)
     with pytest.raises(DivergedError, match="the loss at step 1 must be finite"):
         pretrain(_run(), tmp_path)

@@ -70,6 +70,11 @@ def write_sst2(folder: Path, *, copies: int = 20) -> Path:
     return folder
 
 
+def put_toy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks are for a model of a few hundred parameters whatever its name."""
+    monkeypatch.setattr(finetuning, "load_causal", toy_causal)
+
+
 def toy_sst2(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tiny SST-2 under DECOMFL_DATA, and a model of a few hundred parameters whatever its name."""
     folder = write_sst2(data / "sst2")
@@ -77,4 +82,4 @@ def toy_sst2(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sums = [{file: hashlib.sha256((folder / file).read_bytes()).hexdigest()} for file in ("train.tsv", "dev.tsv")]
     monkeypatch.setitem(tasks.TASKS, "sst2", replace(tasks.TASKS["sst2"], files=tasks.TaskFiles(*sums)))
     monkeypatch.setenv("DECOMFL_DATA", str(data))
-    monkeypatch.setattr(finetuning, "load_causal", toy_causal)
+    put_toy(monkeypatch)

@@ -57,7 +57,7 @@ def test_whole_numbers_are_uniform() -> None:
 
 @pytest.mark.parametrize("alpha", [0.05, 0.7, 1.0, 4.0])
 def test_shares_have_the_distribution_of_dirichlet(alpha: float) -> None:
-    q = draws_of("stream", 4).dirichlet(np.full(3, alpha), 2000)
+    q = draws_of("stream", 4).dirichlet(np.full(3, alpha), 600)
     np.testing.assert_allclose(q.sum(1), 1, rtol=1e-15)
     assert stats.kstest(q[:, 0], stats.beta(alpha, 2 * alpha).cdf).pvalue > 1e-3
 

@@ -7,6 +7,7 @@ The interpreter has to be chosen before Triton is first imported, so these tests
 
 from collections.abc import Iterator, Sequence
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -545,15 +546,14 @@ def test_kernels_are_launched_under_the_device_of_the_tensors(monkeypatch: pytes
                 launched.setdefault(name, set()).add(under[-1])
             return getattr(triton_kernels, name)
 
-    monkeypatch.setattr(triton_gpu, "INTERPRETED", False)
     monkeypatch.setattr(torch.cuda, "device", Under)
-    monkeypatch.setattr(triton_gpu, "_device", lambda: under[-1])
-    monkeypatch.setattr(triton_gpu, "_there", lambda tensor: tensor)
-    monkeypatch.setattr(triton_gpu, "kernels", Watched())
+    on_a_card = mock.patch.multiple(
+        triton_gpu, INTERPRETED=False, _device=lambda: under[-1], _there=lambda tensor: tensor, kernels=Watched()
+    )
     x, points = torch.ones(300, device=DEVICE), torch.empty(1, 300, device=DEVICE)
     program = Program(["x"])
     program.noise("x", 5, [1.0], Distribution.SPHERE, 0)
-    with np.errstate(all="ignore"):
+    with on_a_card, np.errstate(all="ignore"):
         noise.sphere_scale.cache_clear()
         triton_gpu.run_on_device(program, [x], d=300, first=0, store=True)
         noise.sphere_scale.cache_clear()

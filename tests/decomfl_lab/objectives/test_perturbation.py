@@ -109,6 +109,12 @@ def _bits(module: nn.Module) -> list[bytes]:
     return [w.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes() for w in module.parameters()]
 
 
+@pytest.fixture
+def chunks_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """A chunk has so many elements from now on, for small tensors to take several."""
+    return lambda elements: monkeypatch.setattr(perturbation, "CHUNK", elements)
+
+
 def _run(module: nn.Module, inputs: Tensor, *, mode: bool = True) -> Tensor:
     """One forward pass; under some torch function mode, for that is what switches the fused kernels off."""
     with torch.no_grad(), BaseTorchFunctionMode() if mode else nullcontext():
@@ -137,10 +143,10 @@ def test_the_loss_is_that_of_the_module_moved_by_hand(
 @pytest.mark.parametrize("name", [name for name in MODULES if name != "functional"])  # numpy has no bfloat16
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_sixteen_bits_are_moved_in_float32_and_rounded_once_or_not_at_all(
-    name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    name: str, dtype: torch.dtype, chunks_of: Callable[[int], None]
 ) -> None:
     """Without rounding the pass is that of the widened module, moved; rounding would forget so small a step."""
-    monkeypatch.setattr(perturbation, "CHUNK", 32)  # so that small tensors take several chunks
+    chunks_of(32)  # so that small tensors take several chunks
     module, inputs = _make(name)
     module, own = module.to(dtype), inputs.to(dtype) if inputs.is_floating_point() else inputs
     widened, wanted, before = copy.deepcopy(module).float(), _by_hand(module, 3, 4, 0.3), _bits(module)
@@ -158,8 +164,8 @@ def test_sixteen_bits_are_moved_in_float32_and_rounded_once_or_not_at_all(
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 1 << 16])
-def test_elements_are_counted_row_major_whatever_the_strides(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(perturbation, "CHUNK", chunk)
+def test_elements_are_counted_row_major_whatever_the_strides(chunk: int, chunks_of: Callable[[int], None]) -> None:
+    chunks_of(chunk)
     plain, inputs = _make("conv")
     strided = copy.deepcopy(plain).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     strided[-1].weight = nn.Parameter(plain[-1].weight.detach().T.contiguous().T)  # type: ignore[index,union-attr,operator]
@@ -203,7 +209,7 @@ class _Live:
 @contextmanager
 def _tracked() -> Iterator[_Live]:
     """Counts the elements of formed tensors from when they are made until their memory is freed."""
-    live, form = _Live(), perturbation._Moved.formed
+    live, form = _Live(), perturbation.Moved.formed
 
     def formed(self: Any, w: Tensor, first: int) -> Tensor:
         t = form(self, w, first)
@@ -213,7 +219,7 @@ def _tracked() -> Iterator[_Live]:
         return t
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(perturbation._Moved, "formed", formed)
+        patch.setattr(perturbation.Moved, "formed", formed)
         yield live
 
 
@@ -233,10 +239,10 @@ def test_no_more_than_the_largest_layer_is_perturbed_at_a_time_or_a_block_more(d
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("index", [[[3, 399], [3, 200]], [[0, 1, 2, 3]], [399], []])
 def test_of_a_table_the_rows_that_are_looked_up_are_made(
-    index: list[object], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    index: list[object], dtype: torch.dtype, chunks_of: Callable[[int], None]
 ) -> None:
     module, rows = nn.Sequential(nn.Embedding(2, 5), nn.Embedding(400, 5)).to(dtype), 20
-    monkeypatch.setattr(perturbation, "CHUNK", 5 * rows)
+    chunks_of(5 * rows)
     inputs = torch.tensor(index, dtype=torch.int64)
     with _tracked() as live, inside(module, 3, 1, 0.1, strict=False), torch.no_grad():
         found = module[1](inputs)

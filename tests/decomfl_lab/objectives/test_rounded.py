@@ -12,7 +12,6 @@ from decomfl_lab import Sgd, TrainConfig
 from decomfl_lab.engines.base import Line, Serial
 from decomfl_lab.estimators.differences import central
 from decomfl_lab.federations.simulation import DeComFLFederation
-from decomfl_lab.language import finetuning
 from decomfl_lab.language.finetuning import task_dataset
 from decomfl_lab.layout import Layout
 from decomfl_lab.noise import Distribution, direction
@@ -22,7 +21,7 @@ from decomfl_lab.runs.preparation import Prepared
 from decomfl_lab.runs.run import Run
 from tests.cases import refuses, rows_of
 from tests.decomfl_lab.language.tiny import answers, prompts
-from tests.decomfl_lab.language.toy import toy_causal, write_sst2
+from tests.decomfl_lab.language.toy import put_toy, write_sst2
 
 MU = 0.02
 
@@ -86,7 +85,7 @@ def test_scalars_tend_to_those_of_float32_while_mu_is_above_the_grid_and_vanish_
 
 @pytest.fixture
 def config(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> TrainConfig:
-    monkeypatch.setattr(finetuning, "load_causal", toy_causal)
+    put_toy(monkeypatch)
     settings = {"clients": 4, "sampled": 2, "perturbations": 10, "rounds": 30, "lr": 0.05, "mu": 0.02, "momentum": 0.0}
     data = str(write_sst2(tmp_path / "sst2"))  # type: ignore[operator]
     return TrainConfig(task="sst2", task_data=data, model="toy", batch_size=8, compute="bfloat16", **settings)  # type: ignore[arg-type]

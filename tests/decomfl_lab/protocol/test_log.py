@@ -43,7 +43,7 @@ def content(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes, list
     """A file, its bytes, and where each entry begins; the last number is the end."""
     path = tmp_path_factory.mktemp("log") / "run.dcl"
     with _written(path) as log:
-        return path, path.read_bytes(), list(log._starts)
+        return path, path.read_bytes(), list(log.starts)
 
 
 def _opened(content: tuple[Path, bytes, list[int]], changed: bytes) -> RunLog:

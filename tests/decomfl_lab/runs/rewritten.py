@@ -23,7 +23,7 @@ def rewritten(
     """The log of a folder with other entries, or with other values in its header, of which None drops a key."""
     with RunLog.open(folder / LOG_FILE, write=False) as log:
         said = {key: value for key, value in (log.header | header).items() if value is not None}
-        bodies = [logs._body(change(entry)) for entry in log.entries()]
+        bodies = [logs.body_of(change(entry)) for entry in log.entries()]
         path.write_bytes(chained(json.dumps(said, sort_keys=True).encode(), bodies, log.start, version))
     return path
 

@@ -1,7 +1,7 @@
 """Hooks: what they are given, that they change nothing, fail without a loss and stop a run; loggers, and stand-ins."""
 
 import math
-import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -145,9 +145,9 @@ def test_hooks_are_closed_in_whatever_way_a_run_ends(caplog: pytest.LogCaptureFi
     assert "hook Kept could not be closed: gone" in caplog.text
 
 
-def test_a_tracker_gets_the_configuration_and_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tracker_gets_the_configuration_and_every_round(without: Callable[..., None]) -> None:
     library = Mock()
-    monkeypatch.setitem(sys.modules, "wandb", library)
+    without("wandb", library)
     hook = lab.WandB("p", name="first")
     run = train(2, on_round=hook)
     assert library.init.call_args.kwargs == {"config": run.config.to_dict(), "project": "p", "name": "first"}
@@ -159,9 +159,9 @@ def test_a_tracker_gets_the_configuration_and_every_round(monkeypatch: pytest.Mo
     assert library.log.call_args.kwargs == {"step": 3}
 
 
-def test_tensorboard_gets_a_number_for_each_name_and_round(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_tensorboard_gets_a_number_for_each_name_and_round(without: Callable[..., None], tmp_path: Path) -> None:
     library = Mock()
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", library)
+    without("torch.utils.tensorboard", library)
     args = ["--data", "digits", "--model", "logistic", "--rounds", "2", "--eval-every", "2"]
     assert main(["train", *args, "--log-to", f"tensorboard:{tmp_path}"]) == 0
     library.SummaryWriter.assert_called_once_with(str(tmp_path))

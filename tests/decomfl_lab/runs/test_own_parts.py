@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.functional import cross_entropy
 
 import decomfl_lab as lab
 from decomfl_lab import laws
@@ -58,6 +59,19 @@ NAMED = ["--aggregation", "parts.py:middle", "--attack", "parts.py:lie", "--lr-s
 def train(rounds: int = 6, **options: Any) -> lab.Run:
     torch.manual_seed(0)
     return lab.train(nn.Linear(6, 2), clients=PAIRS, rounds=rounds, **OPTIONS | options)
+
+
+def of_batch(model: nn.Module, batch: Any) -> torch.Tensor:
+    return 2 * cross_entropy(model(batch[0]), batch[1])
+
+
+def test_a_run_is_loaded_with_the_loss_of_model_and_batch_that_its_configuration_names(tmp_path: Path) -> None:
+    whole = train(4, loss=of_batch, attack="sign")
+    train(2, loss=of_batch, attack="sign", out=tmp_path)
+    run = lab.load(tmp_path, nn.Linear(6, 2), clients=PAIRS, trust_code=True)
+    run.more(2)
+    assert torch.equal(run.federation.x, whole.federation.x)
+    assert not torch.equal(run.federation.x, train(4, attack="sign").federation.x)
 
 
 @pytest.mark.parametrize("kind", PARTS)

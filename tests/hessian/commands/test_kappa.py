@@ -4,6 +4,7 @@ import importlib
 import inspect
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -148,14 +149,19 @@ def test_weights_of_a_file_are_used(model: str, tmp_path: Path, capsys: pytest.C
     assert found["history"] == "weights of weights.safetensors"
 
 
+@pytest.fixture
+def no_data_are_read(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    return lambda: monkeypatch.setattr("hessian.trained_models.load_dataset", None)
+
+
 def test_a_checkpoint_is_refined_and_that_of_another_seed_is_refused_before_any_data_are_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], no_data_are_read: Callable[[], None]
 ) -> None:
     file = tmp_path / "kappa.safetensors"
     coarse, fine = (run(capsys, *SMALL, "--rtol", rtol, "--checkpoint", str(file)) for rtol in ("0.2", "0.05"))
     assert fine["estimate"]["reached"]
     assert fine["estimate"]["products"] > coarse["estimate"]["products"]
-    monkeypatch.setattr("hessian.trained_models.load_dataset", None)
+    no_data_are_read()
     told = refused(capsys, *SMALL, "--seed", "1", "--checkpoint", str(file))
     assert "checkpoint must be of this run (seed differ)" in told
 
@@ -275,11 +281,11 @@ def test_a_language_model_is_measured_on_the_prompts_of_a_task_as_it_is_and_with
 @pytest.mark.usefixtures("_mine")
 @pytest.mark.parametrize(("line", "message"), rows_of(__file__)["refused"])
 def test_bad_input_is_one_line_before_any_data_are_read(
-    line: str, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    line: str, message: str, capsys: pytest.CaptureFixture[str], no_data_are_read: Callable[[], None]
 ) -> None:
     words = {"SMALL": " ".join(SMALL), "MINE": " ".join(MINE), "FILE": __file__}
     if not any(part in message for part in ("images for", "diverged", "layer9")):  # what only the data tell
-        monkeypatch.setattr("hessian.trained_models.load_dataset", None)
+        no_data_are_read()
     assert message.format(**words) in refused(capsys, *line.format(**words).split())
 
 

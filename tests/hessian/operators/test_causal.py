@@ -1,5 +1,8 @@
 """Second derivatives of language models: answers of a task as outputs, padded labels, the models' own losses."""
 
+from collections.abc import Iterator
+from unittest import mock
+
 import pytest
 import torch
 from torch import Tensor
@@ -57,9 +60,9 @@ def test_matrices_of_the_outputs_take_a_model_with_its_own_loss(kind):
 
 
 @pytest.fixture
-def every_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(vocabulary, "LARGE", 1)
-    monkeypatch.setattr(vocabulary, "_BLOCK", 20)  # so there are several blocks
+def every_size() -> Iterator[None]:
+    with mock.patch.multiple(vocabulary, LARGE=1, _BLOCK=20):  # so there are several blocks
+        yield
 
 
 def _logits(*shape: int) -> tuple[Tensor, Tensor]:

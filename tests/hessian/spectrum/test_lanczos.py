@@ -13,7 +13,7 @@ from benchmarks.ways.spectra import SPECTRA
 from hessian.operators.operator import Counted, DenseOperator
 from hessian.operators.probes import probe
 from hessian.spectrum import lanczos as lanczos_module
-from hessian.spectrum.lanczos import Krylov, Lanczos, _complement_, lanczos
+from hessian.spectrum.lanczos import Krylov, Lanczos, complement_, lanczos
 from tests.cases import rows_of
 from tests.hessian.spectra import Watched, rotated
 
@@ -66,9 +66,9 @@ def test_recurrence_orthogonality_and_residuals_hold_for_every_spectrum(
 def test_a_second_pass_is_taken_where_little_is_left(dtype: torch.dtype) -> None:
     vectors = lanczos(rotated(list(range(300)), dtype=dtype), steps=9, seed=0).vectors
     v, errors = vectors[2] + 1e-4 * probe(vectors[0], 0, 0, 0), []
-    for small in (lanczos_module._SMALL, float("inf")):  # the second never takes another pass
-        with mock.patch.object(lanczos_module, "_SMALL", small):
-            u = _complement_(vectors, v.clone())
+    for small in (lanczos_module.SMALL, float("inf")):  # the second never takes another pass
+        with mock.patch.object(lanczos_module, "SMALL", small):
+            u = complement_(vectors, v.clone())
         errors.append(float((torch.stack(vectors) @ u).abs().max() / u.norm()) / torch.finfo(dtype).eps)
     assert errors[0] < 10 < 100 < errors[1]
 

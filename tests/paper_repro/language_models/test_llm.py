@@ -134,7 +134,7 @@ def _examples(task: str, folder: str | Path | None = None) -> TaskData:
 
 @pytest.mark.thorough
 def test_the_command_pretrains_a_model_and_makes_the_part(
-    tmp_path: Path, data_in: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, data_in: Any, smoke: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("tokenizers")
     transformers()
@@ -161,7 +161,7 @@ def test_the_command_pretrains_a_model_and_makes_the_part(
         max_length=12,
         test_examples=0,
     )
-    monkeypatch.setitem(SCALES, "smoke", SCALES["smoke"].but(llm=size, pretrained={"tiny": own}))
+    smoke(llm=size, pretrained={"tiny": own})
     out, kept = tmp_path / "out", tmp_path / "kept"
     argv = ["paper", "--scale", "smoke", "--only", "llm", "--jobs", "1", "--out", str(out), "--record", str(kept)]
     assert main([*argv, "--json"]) == 0

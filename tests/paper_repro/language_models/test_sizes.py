@@ -1,7 +1,7 @@
 """The scale figure: settings to the letter, verdicts that come out every way, κ and η checked against closed forms."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -109,9 +109,8 @@ def test_runs_that_did_not_converge_decide_nothing(spoil: str) -> None:
 
 
 @pytest.fixture
-def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def toy(at_hand: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     toy_sst2(tmp_path / "data", monkeypatch)
-    monkeypatch.setattr(sizes, "missing", lambda names, models, pretrained: "")
 
 
 @pytest.mark.usefixtures("toy")
@@ -144,9 +143,9 @@ def test_a_work_trains_every_seed_at_its_eta_and_measures_kappa(tmp_path: Path) 
 
 
 @pytest.mark.usefixtures("toy")
-def test_works_of_all_sizes_make_the_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_works_of_all_sizes_make_the_part(tmp_path: Path, smoke: Callable[..., None]) -> None:
     size = SIZE.but(models=("a", "b"), rounds=4, eval_every=2, test_examples=12)
-    monkeypatch.setitem(SCALES, "smoke", SCALES["smoke"].but(sizes=size))
+    smoke(sizes=size)
     works = sizes.jobs(options("smoke"))
     assert len({work.key() for work in works}) == 2
     with Processes(1) as here:

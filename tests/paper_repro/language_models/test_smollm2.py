@@ -13,13 +13,12 @@ from tests.decomfl_lab.language.toy import toy_sst2
 from tests.paper_repro.parts.test_parts import options
 
 
+@pytest.mark.usefixtures("at_hand")
 def test_a_record_is_drawn_at_every_scale_and_says_what_rebuilds_the_model_as_its_log_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a short run of a toy model."""
     toy_sst2(tmp_path / "data", monkeypatch)
-    monkeypatch.setattr(smollm2, "weights", lambda: Path("toy"))
-    monkeypatch.setattr(smollm2, "missing", lambda names, models, own: "")
     (job,) = smollm2.jobs(options())
     short = replace(job, config=replace(job.config, rounds=12, eval_every=4, lr=0.1, lr_schedule={5: 0.05}))
     rows, facts = short.run(tmp_path / "run", lambda at: None)

@@ -1,7 +1,7 @@
 """The census of κ: its rows are those of dense matrices, and what is drawn of them is of the last moment alone."""
 
-import importlib.util
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -42,7 +42,7 @@ def test_the_numbers_are_those_of_dense_matrices_and_the_last_moment_is_drawn(tm
     assert census.make(rows, [{"data": "made up"}], OPTIONS).figures["census"]().findobj()
 
 
-def test_what_cannot_be_had_here_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+def test_what_cannot_be_had_here_is_left_out(without: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    without("efficientnet_lite_pytorch")
     monkeypatch.setattr(census, "missing", lambda *_: "no text")
     assert {work.labels["network"] for work in census.jobs(OPTIONS)} == {"mlp", "logistic"}

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -119,17 +120,15 @@ def test_the_authors_curves_are_read_with_their_own_counting(tmp_path: Path) -> 
 
 
 @pytest.mark.thorough
+@mock.patch.multiple(sweeps, LOUD=1.0, REACH=dict.fromkeys("mPK", 4))
 def test_the_command_makes_every_part_and_reuses_its_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, smoke: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    smoke = SCALES["smoke"]
-    tiny = {part: smoke.of(part).but(**own) for part, own in from_toml(TABLES["tiny"]).items()}
+    tiny = {part: SCALES["smoke"].of(part).but(**own) for part, own in from_toml(TABLES["tiny"]).items()}
     tiny["hessian"] = test_hessian.TINY
-    monkeypatch.setitem(SCALES, "smoke", smoke.but(**tiny))
+    smoke(**tiny)
     out = tmp_path / "out"
     (tmp_path / "authors_curves.csv").write_text(REFERENCE)
-    monkeypatch.setattr(sweeps, "LOUD", 1.0)
-    monkeypatch.setattr(sweeps, "REACH", dict.fromkeys("mPK", 4))
     entries = (test_theory.entry("true by proof"), test_theory.entry("imprecise", label="b"))
     monkeypatch.setattr(audit, "ENTRIES", tuple(result.entry for result in entries))
     small = {"model": "logistic", "steps": 50, "examples": 100, "products": 20, "probes": 2}

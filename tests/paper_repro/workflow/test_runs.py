@@ -140,7 +140,7 @@ def test_a_key_is_of_all_that_a_result_depends_on(monkeypatch: pytest.MonkeyPatc
     keys = {each.key() for each in different}
     assert {each.key() for each in same} == {work().key()}
     assert len(keys) == len(different)
-    monkeypatch.setattr(runs, "code_version", lambda *_: "another")
+    _version("another", monkeypatch)
     assert not {each.key() for each in different} & keys
 
 

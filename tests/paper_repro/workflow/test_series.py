@@ -11,7 +11,7 @@ import pytest
 
 from decomfl_lab.runs.configuration import TrainConfig
 from paper_repro.contents import PARTS
-from paper_repro.language_models import llm, sizes, smollm2
+from paper_repro.language_models import llm, sizes
 from paper_repro.parts import fig2, fig3
 from paper_repro.workflow.data import TaskFacts, data_set
 from paper_repro.workflow.options import READINGS
@@ -27,12 +27,8 @@ CURVES: Final = ("fig2", "fig3", "projection", "topk", "table1")
 
 
 @pytest.fixture(autouse=True)
-def at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jobs can be listed where no data are."""
-    for part in (llm, sizes, smollm2):
-        monkeypatch.setattr(part, "missing", lambda names, models, own: "")
+def _facts(at_hand: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llm, "task_facts", lambda task: TaskFacts(100, 0.5, "digest"))
-    monkeypatch.setattr(smollm2, "weights", lambda: Path("weights"))
 
 
 def jobs(part: str, scale: Scale, device: str = "cpu") -> Any:

@@ -45,7 +45,7 @@ def smaller(name: str) -> Statement:
 
 
 FEDZO = replace(TABLE_1["FedZO"], uplink_complexity=s.d / (s.P * s.K * s.epsilon**2))
-MORE = {name: lambda n: 1 / math.sqrt(n) for name in claims._MORE}
+MORE = {name: lambda n: 1 / math.sqrt(n) for name in claims.AVERAGES}
 SHORT = {**ROUNDS, "OPT-125M": {**ROUNDS["OPT-125M"], "WIC": 2900}}
 MENDED = {**RESULTS["OPT-1.3B"], "RTE": (*RESULTS["OPT-1.3B"]["RTE"][:3], Cell(60.89, 0.18))}
 CHEAP = {name: (cells[0], Cell(50.0, 0.0018), *cells[2:]) for name, cells in LORA.items()}
@@ -54,7 +54,7 @@ CHEAP = {name: (cells[0], Cell(50.0, 0.0018), *cells[2:]) for name, cells in LOR
 @pytest.mark.parametrize(
     ("owner", "name", "fault", "labels"),
     [
-        (claims, "_MORE", MORE, "line-135, line-181, line-182, line-477.4, line-477.5"),
+        (claims, "AVERAGES", MORE, "line-135, line-181, line-182, line-477.4, line-477.5"),
         (claims, "expected_numbers", without_plans, "line-477.2"),
         (tables, "expected_numbers", lambda R, **case: expected_numbers(R, **{**case, "m": case["M"]}), "line-582.5"),
         (tables, "ROUNDS", SHORT, "table.llm-125m-1.3b, line-582.4, table.Experiment setting"),
@@ -65,7 +65,7 @@ CHEAP = {name: (cells[0], Cell(50.0, 0.0018), *cells[2:]) for name, cells in LOR
         (claims, "statement", smaller, "line-181, line-183"),
         (claims, "TABLE_1", {**TABLE_1, "FedZO": FEDZO}, "tab-comm-comparison"),
         (displays, "product", lambda *values, repeat: [(1,) * repeat], "line-742"),
-        (gaussian, "_EXPONENTS", {**gaussian._EXPONENTS, "line-1474.3": 0.16}, "line-1446, line-1474.3"),
+        (gaussian, "EXPONENTS", {**gaussian.EXPONENTS, "line-1474.3": 0.16}, "line-1446, line-1474.3"),
         (OneRound, "smooth", property(lambda r: r.plain), "line-1029, line-1080, line-1147, eq.ybc, line-1152"),
         (OneRound, "subsets", ((0, 1),), "eq.ybc, line-1177, line-1191.2"),
         (OneRound, "drift", 0.0, "line-1101, line-1056, line-1191"),

@@ -250,7 +250,7 @@ def best_average(
 _ROUNDS: Final = 10_000
 
 # What there is more of -> the best average with so many of it; σ = 1 or σ_G = 1, the other 0.
-_MORE: Final[Mapping[str, Callable[[int], float]]] = {
+AVERAGES: Final[Mapping[str, Callable[[int], float]]] = {
     "K, clients differ": lambda n: best_average(K=n, M=2, sigma_G=1.0),
     "K, clients differ, d = 1000": lambda n: best_average(K=n, M=2, sigma_G=1.0, d=1000),
     "K, clients alike": lambda n: best_average(K=n, sigma=1.0),
@@ -264,7 +264,7 @@ _MORE: Final[Mapping[str, Callable[[int], float]]] = {
 
 def speedup(name: str, few: int, many: int, *, holds: bool) -> Evidence:
     """How much the best average falls from few to many of something, against √(many/few)."""
-    before, after, claimed = _MORE[name](few), _MORE[name](many), math.sqrt(many / few)
+    before, after, claimed = AVERAGES[name](few), AVERAGES[name](many), math.sqrt(many / few)
     return Evidence(
         "counter-example",
         (before / after > 0.75 * claimed) is holds,

@@ -76,7 +76,7 @@ def bounded_gradient(x: float, mu: float, z: float) -> float:
 # The tail --------------------------------------------------------------------------------------------------------
 
 # By label; Chernoff: min_t (1 − 2t)^{−n/2} e^{−2nt} = (2/e)^{n/2}
-_EXPONENTS: Final = {
+EXPONENTS: Final = {
     **{key: -math.log(MENDED[key].value({"d": 1.0, "P": 1.0})) for key in ("line-1474.2", "line-1474.3")},
     "stated": 1 / 16,
 }
@@ -95,12 +95,12 @@ def _tail(exponent: float, *, n: int) -> float:
 
 
 def tail(key: str) -> Evidence:
-    exponent = _EXPONENTS[key]
+    exponent = EXPONENTS[key]
     return within(_tail(exponent), f"Pr[χ²_n ≥ 2n] against exp(−{exponent:.4g} n)")
 
 
 def true_exponent(key: str) -> Evidence:
-    exponent = _EXPONENTS[key]
+    exponent = EXPONENTS[key]
     n = 4000
     found = -float(stats.chi2.logsf(2 * n, n)) / n
     says = f"−ln Pr[χ²_n ≥ 2n]/n = {found:.5f} at n = {n}; (1 − ln 2)/2 = {exponent:.5f}, printed 1/16 = {1 / 16}"
