@@ -57,7 +57,7 @@ def forgets_a_record(right: Any, server: Any, log: RunLog | None) -> None:
     if log is not None and len(log) > server.round:
         del log._starts[-1]
         log._file.truncate(log._starts[-1])
-        log.chain = log._at(log._starts[-1] - 16, 16)
+        log.chain = log._bytes_at(log._starts[-1] - 16, 16)
     right(log)
 
 
