@@ -73,8 +73,8 @@ def computing(device: torch.device, compute: str) -> Iterator[None]:
                 part.fp32_precision = "tf32" if compute == "tf32" else "ieee"
             yield
         finally:
-            for part, own in zip(parts, before, strict=True):
-                part.fp32_precision = own
+            for part, precision in zip(parts, before, strict=True):
+                part.fp32_precision = precision
 
 
 def use_threads_(threads: int) -> None:
@@ -93,9 +93,9 @@ def free_memory(device: torch.device) -> int | None:
     idle = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
     index = torch.cuda.current_device() if device.index is None else device.index
     # No tensor has the rest of pools that are a graph's own; the pool that all share is (0, 0).
-    segments = [each for each in torch.cuda.memory_snapshot() if each["device"] == index]
-    own = [each for each in segments if each.get("segment_pool_id", (0, 0)) != (0, 0)]
-    private: int = sum(each["total_size"] - each["allocated_size"] for each in own)
+    segments = [segment for segment in torch.cuda.memory_snapshot() if segment["device"] == index]
+    private_ones = [segment for segment in segments if segment.get("segment_pool_id", (0, 0)) != (0, 0)]
+    private: int = sum(segment["total_size"] - segment["allocated_size"] for segment in private_ones)
     return free + idle - private
 
 
@@ -106,18 +106,18 @@ def available_memory(device: torch.device) -> int | None:
     """
     if device.type != "cpu":
         return free_memory(device)
-    found = []
+    limits = []
     with suppress(OSError, ValueError, KeyError):
-        told = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        found.append(1024 * int(told["MemAvailable"].split()[0]))
+        facts = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        limits.append(1024 * int(facts["MemAvailable"].split()[0]))
     # version 2 of control groups, and version 1
     for folder, names in (("", ("max", "current")), ("memory", ("limit_in_bytes", "usage_in_bytes"))):
         group = Path("/sys/fs/cgroup", folder)
         with suppress(OSError, ValueError, KeyError):  # without a limit it is "max"
             limit, used = (int((group / f"memory.{name}").read_text()) for name in names)
-            told = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-            found.append(limit - used + int(told["inactive_file"]))
-    return min(found, default=None)
+            facts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+            limits.append(limit - used + int(facts["inactive_file"]))
+    return min(limits, default=None)
 
 
 def room(device: torch.device) -> float:

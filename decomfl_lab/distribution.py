@@ -30,12 +30,12 @@ def pass_over_the_current_folder() -> None:
 def hiding(package: str) -> str | None:
     """The file or folder that is imported as ``package`` in place of the lab's own; None where nothing hides it."""
     try:
-        found = importlib.util.find_spec(package)
+        spec = importlib.util.find_spec(package)
     except ValueError:  # somebody's module that says nothing of where it is from
         return None
-    if found is None or found.origin is None or not (ROOT / package).is_dir():
+    if spec is None or spec.origin is None or not (ROOT / package).is_dir():
         return None
-    origin = Path(found.origin).resolve()
+    origin = Path(spec.origin).resolve()
     place = origin.parent if origin.name == "__init__.py" else origin
     return None if place == ROOT / package else str(place)
 
@@ -44,8 +44,8 @@ def tell_what_is_hidden() -> None:
     """A ``LabWarning`` where a user's own packages hide those of the lab; the processes of a pool stay silent."""
     places = [place for package in PACKAGES if (place := hiding(package))] if parent_process() is None else []
     if places:
-        told = f"{', '.join(places)} will be imported in place of the lab's packages of the same names"
-        warnings.warn(f"{told} (rename them to use the lab's; all else works as ever)", LabWarning, stacklevel=3)
+        hidden = f"{', '.join(places)} will be imported in place of the lab's packages of the same names"
+        warnings.warn(f"{hidden} (rename them to use the lab's; all else works as ever)", LabWarning, stacklevel=3)
 
 
 def command_for(extra: str) -> str:
@@ -54,10 +54,10 @@ def command_for(extra: str) -> str:
     import json
 
     try:
-        told = importlib.metadata.distribution("decomfl-lab").read_text("direct_url.json")
+        direct_url = importlib.metadata.distribution("decomfl-lab").read_text("direct_url.json")
     except importlib.metadata.PackageNotFoundError:
-        told = None
-    source: dict[str, Any] = json.loads(told or "{}")
+        direct_url = None
+    source: dict[str, Any] = json.loads(direct_url or "{}")
     if source.get("dir_info", {}).get("editable"):
         return f"pip install -e '{ROOT}[{extra}]'"
     where = f" @ {source['url']}" if source else ""

@@ -124,13 +124,14 @@ def known_options(function: Callable[P, T]) -> Callable[P, T]:
 
     Options that it takes as ``**options: Unpack[Those]`` are the keys of the ``TypedDict``.
     """
-    known = [each for each in inspect.signature(function).parameters if each != "self"]
+    parameters = inspect.signature(function).parameters
+    known = [name for name in parameters if name != "self"]
     *owners, called = function.__qualname__.split(".")
     called = owners[-1] if called == "__init__" else called
-    kinds = {each.name for each in inspect.signature(function).parameters.values() if each.kind == each.VAR_KEYWORD}
-    for name in kinds:
+    for name in [name for name, parameter in parameters.items() if parameter.kind == parameter.VAR_KEYWORD]:
         (keys,) = get_args(get_type_hints(function)[name])
-        known = [each for each in known if each != name] + list(keys.__annotations__)
+        known.remove(name)
+        known += keys.__annotations__
 
     @wraps(function)
     def checked(*args: P.args, **options: P.kwargs) -> T:
@@ -175,9 +176,9 @@ def require_possible(argument: str, value: Any, *, operations: float = 0.0, memo
     """
     rule = f"ask for at most {MOST_OPERATIONS:.0e} operations (this takes {operations:.0e} or more)"
     require(operations <= MOST_OPERATIONS, argument, rule, value)
-    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else math.inf
-    rule = f"fit into the {1e-9 * there:.0f} GB of memory here (this takes {1e-9 * memory:.0f} GB or more)"
-    require(memory <= there, argument, rule, value)
+    memory_here = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else math.inf
+    rule = f"fit into the {1e-9 * memory_here:.0f} GB of memory here (this takes {1e-9 * memory:.0f} GB or more)"
+    require(memory <= memory_here, argument, rule, value)
 
 
 def is_number(value: Any) -> bool:

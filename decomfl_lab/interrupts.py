@@ -46,8 +46,8 @@ def postponed() -> Iterator[list[int]]:
     came: list[int] = []
     handlers = {}
     if threading.current_thread() is threading.main_thread():
-        found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        handlers = {number: handler for number, handler in found.items() if callable(handler)}
+        present = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        handlers = {number: handler for number, handler in present.items() if callable(handler)}
 
     def note(number: int, frame: FrameType | None) -> None:
         came.append(number)

@@ -212,12 +212,12 @@ class MeZO(torch.optim.Optimizer):
         params, rule = param_group["params"], "be a list of them, as model.named_parameters() is"
         trained: list[_Pair] = []
         frozen: list[_Pair] = []
-        for at, each in enumerate([params] if isinstance(params, Tensor) else _listed(params, rule)):
-            pair: Any = each if isinstance(each, tuple) and len(each) == 2 else (None, each)
+        for n, item in enumerate([params] if isinstance(params, Tensor) else _listed(params, rule)):
+            pair: Any = item if isinstance(item, tuple) and len(item) == 2 else (None, item)
             name, w = pair
-            what = f"parameter {at if name is None else name!r}"
+            what = f"parameter {n if name is None else name!r}"
             require(isinstance(w, Tensor), what, "be a tensor: give model.named_parameters()", type(w).__name__)
-            require(name is None or isinstance(name, str), f"name of parameter {at}", "be text", name)
+            require(name is None or isinstance(name, str), f"name of parameter {n}", "be text", name)
             lazy = isinstance(w, nn.parameter.UninitializedParameter)
             require(not lazy, what, "have a shape: call the model once before", "a lazy one")
             if not w.requires_grad:
@@ -235,13 +235,13 @@ class MeZO(torch.optim.Optimizer):
         names = [name for name, _ in every if name is not None]
         sound = len({*names}) == len(names) and len(names) in (0, len(every))
         require(sound, "names of the parameters", "differ, and be of all or none", names)
-        n, whole = len(self._groups), self.defaults | param_group
+        n, group = len(self._groups), self.defaults | param_group
         require(n < MOST_GROUPS, "number of groups", f"be at most {MOST_GROUPS}", n + 1)
-        lrs = [*self._lrs, _at_least_zero(f"lr of group {n}" if n else "lr η", whole["lr"])]
+        lrs = [*self._lrs, _at_least_zero(f"lr of group {n}" if n else "lr η", group["lr"])]
         rule = "be above 0, as the others are multiples of it: put a group that stands still behind another one"
         sound = not n or (lrs[0] > 0 and math.isfinite(lrs[-1] / lrs[0]))
         require(sound, "lr of the first group", rule, lrs[0])
-        decay = _at_least_zero(f"weight_decay of group {n}" if n else "weight_decay λ", whole["weight_decay"])
+        decay = _at_least_zero(f"weight_decay of group {n}" if n else "weight_decay λ", group["weight_decay"])
         super().add_param_group({**param_group, "params": [w for _, w in trained]})
         self._named, self._frozen, self._lrs = every, [*self._frozen, frozen], lrs
         self._groups.append(TensorGroup(len(trained), lrs[-1] / lrs[0] if n else 1.0, decay))
@@ -274,13 +274,14 @@ class MeZO(torch.optim.Optimizer):
         named = [(name or str(n), w) for n, (name, w) in enumerate(self._named)]
         values = []
         gpus = {w.device for _, w in named if w.is_cuda}
-        state, states = torch.get_rng_state(), {device: torch.cuda.get_rng_state(device) for device in gpus}
+        state = torch.get_rng_state()
+        states = {device: torch.cuda.get_rng_state(device) for device in gpus}
 
         def rewind() -> None:
             """Put torch's random generators back to where they were before the first evaluation."""
             torch.set_rng_state(state)
-            for device, own in states.items():
-                torch.cuda.set_rng_state(own, device)
+            for device, state_there in states.items():
+                torch.cuda.set_rng_state(state_there, device)
 
         # What torch.compile made would keep the first direction as a constant: it runs as it was written.
         with torch.compiler.set_stance("force_eager"):
@@ -329,36 +330,36 @@ class MeZO(torch.optim.Optimizer):
             for p, c in central.points(self._method.perturbations, self._method.mu):
                 values.append(value(p, c))
         self._require_untouched()
-        found = central.combine(np.array(values), np.empty(0), self._method.mu)
-        if not np.isfinite(found.g).all():
+        estimate = central.combine(np.array(values), np.empty(0), self._method.mu)
+        if not np.isfinite(estimate.g).all():
             raise DivergedError(f"losses of step {self.steps}", f"(got {values})")
-        self._measured = found.g
-        self._resolution.see(central, self._method.mu, [found])
+        self._measured = estimate.g
+        self._resolution.see(central, self._method.mu, [estimate])
         self._resolution.tell()
-        return float(found.loss)
+        return float(estimate.loss)
 
     def _slopes(self, closure: Closure, rewind: Callable[[], None], seed: int) -> list[float]:
         """∇fᵀz_p by torch; nothing where there is no gradient, or it may need memory that nobody has given."""
         if self._d > LIGHT:
             return []
-        own: list[Tensor] = [w for _, w in self._named]
-        firsts = [0, *accumulate(w.numel() for w in own)]
-        found = [0.0] * LINES
+        weights: list[Tensor] = [w for _, w in self._named]
+        firsts = [0, *accumulate(w.numel() for w in weights)]
+        slopes = [0.0] * LINES
 
         def take(i: int, gradient: Tensor) -> None:
             for p in range(LINES):
                 z = torch.zeros(gradient.numel(), device=gradient.device)
                 axpy_(z, seed, [1.0], d=self._d, first=firsts[i], first_p=p, distribution=self._distribution)
-                found[p] += inner(gradient.reshape(-1), z)
+                slopes[p] += inner(gradient.reshape(-1), z)
 
         rewind()
         try:
             with enabled():
                 loss: Any = closure()
-                back([loss], own, None, take)
+                back([loss], weights, None, take)
         except Exception:  # which no step needs
             return []
-        return found
+        return slopes
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> float | None:  # type: ignore[override]
@@ -379,15 +380,15 @@ class MeZO(torch.optim.Optimizer):
         self._require_untouched()
         # η is that of the first group; another one's is what it was as a multiple of η.
         eta = _at_least_zero("lr η", self.param_groups[0]["lr"])
-        for n, (group, own) in enumerate(zip(self.param_groups, self._groups, strict=True)):
-            lr, wanted = _at_least_zero(f"lr of group {n}", group["lr"]), eta * own.factor
-            rule = f"be {own.factor:.6g} times that of group 0, as at the start, here {wanted:.6g}: a schedule that "
+        for n, (group, first) in enumerate(zip(self.param_groups, self._groups, strict=True)):
+            lr, wanted = _at_least_zero(f"lr of group {n}", group["lr"]), eta * first.factor
+            rule = f"be {first.factor:.6g} times that of group 0, as at the start, here {wanted:.6g}: a schedule that "
             rule += "multiplies all by one number keeps that (lists for max_lr and min_lr, and 0 for eta_min)"
             # A schedule that ends in 0 leaves a rounding of where it began.
             near = math.isclose(lr, wanted, rel_tol=_RATIO, abs_tol=_RATIO * self._lrs[n])
             require(near, f"lr of group {n}", rule, lr)
-            decay, rule = group["weight_decay"], f"stay {own.weight_decay}, as the log says it once"
-            require(decay == own.weight_decay, f"weight_decay of group {n}", rule, decay)
+            decay, rule = group["weight_decay"], f"stay {first.weight_decay}, as the log says it once"
+            require(decay == first.weight_decay, f"weight_decay of group {n}", rule, decay)
         g, self._measured = self._measured, None
         assert g is not None
         if not eta:
@@ -432,8 +433,8 @@ class MeZO(torch.optim.Optimizer):
             yield name or str(n), w.detach()
         for slot in self._method.rule.slots:
             for n, (name, w) in enumerate(self._named):
-                own = self.state.get(w, {}).get(slot)
-                yield f"{slot} of {name or n}", torch.zeros_like(w) if own is None else own
+                vector = self.state.get(w, {}).get(slot)
+                yield f"{slot} of {name or n}", torch.zeros_like(w) if vector is None else vector
 
     def _require_untouched(self) -> None:
         """InputError if x is not what the last step left, as far as torch counts writes."""
@@ -449,15 +450,15 @@ class MeZO(torch.optim.Optimizer):
         if self._stamps is not None:
             self._require_untouched()
             return False
-        frozen = [each for group in self._frozen for each in group]
+        frozen = [pair for group in self._frozen for pair in group]
         require_apart((name or str(n), w) for n, (name, w) in enumerate([*self._named, *frozen]))
         for _, w in self._named:
             for slot in self._method.rule.slots:
                 self.state[w].setdefault(slot, torch.zeros_like(w))
         if self._resumed is not None:
             digest, chain = self._resumed
-            found = self.digest()
-            require(found == digest, "parameters", f"be those of the state, of digest {digest}", found)
+            present = self.digest()
+            require(present == digest, "parameters", f"be those of the state, of digest {digest}", present)
             if (path := self._path) is not None:
                 # The log up to the present step: entries of steps that were taken after the state was saved are cut.
                 with held_file("log", path, threads=True), RunLog.open(path, end=self.steps, write=False) as log:
@@ -467,51 +468,53 @@ class MeZO(torch.optim.Optimizer):
                     require(same, f"log {path}", f"have the {self.steps} steps of the state", f"{len(log)}, or others")
                     self._log = RunLog.open(path, end=self.steps)
         elif self._path is not None:
-            named = len(self._groups) == 1 or self._named[0][0] is not None
-            rule = "be there for a replay of several groups: give (name, parameter) pairs of named_parameters()"
-            require(named, "names of the parameters", rule, "none")
-            # What the log says of the run, and x_0 where it is in the file.
-            lr = float(self.param_groups[0]["lr"]) or 1.0
-            config = TrainConfig(self._method.but({"lr": lr}), clients=1, sampled=1, rounds=1, seed=self.seed)
-            config = config.but(model=OWN, data=OWN, loss=OWN_LOSS, log_start=self._log_start)
-            start: dict[str, Any] = {"by": "given"}
-            packed = b""
-            if self._log_start:
-                # x_0 is compressed in pieces, 16-bit numbers as float32 ones.
-                wide = torch.float64 if self._named[0][1].dtype == torch.float64 else torch.float32
-                pack, pieces = zlib.compressobj(), []
-                for _, w in self._named:
-                    pieces.append(pack.compress(w.detach().cpu().to(wide).contiguous().numpy().tobytes()))
-                packed = b"".join([*pieces, pack.flush()])
-                start = {"by": "file", "dtype": _name_of(wide), "bytes": len(packed)}
-            header = {
-                "config": config.to_dict(),
-                "data": "",
-                "source": "closures of an optimizer",
-                "classes": 0,
-                "shape": [],
-                "dtype": "float32",
-                "d": self._d,
-                "x0": self.digest(),
-                "run_seed": self._run_seed,
-                "stream": STREAM_VERSION,
-                "code": code_version(),
-                "start": start,
-                "tensors": [{"name": name or "", "shape": list(w.shape)} for name, w in self._named],
-            }
-            if groups := self._options["groups"]:
-                header["groups"] = groups
-            rule = "be a new file, or load_state_dict called before, to go on with it"
-            with held_file("log", self._path, threads=True):
-                if self._path.exists():  # the state may be that of before the first step
-                    with RunLog.open(self._path, end=0, write=False) as log:
-                        same = self._loaded and {**log.header, "code": header["code"]} == header
-                    require(same, "log", rule, str(self._path))
-                self._log = RunLog.create(self._path, header, packed)
+            self._begin_log(self._path)
         self._rules = groups_of(self._method, self._groups)
         self._resumed = None
         self._stamps = [stamp_of(vector) for _, vector in self._vectors()]
         return True
+
+    def _begin_log(self, path: Path) -> None:
+        """A new log, or that of a saved state before the first step: its header says what a replay needs."""
+        named = len(self._groups) == 1 or self._named[0][0] is not None
+        rule = "be there for a replay of several groups: give (name, parameter) pairs of named_parameters()"
+        require(named, "names of the parameters", rule, "none")
+        lr = float(self.param_groups[0]["lr"]) or 1.0
+        config = TrainConfig(self._method.but({"lr": lr}), clients=1, sampled=1, rounds=1, seed=self.seed)
+        config = config.but(model=OWN, data=OWN, loss=OWN_LOSS, log_start=self._log_start)
+        start: dict[str, Any] = {"by": "given"}
+        packed = b""
+        if self._log_start:
+            # x_0 is compressed a tensor at a time, 16-bit numbers as float32 ones.
+            wide = torch.float64 if self._named[0][1].dtype == torch.float64 else torch.float32
+            compressor = zlib.compressobj()
+            arrays = (w.detach().cpu().to(wide).contiguous().numpy() for _, w in self._named)
+            packed = b"".join([*(compressor.compress(array.tobytes()) for array in arrays), compressor.flush()])
+            start = {"by": "file", "dtype": _name_of(wide), "bytes": len(packed)}
+        header = {
+            "config": config.to_dict(),
+            "data": "",
+            "source": "closures of an optimizer",
+            "classes": 0,
+            "shape": [],
+            "dtype": "float32",
+            "d": self._d,
+            "x0": self.digest(),
+            "run_seed": self._run_seed,
+            "stream": STREAM_VERSION,
+            "code": code_version(),
+            "start": start,
+            "tensors": [{"name": name or "", "shape": list(w.shape)} for name, w in self._named],
+        }
+        if groups := self._options["groups"]:
+            header["groups"] = groups
+        rule = "be a new file, or load_state_dict called before, to go on with it"
+        with held_file("log", path, threads=True):
+            if path.exists():  # the state may be that of before the first step
+                with RunLog.open(path, end=0, write=False) as log:
+                    same = self._loaded and {**log.header, "code": header["code"]} == header
+                require(same, "log", rule, str(path))
+            self._log = RunLog.create(path, header, packed)
 
     # The log ---------------------------------------------------------------------------------------------------------
 
@@ -538,7 +541,7 @@ class MeZO(torch.optim.Optimizer):
         """All that the directions and the update depend on, but η."""
         plain = self._method.plain()
         named = ("mu", "perturbations", "distribution", "weight_decay", "momentum", "precision", "rounding")
-        groups = [asdict(own) for own in self._groups] if len(self._groups) > 1 else []
+        groups = [asdict(group) for group in self._groups] if len(self._groups) > 1 else []
         return {"seed": self.seed, **{name: plain[name] for name in named}, "groups": groups}
 
     def state_dict(self) -> dict[str, Any]:
@@ -547,14 +550,15 @@ class MeZO(torch.optim.Optimizer):
         It has nothing of size d but the momentum, if any, which is in ``state`` as torch's own optimizers have it. Save
         the model's weights with it; a log is cut to it when training goes on.
         """
-        chain = None
-        if self._log is not None:
-            self._log.sync()  # no state is ahead of its log
-            chain = self._log.chain.hex()
-        # A state that was loaded and not gone on with is given on as it is: the weights may come later.
-        digest, chain = (self.digest(), chain) if self._resumed is None else self._resumed
-        own = {**self._options, "steps": self.steps, "digest": digest, "chain": chain}
-        return {**super().state_dict(), _STATE: own}
+        if self._resumed is not None:  # as it was loaded: the weights may come later
+            digest, chain = self._resumed
+        else:
+            digest, chain = self.digest(), None
+            if self._log is not None:
+                self._log.sync()  # no state is ahead of its log
+                chain = self._log.chain.hex()
+        ours = {**self._options, "steps": self.steps, "digest": digest, "chain": chain}
+        return {**super().state_dict(), _STATE: ours}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on from a state; the model's weights are loaded beside it, which the next step checks.
@@ -562,23 +566,21 @@ class MeZO(torch.optim.Optimizer):
         Raises:
             InputError: If it is none of a MeZO with these options.
         """
-        own = state_dict.get(_STATE, {})
-        require(isinstance(own, Mapping) and bool(own), "state", "be one of decomfl_lab.optim.MeZO", list(state_dict))
-        own = _EARLIER | own
+        ours = state_dict.get(_STATE, {})
+        require(isinstance(ours, Mapping) and bool(ours), "state", "be one of decomfl_lab.optim.MeZO", list(state_dict))
+        ours = _EARLIER | ours
         for name, value in self._options.items():
-            require(own.get(name) == value, f"{name} in the state", f"be {value}, as here", own.get(name))
-        steps = require_int("steps in the state", own.get("steps"), 0)
-        digest, chain = own.get("digest"), own.get("chain")
+            require(ours.get(name) == value, f"{name} in the state", f"be {value}, as here", ours.get(name))
+        steps = require_int("steps in the state", ours.get("steps"), 0)
+        digest, chain = ours.get("digest"), ours.get("chain")
         require(isinstance(digest, str), "digest in the state", "be text", digest)
         super().load_state_dict({name: value for name, value in state_dict.items() if name != _STATE})
-        for group, told in zip(self.param_groups, self._groups, strict=True):
-            group.setdefault("weight_decay", told.weight_decay)
-        for n, (own_name, w) in enumerate(self._named):
+        for group, first in zip(self.param_groups, self._groups, strict=True):
+            group.setdefault("weight_decay", first.weight_decay)
+        for n, (of_w, w) in enumerate(self._named):
             for slot, vector in self.state.get(w, {}).items():
                 fits = isinstance(vector, Tensor) and vector.shape == w.shape
-                require(
-                    fits, f"{slot} of {own_name or n} in the state", f"be a tensor of shape {tuple(w.shape)}", vector
-                )
+                require(fits, f"{slot} of {of_w or n} in the state", f"be a tensor of shape {tuple(w.shape)}", vector)
                 self.state[w][slot] = vector.clone()  # the optimizer whose state it is may go on, too
         if self._log is not None:
             self._log.close()
@@ -603,9 +605,9 @@ class MeZO(torch.optim.Optimizer):
         options |= {"digest_every": self._digest_every, "strict": self._strict, "trust": self._trust}
         options["weight_decay"] = self.defaults["weight_decay"]
         groups, trained = [], iter(self._named)
-        for own, frozen, lr in zip(self._groups, self._frozen, self._lrs, strict=True):
-            params = [*islice(trained, own.tensors), *frozen]
-            groups.append({"params": params, "lr": lr, "weight_decay": own.weight_decay})
+        for group, frozen, lr in zip(self._groups, self._frozen, self._lrs, strict=True):
+            params = [*islice(trained, group.tensors), *frozen]
+            groups.append({"params": params, "lr": lr, "weight_decay": group.weight_decay})
         return _made_again, (type(self), groups, self.defaults["lr"], options, self.state_dict())
 
 
@@ -629,9 +631,9 @@ def _listed(params: Any, rule: str) -> list[Any]:
 
 
 def _at_least_zero(name: str, value: Any) -> float:
-    found = float(value) if isinstance(value, Tensor) and value.numel() == 1 else value
-    require(is_number(found) and found >= 0, name, "be a finite number of at least 0", found)
-    return float(found)
+    number = float(value) if isinstance(value, Tensor) and value.numel() == 1 else value
+    require(is_number(number) and number >= 0, name, "be a finite number of at least 0", number)
+    return float(number)
 
 
 def _name_of(dtype: torch.dtype) -> str:
@@ -667,10 +669,10 @@ class MeZOTraining:
     @property
     def _mezo(self) -> MeZO:
         """The optimizer inside of accelerate's."""
-        own = getattr(self.optimizer, "optimizer", self.optimizer)
+        inner_one = getattr(self.optimizer, "optimizer", self.optimizer)
         rule = "be (decomfl_lab.optim.MeZO(...), None), or have a scheduler where None is"
-        require(isinstance(own, MeZO), "optimizers", rule, type(own).__name__)
-        return own  # type: ignore[no-any-return]
+        require(isinstance(inner_one, MeZO), "optimizers", rule, type(inner_one).__name__)
+        return inner_one  # type: ignore[no-any-return]
 
     def train(self, *args: Any, **options: Any) -> Any:
         """See ``Trainer.train``; at the end the log gets the digest of the model, as the last step left it.
@@ -678,22 +680,22 @@ class MeZOTraining:
         Raises:
             InputError: If an argument is for gradients, another optimizer, or several processes.
         """
-        own = self.args
+        given = self.args
         # Where there is no optimizer yet, the user's method that makes it reads these arguments.
-        of_mezo = {"learning_rate": own.learning_rate, "weight_decay": own.weight_decay}
+        of_mezo = {"learning_rate": given.learning_rate, "weight_decay": given.weight_decay}
         if self.optimizer is not None:
             group = self._mezo.param_groups[0]
             of_mezo = {"learning_rate": group.get("initial_lr", group["lr"])}
             of_mezo["weight_decay"] = self._mezo.defaults["weight_decay"]
-        fields = dataclasses.fields(own)
-        defaults = {each.name: each.default for each in fields if each.default is not dataclasses.MISSING}
+        fields = dataclasses.fields(given)
+        defaults = {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
         for name, (allowed, rule) in _NEEDED.items():
-            found = getattr(own, name, None)
-            known = {_DEFAULT: defaults.get(name, found), _MEZO: of_mezo.get(name)}
+            argument = getattr(given, name, None)
+            known = {_DEFAULT: defaults.get(name, argument), _MEZO: of_mezo.get(name)}
             values = [known.get(value, value) for value in allowed]
             # None, False and an empty list all say that there is nothing.
-            nothing = not found and not values[0]
-            require(nothing or found in values, f"{name} of the arguments", rule, found)
+            nothing = not argument and not values[0]
+            require(nothing or argument in values, f"{name} of the arguments", rule, argument)
         result = super().train(*args, **options)  # type: ignore[misc]
         if not (self.args.load_best_model_at_end and self.state.best_model_checkpoint):
             self._mezo.seal()
@@ -706,8 +708,8 @@ class MeZOTraining:
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """See ``Trainer``, which would begin anew where the state is missing: with the directions of before."""
-        there = checkpoint is None or any(Path(checkpoint).glob("optimizer*"))
-        require(there, "checkpoint", "have the state of the optimizer (save_only_model=False)", checkpoint)
+        complete = checkpoint is None or any(Path(checkpoint).glob("optimizer*"))
+        require(complete, "checkpoint", "have the state of the optimizer (save_only_model=False)", checkpoint)
         super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
 
     def log(self, logs: dict[str, float], *args: Any, **options: Any) -> None:
@@ -722,9 +724,9 @@ class MeZOTraining:
         inputs = trainer._prepare_inputs(inputs)
 
         def loss() -> Tensor:
-            own = copy.deepcopy(inputs)  # the Trainer takes the labels out of what it is given
+            batch = copy.deepcopy(inputs)  # the Trainer takes the labels out of what it is given
             with trainer.compute_loss_context_manager():
-                found: Tensor = trainer.compute_loss(model, own, num_items_in_batch=num_items_in_batch)
-            return found
+                value: Tensor = trainer.compute_loss(model, batch, num_items_in_batch=num_items_in_batch)
+            return value
 
         return torch.tensor(self._mezo.measure(loss), device=self.args.device)

@@ -102,14 +102,14 @@ class Option:
         elif kind is bool:
             require(isinstance(value, bool), name, "be True or False", value)
         elif get_origin(kind) is tuple:
-            for each in value:
-                self._require(name, each, get_args(kind)[0])
+            for part in value:
+                self._require(name, part, get_args(kind)[0])
         elif get_origin(kind) is dict:
             rule = "be {round: value, ...}" + " or file.py:name" * bool(self.own)
             require(isinstance(value, Mapping), name, rule, value)
-            for r, each in value.items():
+            for r, part in value.items():
                 require_int(f"round in {name}", r, 1)
-                self._require(f"{name} at round {r}", each, get_args(kind)[1])
+                self._require(f"{name} at round {r}", part, get_args(kind)[1])
         elif self.choices:
             require_choice(name, value, [*self.choices, *["file.py:name"] * bool(self.own)])
         elif kind is str:
@@ -123,8 +123,8 @@ class Option:
     @cached_property
     def _range(self) -> str:
         """What a number must be, in words."""
-        below = next((each for each in (self.le, self.lt) if each is not None), None)
-        above = next((each for each in (self.ge, self.gt) if each is not None), None)
+        below = next((bound for bound in (self.le, self.lt) if bound is not None), None)
+        above = next((bound for bound in (self.ge, self.gt) if bound is not None), None)
         if below is not None:
             return f"be in {'(' if self.ge is None else '['}{above:g}, {below:g}{')' if self.le is None else ']'}"
         if above is not None:
@@ -141,7 +141,7 @@ class Option:
             value = float(value)
         elif self.is_schedule and isinstance(value, Mapping):
             try:
-                value = {int(r): each for r, each in value.items()}
+                value = {int(r): v for r, v in value.items()}
             except ValueError:
                 raise InputError(f"{name} must have whole rounds as keys, got {shown(list(value))}") from None
         self.require(name, value)
@@ -181,18 +181,18 @@ class Codec:
 
     def join(self, values: Mapping[str, Any]) -> Any:
         """The object of these values, one for each option."""
-        found = ((kind, names) for kind, (own, names) in self.kinds.items() if own.items() <= values.items())
-        kind, names = next(found)
+        fitting = ((kind, names) for kind, (fixed, names) in self.kinds.items() if fixed.items() <= values.items())
+        kind, names = next(fitting)
         return kind(*(values[name] for name in names))
 
     def split(self, value: Any) -> dict[str, Any]:
         """Inverse of ``join``; InputError for an object of one's own, of a derived class too, which may do more."""
         if type(value) not in self.kinds:
             raise InputError(f"{self.title} must be one of the lab's to be written to a file, got {value!r}")
-        own, names = self.kinds[type(value)]
-        fields = [getattr(value, each.name) for each in dataclasses.fields(value)]
-        plain = {name: each.default for name, each in self.options.items()}
-        return {**plain, **own, **dict(zip(names, fields, strict=True))}
+        fixed, names = self.kinds[type(value)]
+        fields = [getattr(value, field.name) for field in dataclasses.fields(value)]
+        plain = {name: field.default for name, field in self.options.items()}
+        return {**plain, **fixed, **dict(zip(names, fields, strict=True))}
 
 
 def option(default: Any, help_: str = "", group: str = "", *, codec: Codec | None = None, **more: Any) -> Any:
@@ -214,45 +214,45 @@ def option(default: Any, help_: str = "", group: str = "", *, codec: Codec | Non
 @cache
 def own_options(kind: type[Any]) -> dict[str, Option]:
     """The options among the fields of a dataclass, by their names."""
-    found = {own.name: own.metadata["option"] for own in dataclasses.fields(kind) if "option" in own.metadata}
-    if any(each.kind is None for each in found.values()):  # what a default does not tell, the field's type does
+    options = {field.name: field.metadata["option"] for field in dataclasses.fields(kind) if "option" in field.metadata}
+    if any(option.kind is None for option in options.values()):  # what a default does not tell, the field's type does
         types = get_type_hints(kind)
-        for name, each in found.items():
+        for name, option in options.items():
             kinds = get_args(types[name]) if isinstance(types[name], UnionType) else (types[name],)  # X | None
-            kinds = tuple(own for own in kinds if own is not NoneType)
-            if each.kind is None:
-                found[name] = dataclasses.replace(each, of=kinds[0] if len(kinds) == 1 else Any)
-    return found
+            kinds = tuple(field for field in kinds if field is not NoneType)
+            if option.kind is None:
+                options[name] = dataclasses.replace(option, of=kinds[0] if len(kinds) == 1 else Any)
+    return options
 
 
 def declared(kind: type) -> Iterator[tuple[str, Option]]:
     """Name and option of every field of a dataclass, and of those of its fields that are such classes."""
-    own, types = own_options(kind), get_type_hints(kind)
-    for each in dataclasses.fields(kind):
-        if each.name in own:
-            yield each.name, own[each.name]
-        elif dataclasses.is_dataclass(types[each.name]):
-            yield from declared(types[each.name])
+    options, types = own_options(kind), get_type_hints(kind)
+    for attribute in dataclasses.fields(kind):
+        if attribute.name in options:
+            yield attribute.name, options[attribute.name]
+        elif dataclasses.is_dataclass(types[attribute.name]):
+            yield from declared(types[attribute.name])
 
 
 def require_options(given: Any) -> None:
     """InputError unless every option of a dataclass is of its type and in its range."""
     kind: Any = type(given)
-    for name, own in own_options(kind).items():
+    for name, option in own_options(kind).items():
         value = getattr(given, name)
-        if value is not own.default:  # which is sound; most are left at it, and settings are made by the thousand
-            own.require(own.title(name), value)
+        if value is not option.default:  # which is sound; most are left at it, and settings are made by the thousand
+            option.require(option.title(name), value)
 
 
 def struct_of(name: str, options: Mapping[str, Option]) -> type[Struct]:
     """What files have of options, as a type: ``msgspec.json.schema`` writes it down, and ``msgspec.convert`` reads."""
     fields: list[Any] = []
-    for own, each in options.items():
-        if each.default is REQUIRED:
-            fields.append((own, each.written))
+    for key, option in options.items():
+        if option.default is REQUIRED:
+            fields.append((key, option.written))
         else:
-            default = str(each.default) if isinstance(each.default, Path) else each.default
-            fields.append((own, each.written if default is not None else each.written | None, default))
+            default = str(option.default) if isinstance(option.default, Path) else option.default
+            fields.append((key, option.written if default is not None else option.written | None, default))
     return defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
 
 

@@ -71,11 +71,11 @@ def targets_of(metrics: str) -> dict[str, str]:
 
 def code_in(values: Mapping[str, Any]) -> dict[str, str]:
     """{key: name} of the code that these values name, but for torch's own losses; nothing is imported."""
-    found = {key: value for key, value in values.items() if isinstance(value, str) and is_own(value)}
+    code = {key: value for key, value in values.items() if isinstance(value, str) and is_own(value)}
     metrics = values.get("metrics")
     if isinstance(metrics, str) and any(map(is_own, targets_of(metrics).values())):
-        found["metrics"] = metrics
-    return {key: name for key, name in found.items() if not (key == "loss" and name in TORCH_LOSSES)}
+        code["metrics"] = metrics
+    return {key: name for key, name in code.items() if not (key == "loss" and name in TORCH_LOSSES)}
 
 
 def require_trusted(values: Mapping[str, Any], origin: str, trust: Trust, unused: Collection[str] = ()) -> None:
@@ -119,47 +119,42 @@ def named(argument: str, target: str) -> Any:
     if target not in TORCH_LOSSES and not {"", os.getcwd()} & set(sys.path):
         sys.path.append(os.getcwd())  # last: what lies there is in no library's place
     try:
-        found: Any
+        part: Any
         if module.endswith(".py"):
             path = Path(module)
             spec = spec_from_file_location(f"{path.stem} of {path.resolve()}", path)  # a name that hides no other
             assert spec is not None
             assert spec.loader is not None
-            found = sys.modules[spec.name] = module_from_spec(spec)
-            spec.loader.exec_module(found)
+            part = sys.modules[spec.name] = module_from_spec(spec)
+            spec.loader.exec_module(part)
         else:
-            found = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
+            part = importlib.import_module(module)
+        for attribute in name.split("."):
+            part = getattr(part, attribute)
     except THEIRS as error:  # whatever a user's module does
         raise _refusal(argument, "be module:function that can be imported", target, error) from error
-    return found
+    return part
 
 
 def made(argument: str, target: str, *kinds: type[T]) -> T:
     """What ``module:function`` returns when it is called without arguments, or is, where it is of that kind already.
 
-    Args:
-        argument: What the target was given as, for error messages.
-        target: See ``named``.
-        kinds: The types of which it has to be one; ``object`` for any.
-
-    Raises:
-        InputError: If the target cannot be imported or called, or makes something else.
+    It has to be of one of the ``kinds``, ``object`` for any; InputError, with ``argument`` for its name, where it is
+    not, or cannot be imported or called.
     """
-    found = named(argument, target)
-    if callable(found) and (object in kinds or not isinstance(found, kinds)):
+    result = named(argument, target)
+    if callable(result) and (object in kinds or not isinstance(result, kinds)):
         try:
-            found = found()
+            result = result()
         except THEIRS as error:  # whatever a user's function does
             inside = error.__traceback__ is not None and error.__traceback__.tb_next is not None
             takes_some = isinstance(error, TypeError) and not inside  # the call itself failed
             rule = "be a function without arguments" if takes_some else "run without an error"
             raise _refusal(argument, rule, target, error) from error
-    if not isinstance(found, kinds):
+    if not isinstance(result, kinds):
         what = " or ".join(f"{kind.__module__}.{kind.__qualname__}" for kind in kinds)
-        raise InputError(f"{argument} {target!r} must make a {what}, got {type(found).__name__}")
-    return found
+        raise InputError(f"{argument} {target!r} must make a {what}, got {type(result).__name__}")
+    return result
 
 
 class OwnFunction(str):
@@ -175,9 +170,9 @@ class OwnFunction(str):
 
     def __new__(cls, name: str, option: str, form: str, given: Any = None) -> Self:
         """See the class."""
-        own = super().__new__(cls, name)
-        own.option, own.form, own.given = option, form, given
-        return own
+        text = super().__new__(cls, name)
+        text.option, text.form, text.given = option, form, given
+        return text
 
     def __reduce__(self) -> tuple[Any, ...]:
         return OwnFunction, (str(self), self.option, self.form, self.given)
@@ -195,21 +190,21 @@ class OwnFunction(str):
         if self.given is not None:
             return self.given
         require(not self.startswith(f"{OWN} "), self.option, "be given again, as the run had it from Python", self)
-        found = named(self.option, self)
-        found = made(self.option, self, object) if isinstance(found, type) else found
-        require(callable(found), f"{self.option} {self!r}", f"be a function of {self.form}", type(found).__name__)
-        return found
+        function = named(self.option, self)
+        function = made(self.option, self, object) if isinstance(function, type) else function
+        require(callable(function), f"{self.option} {self!r}", f"be a function of {self.form}", type(function).__name__)
+        return function
 
-    def __call__(self, *of: Any) -> Any:
+    def __call__(self, *arguments: Any) -> Any:
         """What the function returns; InputError if it fails, or returns something else when it is asked again."""
         try:
-            found, again = self.function(*of), self.function(*of)
-            same = np.asarray(found).tobytes() == np.asarray(again).tobytes()
+            result, again = self.function(*arguments), self.function(*arguments)
+            same = np.asarray(result).tobytes() == np.asarray(again).tobytes()
         except THEIRS as error:  # whatever a user's function does
             raise _refusal(self.option, f"run as a function of {self.form}", self, error) from error
         rule = "be the same when it is asked again (keep nothing between calls, draw nothing of its own)"
-        require(same, f"{self.option} {self}", rule, (found, again))
-        return found
+        require(same, f"{self.option} {self}", rule, (result, again))
+        return result
 
     def array(self, shape: tuple[int, ...], kind: type[np.number[Any]], *of: NDArray[Any]) -> NDArray[Any]:
         """The numbers (K, P) that it makes of arrays, which it cannot write to; InputError if they are none."""

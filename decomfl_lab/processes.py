@@ -119,8 +119,8 @@ class Processes:
             _tell = hear
             look()
             while (call := calls()) is not None:
-                name, function, given = call
-                yield name, function(*given)
+                name, function, arguments = call
+                yield name, function(*arguments)
                 look()
             return
         names: dict[Future[Any], Any] = {}  # of the calls that they have
@@ -128,13 +128,13 @@ class Processes:
             look()
             try:
                 while len(names) < self.count * (2 if ahead else 1) and (call := calls()) is not None:
-                    name, function, given = call
-                    names[self._pool.submit(function, *given)] = name
+                    name, function, arguments = call
+                    names[self._pool.submit(function, *arguments)] = name
                 done = wait(names, POLL_SECONDS / 10, FIRST_COMPLETED).done
                 while not self._told.empty():
                     heard(self._told.get())
-                for each in done:
-                    yield names.pop(each), each.result()
+                for future in done:
+                    yield names.pop(future), future.result()
             except BrokenExecutor:
                 rule = "not be killed from outside (too little memory?)"
                 raise InputError(f"processes must {rule}, got one that was; --jobs 1 needs least") from None

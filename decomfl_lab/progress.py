@@ -31,15 +31,15 @@ class Progress:
     measures: Mapping[str, float] = field(default_factory=dict)  # the user's own, of the latest evaluation
 
 
-def words(at: Progress) -> str:
+def words(progress: Progress) -> str:
     """What is known of a run: its loss, its accuracy after an evaluation, what it has communicated."""
-    known = (
-        "" if math.isnan(at.train_loss) else f"loss {at.train_loss:.3f}",
-        "" if math.isnan(at.test_accuracy) else f"accuracy {at.test_accuracy:.3f}",
-        *(f"{name} {value:.3f}" for name, value in at.measures.items() if not math.isnan(value)),
-        f"{at.scalars:,.0f} scalars/client" if at.scalars else "",
+    parts = (
+        "" if math.isnan(progress.train_loss) else f"loss {progress.train_loss:.3f}",
+        "" if math.isnan(progress.test_accuracy) else f"accuracy {progress.test_accuracy:.3f}",
+        *(f"{name} {value:.3f}" for name, value in progress.measures.items() if not math.isnan(value)),
+        f"{progress.scalars:,.0f} scalars/client" if progress.scalars else "",
     )
-    return ", ".join(each for each in known if each)
+    return ", ".join(word for word in parts if word)
 
 
 def left_words(seconds: float) -> str:
@@ -47,16 +47,16 @@ def left_words(seconds: float) -> str:
     if not math.isfinite(seconds):
         return ""
     minutes = seconds / 60
-    told = f"{minutes:.0f} min" if 1 <= minutes < 90 else f"{minutes / 60:.1f} h" if minutes >= 90 else "a minute"
-    return f"about {told} left"
+    time_left = f"{minutes:.0f} min" if 1 <= minutes < 90 else f"{minutes / 60:.1f} h" if minutes >= 90 else "a minute"
+    return f"about {time_left} left"
 
 
 class _Left(TimeRemainingColumn):
     """The time left, where a task has no words of its own about it."""
 
     def render(self, task: Task) -> Text:
-        own: str | None = task.fields["left"]
-        return super().render(task) if own is None else Text(own)
+        left: str | None = task.fields["left"]
+        return super().render(task) if left is None else Text(left)
 
 
 class RunBars:
@@ -84,9 +84,9 @@ class RunBars:
     def __exit__(self, *_: object) -> None:
         self._bars.stop()
 
-    def update(self, name: str, at: Progress) -> None:
-        """Show that the run ``name`` has reached ``at``."""
-        self.show(name, at.round, at.rounds, words(at))
+    def update(self, name: str, progress: Progress) -> None:
+        """Show that the run ``name`` has reached ``progress``."""
+        self.show(name, progress.round, progress.rounds, words(progress))
 
     def show(self, name: str, done: int, total: int | None, words: str, left: str | None = None) -> None:
         """Show that ``done`` of ``total`` steps of ``name`` are taken (None: nobody knows of how many).
@@ -99,8 +99,8 @@ class RunBars:
         summary = left is not None  # which has its turn beside the lines of what it sums up
         if not self.live and (time.monotonic() - self._spoken[summary] > LINE_SECONDS or done == total):
             self._spoken[summary] = time.monotonic()
-            told = ", ".join(filter(None, (f"{done}/{total or '?'}", words, left)))
-            print(f"{name}: {told}", file=sys.stderr, flush=True)
+            line = ", ".join(filter(None, (f"{done}/{total or '?'}", words, left)))
+            print(f"{name}: {line}", file=sys.stderr, flush=True)
 
     def remove(self, name: str) -> None:
         """Take the bar of a finished run away."""

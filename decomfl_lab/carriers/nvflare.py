@@ -84,9 +84,9 @@ def job(
         "patience": require_finite_positive("patience", patience),
     }
     least = M if min_sites is None else require_int("min_sites", min_sites, 1, M)
-    here = sys.modules[__name__]
+    module = sys.modules[__name__]
     # One thread a site: if it is asked again while it measures, it must not measure twice at once.
-    recipe = CollabRecipe(name, server=here, client=here, min_clients=least, max_inbound_call_threads_for_client=1)
+    recipe = CollabRecipe(name, server=module, client=module, min_clients=least, max_inbound_call_threads_for_client=1)
     config = config.but(config.method.replaying())  # a site has no model but its client's
     for key, value in {"config": config.to_toml(), "sites": list(sites)}.items():
         recipe.set_server_prop(key, value)
@@ -108,10 +108,10 @@ def run() -> None:
     """At the server: the run, saved in its folder with the digests of all models after the last round."""
     sites, out = collab.get_app_prop("sites"), collab.get_app_prop("out")
     folder = Path(out or collab.workspace.get_run_dir(collab.fl_ctx.get_job_id()))
-    own, federation, identity = run_of(collab.get_app_prop("config"))
+    run_, federation, identity = run_of(collab.get_app_prop("config"))
     elsewhere = RemoteFederation.of(federation, Sites(sites), identity, **collab.get_app_prop("options"))
-    own.federation = elsewhere
-    own.train(out=folder)
+    run_.federation = elsewhere
+    run_.train(out=folder)
     digests = {sites[i]: digest for i, digest in elsewhere.rebuilt().items()}
     write_atomically(folder / DIGESTS_FILE, json.dumps({"server": elsewhere.observer.digest(), **digests}, indent=1))
 
@@ -121,8 +121,8 @@ class Sites:
 
     def __init__(self, names: Sequence[str]) -> None:
         """The sites of clients 0..M-1; one that the job was started without is as one that has gone."""
-        here = {proxy.name: proxy for proxy in collab.clients}
-        self._sites = {i: here[name] for i, name in enumerate(names) if name in here}
+        proxies = {proxy.name: proxy for proxy in collab.clients}
+        self._sites = {i: proxies[name] for i, name in enumerate(names) if name in proxies}
 
     def exchange(self, frames: Frames, take: Take, deadline: float | None) -> None:
         """See ``Carrier``; a site whose process has gone is not waited for, as NVFlare starts none again in a job."""
@@ -161,9 +161,9 @@ def run_of(text: str) -> tuple[Run, DeComFLFederation, bytes]:
     dataset = Materials(config).dataset()
     if dataset.parts is not None and len(dataset.parts) == 1:  # one's own; those of the others are with them
         dataset = dataclasses.replace(dataset, parts=list(dataset.parts) * config.clients)
-    own = Run(config, dataset=dataset)
-    federation = movable(own.federation, config.method)
-    return own, federation, config.identity(federation.observer.digest())
+    run_ = Run(config, dataset=dataset)
+    federation = movable(run_.federation, config.method)
+    return run_, federation, config.identity(federation.observer.digest())
 
 
 @cache

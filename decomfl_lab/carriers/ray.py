@@ -68,13 +68,13 @@ def connect(cpus: int | None, address: str | None = None) -> None:
     if ray.is_initialized():
         return
     address = address or os.environ.get("RAY_ADDRESS")
-    own = {} if address else {"num_cpus": cpus, "include_dashboard": False}
+    started = {} if address else {"num_cpus": cpus, "include_dashboard": False}
     host, _, port = (address or "").removeprefix("ray://").rpartition(":")
     try:
         if port.isdigit():  # Ray waits for minutes where nobody listens
             socket.create_connection((host, int(port)), timeout=10.0).close()
         with safely():
-            ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR, **own)
+            ray.init(address or "local", log_to_driver=False, logging_level=logging.ERROR, **started)
     except (OSError, ValueError) as error:
         why = str(error).partition("\n")[0]
         raise InputError(f"address must be that of a Ray that is running, got {address!r} ({why})") from None
@@ -131,10 +131,8 @@ class Actors:
     def exchange(self, frames: Frames, take: Take, deadline: float | None) -> None:
         """See ``Carrier``; what ``take`` returns for clients of one actor goes to it together.
 
-        An actor that has died is never away: the one in its place says hello at once.
-
-        Raises:
-            InputError: If an actor dies again and again, or a client's data or model are of no use there.
+        An actor that has died is never away: the one in its place says hello at once. InputError if an actor dies again
+        and again, or a client's data or model are of no use there.
         """
         import ray
         from ray.exceptions import RayActorError, RayTaskError
@@ -143,20 +141,20 @@ class Actors:
         waiting: dict[Any, tuple[int, Iterable[int]]] = {}
         deaths: Counter[int] = Counter()
 
-        def send(n: int, own: Mapping[int, bytes]) -> None:
-            waiting[self.actors[n].handle.remote(own)] = n, own
+        def send(n: int, asked: Mapping[int, bytes]) -> None:
+            waiting[self.actors[n].handle.remote(asked)] = n, asked
 
         N = len(self.actors)
         for n in sorted({i % N for i in frames}):
             send(n, {i: frames[i] for i in frames if i % N == n})
         while waiting:
             left = end - time.monotonic()
-            found, _ = ray.wait(list(waiting), timeout=None if left > LONG else max(0.0, left))
-            if not found:
+            answered, _ = ray.wait(list(waiting), timeout=None if left > LONG else max(0.0, left))
+            if not answered:
                 return
-            n, own = waiting.pop(found[0])
+            n, asked = waiting.pop(answered[0])
             try:
-                answers = ray.get(found[0])
+                answers = ray.get(answered[0])
             except RayTaskError as error:
                 raise error.cause if isinstance(error.cause, InputError) else error from None
             except RayActorError as error:
@@ -165,7 +163,7 @@ class Actors:
                 require(deaths[n] <= MOST_DEATHS, f"deaths of actor {n}", f"number {MOST_DEATHS} at most a round", why)
                 logger.warning("actor %d has died and is made anew: %s", n, why)
                 self.actors[n] = self._made(range(n, self._M, N))
-                waiting[self.actors[n].hello.remote(list(own))] = n, own
+                waiting[self.actors[n].hello.remote(list(asked))] = n, asked
                 continue
             more = {i: take(i, *answer) for i, answer in answers.items()}
             if again := {i: frame for i, frame in more.items() if frame}:

@@ -62,13 +62,13 @@ def command(run: Callable[[Any], None]) -> OptionsCommand:
     return OptionsCommand(run, kind, name=run.__name__.strip("_").replace("_", "-"))
 
 
-def beside(run: Callable[[Any, dict[str, Any]], None], own: type) -> Callable[..., None]:
-    """A callback ``run(options, given)`` of all flags: the dataclass ``own``, and the other flags that were given."""
-    names = {name for name, _ in declared(own)}
+def beside(run: Callable[[Any, dict[str, Any]], None], kind: type) -> Callable[..., None]:
+    """A callback ``run(options, given)`` of all flags: the dataclass ``kind``, and the other flags that were given."""
+    names = {name for name, _ in declared(kind)}
 
     def call(**values: Any) -> None:
-        given = {name: value for name, value in values.items() if name not in names and value is not None}
-        run(made_of(own, values), given)
+        others = {name: value for name, value in values.items() if name not in names and value is not None}
+        run(made_of(kind, values), others)
 
     return call
 
@@ -113,12 +113,12 @@ def flags(options: Iterable[tuple[str, Option]], *, unset: bool = False) -> list
 
 def made_of(kind: type[T], values: Mapping[str, Any]) -> T:
     """The dataclass of these values, with the dataclasses among its fields."""
-    types, found = get_type_hints(kind), {}
-    for own in dataclasses.fields(kind):  # type: ignore[arg-type]
-        if "option" in own.metadata:
-            found[own.name] = values[own.name]
-        elif dataclasses.is_dataclass(types[own.name]):
-            found[own.name] = made_of(types[own.name], values)
-    made = kind(**found)
+    types, arguments = get_type_hints(kind), {}
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        if "option" in field.metadata:
+            arguments[field.name] = values[field.name]
+        elif dataclasses.is_dataclass(types[field.name]):
+            arguments[field.name] = made_of(types[field.name], values)
+    made = kind(**arguments)
     require_options(made)
     return made

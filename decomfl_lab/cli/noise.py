@@ -7,7 +7,7 @@ from functools import partial
 from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require, require_int, require_possible
 from decomfl_lab.noise import BACKENDS, STREAM_VERSION, Distribution, cpu_backend, direction, require_distribution
-from decomfl_lab.noise.vectors import stream_vectors
+from decomfl_lab.noise.known_answers import stream_vectors
 from decomfl_lab.options import option
 from decomfl_lab.storage.json_values import print_json
 
@@ -38,7 +38,7 @@ def noise(options: NoiseOptions) -> None:
 
     A line each has the float32 numbers z(key, p)[first .. first+count-1].
 
-    The stream is specified in docs/noise-stream.md; decomfl_lab/noise/vectors.py holds its known answers.
+    The stream is specified in docs/noise-stream.md; decomfl_lab/noise/known_answers.py holds its known answers.
 
     Example: decomfl noise --key deadbeef12345678 --direction 3 --first 96 --count 1
     prints 3ef2ee42.
@@ -80,15 +80,15 @@ def noise(options: NoiseOptions) -> None:
         }
         print_json(about)
         return
-    at = options.first
+    first = options.first
     for part in parts:
         words = part.view("uint32").tolist()
         if options.values:
             lines = (
-                f"{at + n} {word:08x} {value!r}"
+                f"{first + n} {word:08x} {value!r}"
                 for n, (word, value) in enumerate(zip(words, part.tolist(), strict=True))
             )
         else:
             lines = (f"{word:08x}" for word in words)
         sys.stdout.write("\n".join(lines) + "\n")
-        at += len(words)
+        first += len(words)

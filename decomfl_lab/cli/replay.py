@@ -52,7 +52,7 @@ def replay(options: ReplayOptions) -> None:
     require_writable("save", options.save)
     weights = None if options.start is None else read_weights(options.start)
     with telling(lambda: "interrupted; nothing was written"), RunBars() as bars:
-        found = run(
+        replayed = run(
             options.file,
             weights,
             rounds=options.rounds,
@@ -62,18 +62,17 @@ def replay(options: ReplayOptions) -> None:
             trust_code=options.trust_code,
             on_round=lambda done, all_: bars.show("rounds replayed", done, all_, ""),
         )
-    if options.save is not None and found.agrees:
-        save_weights(found.model, options.save)
+    if options.save is not None and replayed.agrees:
+        save_weights(replayed.model, options.save)
     if options.as_json:
         rows = {
-            name: [dataclasses.asdict(each) | {"agrees": each.agrees} for each in own]
-            for name, own in (("compared", found.compared), ("measured", found.measured))
+            name: [dataclasses.asdict(check) | {"agrees": check.agrees} for check in checks]
+            for name, checks in (("compared", replayed.compared), ("measured", replayed.measured))
         }
-        facts = {"round": found.round, "rounds": found.rounds, "digest": found.digest, "agrees": found.agrees}
-        facts["remark"] = found.remark
+        facts = {name: getattr(replayed, name) for name in ("round", "rounds", "digest", "agrees", "remark")}
         print_json(facts | rows)
     else:
-        print("\n".join(map(str, [found, *found.measured])))
-        kept = f"written to {options.save}" if found.agrees else f"{options.save} is not written"
-        print(f"digest {found.digest}" + f"; {kept}" * (options.save is not None))
-    raise click.exceptions.Exit(0 if found.agrees else 1)
+        print("\n".join(map(str, [replayed, *replayed.measured])))
+        written = f"written to {options.save}" if replayed.agrees else f"{options.save} is not written"
+        print(f"digest {replayed.digest}" + f"; {written}" * (options.save is not None))
+    raise click.exceptions.Exit(0 if replayed.agrees else 1)

@@ -47,21 +47,21 @@ def runs(options: RunsOptions) -> None:
         else:
             print("\n".join(f"{k:<{width}}  {v}" for k, v in COLUMNS.items()))
         return
-    found = found_runs(where(options.folders))
-    found.sort(key=lambda each: _place(_row(each)[options.sort]))
-    rows = list(map(_row, found))
+    listed = found_runs(where(options.folders))
+    listed.sort(key=lambda run: _place(_row(run)[options.sort]))
+    rows = list(map(_row, listed))
     if options.as_json:
-        print_json([row | {"remark": each.remark} for row, each in zip(rows, found, strict=True)])
+        print_json([row | {"remark": run.remark} for row, run in zip(rows, listed, strict=True)])
     else:
         table = [SHOWN, *(tuple(map(_cell, row, row.values())) for row in rows)]
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         lines = ("  ".join(map(str.ljust, line, widths)).rstrip() for line in table)
         print("\n".join(lines) if rows else "no runs here; decomfl train --out runs/first makes one")
-    for each in found:
-        if each.trouble:
-            print(f"damaged: {printable(each.trouble)}", file=sys.stderr)
-        if each.remark:
-            print(printable(f"{each.folder}: {each.remark}"), file=sys.stderr)
+    for run in listed:
+        if run.trouble:
+            print(f"damaged: {printable(run.trouble)}", file=sys.stderr)
+        if run.remark:
+            print(printable(f"{run.folder}: {run.remark}"), file=sys.stderr)
 
 
 def where(folders: Sequence[Path]) -> list[Path]:
@@ -69,28 +69,28 @@ def where(folders: Sequence[Path]) -> list[Path]:
     return list(folders) or [Path("runs") if Path("runs").is_dir() else Path()]
 
 
-def _row(found: FoundRun) -> dict[str, Any]:
+def _row(run: FoundRun) -> dict[str, Any]:
     """The row of a run, None where something is not known."""
-    config, last = found.config, found.last
+    config, last = run.config, run.last
     accuracy, loss, sent = (last.get(name, math.nan) for name in ("test_accuracy", "test_loss", "wire_scalars"))
     # The rule and the lie too, where there is another than usual, as they tell runs apart.
     shown = map(config.get, ("method", "aggregation", "attack"))
-    known = {
-        "folder": str(found.folder),
-        "method": ", ".join(str(each) for each in shown if each not in (None, "mean", "none")) or None,
+    cells = {
+        "folder": str(run.folder),
+        "method": ", ".join(str(value) for value in shown if value not in (None, "mean", "none")) or None,
         "data": config.get("task") or config.get("data"),
         "model": config.get("model"),
-        "d": found.d,
+        "d": run.d,
         "K": config.get("local_steps"),
         "P": config.get("perturbations"),
         "η": config.get("lr"),
-        "rounds": [found.round, config.get("rounds")],
+        "rounds": [run.round, config.get("rounds")],
         "accuracy": accuracy,
         "loss": loss,
         "kB/client": 4 * sent / 1e3,
-        "state": found.state,
+        "state": run.state,
     }
-    return {name: None if isinstance(each, float) and math.isnan(each) else each for name, each in known.items()}
+    return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in cells.items()}
 
 
 def _place(value: Any) -> tuple[int, float, str]:
@@ -104,7 +104,7 @@ def _cell(name: str, value: Any) -> str:
     if value is None:
         return ""
     if name == "rounds":
-        return "/".join("?" if each is None else brief(printable(str(each))) for each in value)
+        return "/".join("?" if part is None else brief(printable(str(part))) for part in value)
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:.4g}" if isinstance(value, float) else brief(printable(str(value)))

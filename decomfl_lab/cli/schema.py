@@ -40,11 +40,11 @@ def schema(options: SchemaOptions) -> None:
 
     app, commands = application(), dict[str, type]()
     context = click.Context(app)
-    here = app.list_commands(context)
+    names = app.list_commands(context)
     for name in app.entries:
-        found = app.get_command(context, name) if name in here else None
-        if isinstance(found, OptionsCommand):
-            commands[name] = found.kind
+        loaded = app.get_command(context, name) if name in names else None
+        if isinstance(loaded, OptionsCommand):
+            commands[name] = loaded.kind
     if not options.name:
         print(f"files: {', '.join(FILES)}\nmethods: {', '.join(METHODS)}\ncommands: {', '.join(commands)}")
         return

@@ -47,8 +47,8 @@ class Screened(click.Command):
         except click.NoSuchOption as error:
             meant = f"--{WORDS.get(error.option_name.lstrip('-'))}"
             if any(meant in param.opts for param in self.params):
-                told = f"No such option {error.option_name!r}. Did you mean {meant!r}?"
-                raise click.NoSuchOption(error.option_name, told, ctx=ctx) from None
+                message = f"No such option {error.option_name!r}. Did you mean {meant!r}?"
+                raise click.NoSuchOption(error.option_name, message, ctx=ctx) from None
             raise
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -73,8 +73,8 @@ class Screened(click.Command):
             group = name or ("Options" if isinstance(param, click.Option) else "Arguments")
             flags, text = record
             if "options" in brief:  # the first sentence, and the default
-                said, mark, default = text.partition("[default:")
-                text = re.split(r"(?<=\.)\s+(?=[A-Z])", said)[0].strip() + (f" {mark}{default}" if mark else "")
+                help_, mark, default = text.partition("[default:")
+                text = re.split(r"(?<=\.)\s+(?=[A-Z])", help_)[0].strip() + (f" {mark}{default}" if mark else "")
             groups.setdefault(group, []).append((flags, text))
         self.format_usage(ctx, formatter)
         if self.help:
@@ -82,13 +82,13 @@ class Screened(click.Command):
             parts: list[str] = []
             paragraphs = re.split(r"\n\s*\n", self.help)
             for indented, group_of in groupby(paragraphs, key=lambda paragraph: paragraph.startswith(" ")):
-                own = list(group_of)
+                block = list(group_of)
                 if indented:
-                    parts.append("\b\n" + "\n".join(own))
+                    parts.append("\b\n" + "\n".join(block))
                 elif "text" not in brief:
-                    parts += own
+                    parts += block
                 elif not parts:
-                    parts.append(own[0])
+                    parts.append(block[0])
             formatter.write_paragraph()
             with formatter.indentation():
                 formatter.write_text("\n\n".join(parts))
@@ -145,7 +145,7 @@ class LazyGroup(Screened, click.Group):
         """A group whose help lists commands under the titles ``sections``, and those of none under "Commands"."""
         self.entries = {entry.name: entry for entry in entries}
         # Nothing but names: by them click says which is meant where one is mistyped.
-        super().__init__(name, {each: click.Command(each) for each in self.entries}, **attributes)
+        super().__init__(name, {entry: click.Command(entry) for entry in self.entries}, **attributes)
         self._sections = sections
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -162,19 +162,19 @@ class LazyGroup(Screened, click.Group):
             return None
         where = "be run in a clone of the project (make setup, .venv/bin/decomfl), as the wheel lacks its package"
         require(cmd_name in self.list_commands(ctx), f"decomfl {cmd_name}", where, "a wheel")
-        found = self.entries[cmd_name].load()
-        assert isinstance(found, click.Command)
-        return found
+        command = self.entries[cmd_name].load()
+        assert isinstance(command, click.Command)
+        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a section a title, with the whole first sentence of every command."""
-        here = self.list_commands(ctx)
-        commands = {name: found for name in here if (found := self.get_command(ctx, name)) is not None}
+        available = self.list_commands(ctx)
+        commands = {name: command for name in available if (command := self.get_command(ctx, name)) is not None}
         rest = sorted(commands.keys() - {name for names in self._sections.values() for name in names})
         width = max(map(len, self.entries))
         for title, names in {**self._sections, "Commands": rest}.items():
-            known = [name for name in names if name in commands]
-            rows = [(f"{name:<{width}}", commands[name].get_short_help_str(1000)) for name in known]
+            listed = [name for name in names if name in commands]
+            rows = [(f"{name:<{width}}", commands[name].get_short_help_str(1000)) for name in listed]
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)

@@ -48,7 +48,7 @@ class TrainGroup(Screened, click.Group):
     def __init__(
         self,
         name: str,
-        own: type[Any],
+        kind: type[Any],
         run: Callable[[str, Any, dict[str, Any]], None],
         *,
         methods: Collection[str] = METHODS,
@@ -59,14 +59,14 @@ class TrainGroup(Screened, click.Group):
 
         Args:
             name: The group's name.
-            own: Its options beside those of a run.
+            kind: Its options beside those of a run.
             run: What a command does, ``run(method, options, flags)`` with the flags of a run that were given.
             methods: The methods.
             first: See ``FIRST``.
             attributes: Those of a ``click.Group``.
         """
         super().__init__(name, **attributes)
-        self._own, self._run, self._methods, self.first = own, run, methods, first
+        self._own, self._run, self._methods, self.first = kind, run, methods, first
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """What click makes of the arguments, once they begin with a method."""
@@ -75,25 +75,25 @@ class TrainGroup(Screened, click.Group):
         if not args or (args[0].startswith("-") and args[0] not in (*ctx.help_option_names, "--help-all")):
             # The arguments with the method's name first, --method's, the file's or DeComFL's; whether they name what to
             # train.
-            seen = [click.Option([f"--{name}"]) for name in ("method", "config", "data", "task", "model")]
-            command = click.Command("train", params=[*seen], add_help_option=False)
+            asked = [click.Option([f"--{name}"]) for name in ("method", "config", "data", "task", "model")]
+            command = click.Command("train", params=[*asked], add_help_option=False)
             context = click.Context(
                 command, ignore_unknown_options=True, allow_extra_args=True, resilient_parsing=ctx.resilient_parsing
             )
-            found, rest, _ = command.make_parser(context).parse_args(list(args))
-            name = found.pop("method", None)
-            known = bool(name is not None or found)
-            if name is None and found.get("config") is not None:
-                values = read_config(Path(found["config"]))
+            values_, rest, _ = command.make_parser(context).parse_args(list(args))
+            name = values_.pop("method", None)
+            known = bool(name is not None or values_)
+            if name is None and values_.get("config") is not None:
+                values = read_config(Path(values_["config"]))
                 if "method" in code_in(values):
                     flags = {word[2:].partition("=")[0] for word in args if word.startswith("--")}
-                    require_trusted(values, f"config {found['config']}", "trust-code" in flags, flags)
+                    require_trusted(values, f"config {values_['config']}", "trust-code" in flags, flags)
                 name = values.get("method")
-            kept = [word for option, value in found.items() for word in (f"--{option}", value)]
-            args, named = [str(name or DeComFL.name), *kept, *rest], known
+            words = [word for option, value in values_.items() for word in (f"--{option}", value)]
+            args, named = [str(name or DeComFL.name), *words, *rest], known
             if not named and self.first:
-                given = {word.partition("=")[0] for word in args}
-                preset = [word for pair in self.first.items() if pair[0] not in given for word in pair]
+                flags_given = {word.partition("=")[0] for word in args}
+                preset = [word for pair in self.first.items() if pair[0] not in flags_given for word in pair]
                 args = [args[0], *preset, *args[1:]]
                 ctx.meta[_MEANT] = f"{ctx.command_path} {shlex.join(args)}"
         return super().parse_args(ctx, args)
@@ -107,10 +107,10 @@ class TrainGroup(Screened, click.Group):
         method = find_method(cmd_name)
         options = run_options() | method.options()
         if method.alone:
-            options = {key: each for key, each in options.items() if key not in ("clients", "sampled", "joined")}
-        common = [name for name, each in method.options().items() if not each.rare]
+            options = {key: option for key, option in options.items() if key not in ("clients", "sampled", "joined")}
+        common = [name for name, option in method.options().items() if not option.rare]
         usual = {*USUAL, *(name for name in common if name not in DeComFL.options())}
-        grouped = {key: each.group or GROUPS[0] for key, each in options.items()}
+        grouped = {key: option.group or GROUPS[0] for key, option in options.items()}
         ordered = sorted(options, key=lambda key: [*GROUPS, grouped[key]].index(grouped[key]))
         listed = [(key, replace(options[key], group="" if key in usual else grouped[key])) for key in ordered]
         # A flag is None where it is not given, so that a file's value stands; what can be searched may be auto.
@@ -142,11 +142,11 @@ class MethodCommand(Screened):
             name = WORDS.get(typed, typed).replace("-", "_")
             others = {
                 **run_options(),
-                **{own: each for kind in METHODS.values() for own, each in kind.options().items()},
+                **{key: option for kind in METHODS.values() for key, option in kind.options().items()},
             }
             foreign = name in others and all(name != param.name for param in self.params)
-            own = f"be left out for {self.name}, which has no such option (decomfl train {self.name} --help)"
-            require(not foreign, name, own, error.option_name)
+            rule = f"be left out for {self.name}, which has no such option (decomfl train {self.name} --help)"
+            require(not foreign, name, rule, error.option_name)
             raise
 
 
@@ -223,18 +223,18 @@ def prepared(
     from decomfl_lab.runs.run import Run
 
     values = read_config(place.config) if place.config is not None else {}
-    known = run_options() | find_method(method).options()
+    options = run_options() | find_method(method).options()
     for name, value in flags.items():
         values[name] = value
-        if not known[name].is_schedule or (known[name].own and is_own(value)):
+        if not options[name].is_schedule or (options[name].own and is_own(value)):
             continue
         # {round: value} of "500=0.1,1000=0.05"
-        rule = "be ROUND=VALUE pieces joined by commas" + " or file.py:name" * bool(known[name].own)
+        rule = "be ROUND=VALUE pieces joined by commas" + " or file.py:name" * bool(options[name].own)
         values[name] = {}
         for piece in value.split(",") if value.strip() else ():
             try:
                 r, rate = piece.split("=")
-                values[name][int(r)] = known[name].of(rate)
+                values[name][int(r)] = options[name].of(rate)
             except ValueError:
                 raise InputError(f"{name} must {rule}, got {piece!r}") from None
     values["method"] = method
@@ -248,9 +248,9 @@ def prepared(
         lenient = saved and os.path.realpath(place.config) == os.path.realpath(place.out / CONFIG_FILE)
     run_config = config_from_mapping(values, origin, lenient=lenient, trust_code=trusted)
     for name, (other, those) in _ONLY_WITH.items():
-        found = getattr(run_config, other)
-        rule = f"be left out with {other} {found}, which has no use for it (--{other} {' or '.join(those)})"
-        require(flags.get(name) is None or found in those, name, rule, flags.get(name))
+        value_there = getattr(run_config, other)
+        rule = f"be left out with {other} {value_there}, which has no use for it (--{other} {' or '.join(those)})"
+        require(flags.get(name) is None or value_there in those, name, rule, flags.get(name))
     use_threads_(place.threads)
     dataset = Materials(run_config).dataset(place.device)
     if "clients" not in values and not run_config.method.alone:
@@ -270,10 +270,12 @@ def _train(method: str, options: TrainOptions, flags: dict[str, Any]) -> None:
     from decomfl_lab.runs.hooks import logger_of
     from decomfl_lab.runs.messages import Rebuilt
 
-    out, hooks = options.place.out, [logger_of(text) for text in options.log_to]
+    out = options.place.out
+    hooks = [logger_of(text) for text in options.log_to]
     # Where the clients are: in this process, or in what an entry point of the name makes.
     entries = {entry.name: entry for entry in entry_points(group=FEDERATIONS)}
-    name, workers, by = require_choice("federation", options.federation, (HERE, *entries)), options.workers, None
+    name = require_choice("federation", options.federation, (HERE, *entries))
+    workers, by = options.workers, None
     require(name != HERE or workers is None, "workers", f"be left out for federation {HERE}", workers)
     if name != HERE:
         kind = entries[name].load()
@@ -329,13 +331,13 @@ def report(run: Run, rebuilt: Rebuilt, out: Path | None, *, as_json: bool, **mor
     whole = f"; {run.whole}" if run.whole else ""
     print(f"data: {facts['data']}{whole}; seed {run.config.seed}; code {facts['code']}")
     if out is None:
-        kept = "nothing was kept: with --out runs/first the run is kept, for decomfl plot, kappa, replay and export"
-        print(kept, file=sys.stderr)
+        notice = "nothing was kept: with --out runs/first the run is kept, for decomfl plot, kappa, replay and export"
+        print(notice, file=sys.stderr)
         return
     # What the run can be looked at with.
     code = code_in(run.config.to_dict())
     trusting = " --trust-code" * bool(code)
-    wanted = {
+    commands = {
         f"plot {out}": "its curves, beside those of other runs",
         f"kappa {out}{trusting}": "the effective rank of its curvature",
     }
@@ -343,9 +345,9 @@ def report(run: Run, rebuilt: Rebuilt, out: Path | None, *, as_json: bool, **mor
         # A replay needs the model alone; of the data it needs the statistics of frozen BatchNorms.
         needed = {"model", "method"} | ({"data"} if run.config.batchnorm == "frozen" else set())
         replaying = " --trust-code" * bool(needed & code.keys())
-        wanted[f"replay {out}{replaying}"] = "the model again, from the log of scalars alone"
-    width = max(len(f"decomfl {words}") for words in wanted) + 2
-    lines = [f"  {f'decomfl {words}':<{width}} {why}" for words, why in wanted.items()]
+        commands[f"replay {out}{replaying}"] = "the model again, from the log of scalars alone"
+    width = max(len(f"decomfl {words}") for words in commands) + 2
+    lines = [f"  {f'decomfl {words}':<{width}} {why}" for words, why in commands.items()]
     print("\n".join([f"written to {out}; look at it by", *lines]), file=sys.stderr)
 
 

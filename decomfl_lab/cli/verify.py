@@ -70,8 +70,8 @@ def verify(options: VerifyOptions) -> None:
         raise click.exceptions.Exit
     anybodys = options.update is not None or options.identity is not None
     for name, other in {"module": "update", "tolerance": "update", "shared": "identity"}.items():
-        given, usual = getattr(options, name), getattr(type(options), name)
-        require(given == usual or getattr(options, other) is not None, name, f"come with {other}", given)
+        value, usual = getattr(options, name), getattr(type(options), name)
+        require(value == usual or getattr(options, other) is not None, name, f"come with {other}", value)
     require(options.write is None or not anybodys, "write", "be left out with update and identity", str(options.write))
     if options.write is not None:
         from decomfl_lab.laws.templates.kits import write_kits
@@ -107,14 +107,14 @@ def verify(options: VerifyOptions) -> None:
     implementation = load_implementation(options.target, options.plant, options.device)
     if options.states:
         require(options.histories is None, "histories", "be left out with --states", options.histories)
-        given = options.law, options.cases
-        require(given == ((), None), "law and cases", "be left out with --states", given)
+        value = options.law, options.cases
+        require(value == ((), None), "law and cases", "be left out with --states", value)
         raise click.exceptions.Exit(_search(implementation, options.as_json))
     if options.histories is not None:
         others = options.law, options.cases, options.junit
         require(not any(others), "law, cases and junit", "be left out with --histories", others)
-        own = options.target is None and options.plant is None and options.device is None
-        raise click.exceptions.Exit(_simulate(None if own else implementation, options))
+        ours = options.target is None and options.plant is None and options.device is None
+        raise click.exceptions.Exit(_simulate(None if ours else implementation, options))
     from decomfl_lab.laws.outcomes import Outcomes
 
     outcomes = Outcomes()
@@ -234,22 +234,23 @@ def _search(implementation: Implementation, as_json: bool) -> int:
     """A line for each scope; 1 if a history ends wrongly in one of them, 3 if none could be searched."""
     from decomfl_lab.laws.worlds.breadth_first_search import SCOPES, explore
 
-    found: list[Explored] = []
-    with telling(lambda: f"interrupted; {len(found)} of {len(SCOPES)} searches were finished"):
+    explored: list[Explored] = []
+    with telling(lambda: f"interrupted; {len(explored)} of {len(SCOPES)} searches were finished"):
         for scope in SCOPES:
             try:
-                found.append(explore(scope, implementation))
-                line = str(found[-1])
+                explored.append(explore(scope, implementation))
+                line = str(explored[-1])
             except NotImplementedError as error:
                 line = f"skip   {scope} {str(error) or _LACKS}"
             if not as_json:
                 print(line, flush=True)
     if as_json:
-        print_json([dataclasses.asdict(each) for each in found])
+        print_json([dataclasses.asdict(scope) for scope in explored])
     else:
-        count, seconds = sum(each.states for each in found), sum(each.seconds for each in found)
+        count = sum(scope.states for scope in explored)
+        seconds = sum(scope.seconds for scope in explored)
         print(f"{implementation.name}: {count:,} states ({seconds:.0f} s of processor time)")
-    return int(any(each.broken for each in found)) if found else 3
+    return int(any(scope.broken for scope in explored)) if explored else 3
 
 
 def _simulate(implementation: Implementation | None, options: VerifyOptions) -> int:
@@ -263,14 +264,14 @@ def _simulate(implementation: Implementation | None, options: VerifyOptions) -> 
         print(f"skip   {error}")
         return 3
     with telling(lambda: "interrupted; nothing was kept"):
-        found = search.search(range(options.seed, options.seed + count))
+        history = search.search(range(options.seed, options.seed + count))
     seconds = time.process_time() - began
     if options.as_json:
-        broken = None if found is None else dataclasses.asdict(found)
+        broken = None if history is None else dataclasses.asdict(history)
         print_json({"histories": count, "seconds": seconds, "found": broken})
-    elif found is not None:
-        print(found)
+    elif history is not None:
+        print(history)
     else:
         rate = f"{seconds:.0f} s of processor time, {60 * count / seconds:,.0f} a minute"
         print(f"ok     {count:,} histories from seed {options.seed} ({rate})")
-    return int(found is not None)
+    return int(history is not None)

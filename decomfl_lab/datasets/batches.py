@@ -77,26 +77,26 @@ def batches_of(name: str, data: Any, *, whole: bool = False, draw: int = 0) -> t
                 return [_batch(name, joined(examples), whole)], False
             bare = isinstance(data, (*LEAVES, str, Mapping))
             require(isinstance(data, Iterable) and not bare, name, _RULE, _kind(data))
-            found = _read(name, data, whole)
+            batches = _read(name, data, whole)
     except InputError:
         raise
     except THEIRS as error:  # what is in them is the user's own
         raise _refusal(name, data, error) from error
-    if not found:
+    if not batches:
         kind = "an empty list" if isinstance(data, list) else f"a {_kind(data)} without any"
         raise InputError(f"{name} must hold at least one batch, got {kind}")
-    return found, True
+    return batches, True
 
 
 def one_batch(name: str, data: Any, *, whole: bool = False, draw: int = 0) -> Batch:
     """All examples of ``data`` as one batch; InputError as ``batches_of``, or if batches do not fit together."""
     batches, _ = batches_of(name, data, whole=whole, draw=draw)
     for b, batch in enumerate(batches):
-        own = name if len(batches) == 1 else f"batch {b} of {name}"
+        which = name if len(batches) == 1 else f"batch {b} of {name}"
         shapes, count = [tuple(tensor.shape) for tensor in tensors(batch)], row_count(batch)
         rule = "have as many examples as each other, in their first dimension"
-        require(count is not None, f"tensors of {own}", rule, shapes)
-        require(count != 0, own, "have at least one example", 0)
+        require(count is not None, f"tensors of {which}", rule, shapes)
+        require(count != 0, which, "have at least one example", 0)
     if len(batches) == 1:
         return batches[0]
     alike = {str(shape_of(batch)) for batch in batches}
@@ -119,7 +119,7 @@ def _is_batch(name: str, data: Any, whole: bool) -> bool:
         return True
     if whole:
         return isinstance(data, (*LEAVES, tuple))
-    if isinstance(data, tuple) and len(data) > 2 and all(isinstance(each, LEAVES) for each in data):
+    if isinstance(data, tuple) and len(data) > 2 and all(isinstance(field, LEAVES) for field in data):
         return True  # of fields too many, as will be said
     if not isinstance(data, tuple | list) or len(data) != 2:
         return False
@@ -148,7 +148,7 @@ def _batch(name: str, batch: Any, whole: bool) -> Batch:
         inputs, targets = batch
         # A list of numbers or words is an array.
         kinds = (int, float, str, np.generic)
-        if isinstance(targets, list | tuple) and targets and all(isinstance(each, kinds) for each in targets):
+        if isinstance(targets, list | tuple) and targets and all(isinstance(value, kinds) for value in targets):
             targets = np.asarray(targets)
         batch = inputs, targets
         # Two tables that have the same rows in another order would be paired by place.
@@ -198,31 +198,33 @@ def _read(name: str, data: Any, whole: bool) -> list[Batch]:
     """The batches, one after the other, so that an interrupt ends it; InputError where they have no end.
 
     What says how many it has is believed. Of anything else no more is taken than there is room for, nor the same batch
-    over and over.
+    over and over. ``whole`` is that of ``batches_of``.
     """
-    known = 0
+    length = 0
     with suppress(Exception):  # each kind of loader has its own way to have no length
-        known = length_hint(data)
+        length = length_hint(data)
     if isinstance(data, IterableDataset):
         data = DataLoader(data, batch_size=250)
     if isinstance(data, DataLoader):  # with workers that have drawn nothing yet, and an eye for masks
         data = copy.copy(data)
         vars(data).update(_iterator=None, collate_fn=_Unmasked(data.collate_fn))
-    found, seen, held = list[Batch](), set[Any](), 0
-    for b, own in enumerate(data):
-        found.append(_batch(f"batch {b} of {name}", own, whole))
-        if b < known:
+    batches: list[Batch] = []
+    places, held = set[Any](), 0  # in memory, of the batches that were taken beyond ``length``; and their bytes
+    for b, batch in enumerate(data):
+        batches.append(_batch(f"batch {b} of {name}", batch, whole))
+        if b < length:
             continue
         # A batch that is the same again, at the same place in memory, takes no more of it.
-        place = tuple((tensor.data_ptr(), tuple(tensor.shape)) for tensor in tensors(found[-1]))
-        held += 0 if place in seen else sum(tensor.nbytes for tensor in tensors(found[-1]))
-        seen.add(place)
-        again = b + 1 - known - len(seen)
-        cycles = again >= max(MOST_AGAIN, 100 * len(seen))
-        fine = not cycles and held < room(torch.device("cpu")) and b + 1 < MOST_BATCHES
-        told = f"{b + 1:,} batches ({1e-9 * held:.1f} GB) and no end"
-        require(fine, name, "have an end: give the first n, itertools.islice(batches, n), or a list of them", told)
-    return found
+        place = tuple((tensor.data_ptr(), tuple(tensor.shape)) for tensor in tensors(batches[-1]))
+        if place not in places:
+            held += sum(tensor.nbytes for tensor in tensors(batches[-1]))
+        places.add(place)
+        again = b + 1 - length - len(places)
+        cycles = again >= max(MOST_AGAIN, 100 * len(places))
+        may_end = not cycles and held < room(torch.device("cpu")) and b + 1 < MOST_BATCHES
+        got = f"{b + 1:,} batches ({1e-9 * held:.1f} GB) and no end"
+        require(may_end, name, "have an end: give the first n, itertools.islice(batches, n), or a list of them", got)
+    return batches
 
 
 # --- what draws -------------------------------------------------------------------------------------------------------
@@ -260,14 +262,14 @@ def _seeded(data: Any, draw: int) -> Iterator[None]:
 def _generators(data: Any) -> Iterator[Any]:
     """The generators that data keep in attributes: those of a loader, its sampler, its data set, and their parts."""
     todo, seen = [data], set[int]()
-    for each in todo:  # which grows
-        if isinstance(each, np.random.Generator):
-            yield each.bit_generator
-        elif isinstance(each, torch.Generator | np.random.RandomState) or type(each) is random.Random:
-            yield each
-        elif len(todo) < _PARTS and id(each) not in seen and not isinstance(each, (*LEAVES, type)):
-            seen.add(id(each))
-            todo += islice(each if isinstance(each, list | tuple) else getattr(each, "__dict__", {}).values(), 100)
+    for part in todo:  # which grows
+        if isinstance(part, np.random.Generator):
+            yield part.bit_generator
+        elif isinstance(part, torch.Generator | np.random.RandomState) or type(part) is random.Random:
+            yield part
+        elif len(todo) < _PARTS and id(part) not in seen and not isinstance(part, (*LEAVES, type)):
+            seen.add(id(part))
+            todo += islice(part if isinstance(part, list | tuple) else getattr(part, "__dict__", {}).values(), 100)
 
 
 def tell_draws(given: Mapping[str, Any]) -> None:
@@ -276,8 +278,8 @@ def tell_draws(given: Mapping[str, Any]) -> None:
         first, other = _beginning(data, 0), _beginning(data, 1)
         if first != other and None not in (first, other):
             lasting = "" if first == _beginning(data, 0) else ", which no seed known here gives again"
-            told = f"examples of {name} are drawn anew each time that they are read: one draw is taken{lasting}"
-            warnings.warn(f"{told} (redraw=N takes N)", LabWarning, stacklevel=3)
+            words = f"examples of {name} are drawn anew each time that they are read: one draw is taken{lasting}"
+            warnings.warn(f"{words} (redraw=N takes N)", LabWarning, stacklevel=3)
             return
 
 
@@ -288,13 +290,13 @@ def _beginning(data: Any, draw: int) -> str | None:
         return None
     h = hashlib.blake2b()
     with suppress(*THEIRS), _seeded(data, draw):  # what fails is told where all of them are read
-        found: Any = [dataset[n] for n in range(min(len(dataset), _FEW))]
+        examples: Any = [dataset[n] for n in range(min(len(dataset), _FEW))]
         if isinstance(data, DataLoader) and data.batch_sampler is not None:
-            found = data.collate_fn(found)
+            examples = data.collate_fn(examples)
             # Which examples there are, of which an order alone may be drawn.
             chosen = (n for batch in islice(data.batch_sampler, MOST_BATCHES) for n in batch)
             h.update(str(sorted(chosen, key=repr)).encode())
-        for tensor in tensors(mapped(torch.as_tensor, torch_tree(found), (int, float))):
+        for tensor in tensors(mapped(torch.as_tensor, torch_tree(examples), (int, float))):
             feed(h, tensor)
         return h.hexdigest()
     return None
@@ -304,8 +306,8 @@ def _beginning(data: Any, draw: int) -> str | None:
 
 
 def _refusal(name: str, data: Any, error: BaseException) -> InputError:
-    told = f"{_kind(data)} ({type(error).__name__}: {shown(str(error))})"
-    return InputError(f"{name} must {_RULE}, examples of one shape, got {told}")
+    got = f"{_kind(data)} ({type(error).__name__}: {shown(str(error))})"
+    return InputError(f"{name} must {_RULE}, examples of one shape, got {got}")
 
 
 def _kind(data: Any) -> str:
@@ -313,8 +315,8 @@ def _kind(data: Any) -> str:
     if not isinstance(data, tuple | list):
         return type(data).__name__
     names = [f"{name}: " for name in getattr(data, "_fields", ())] or [""] * len(data)
-    told = [f"{name}{type(each).__name__}" for name, each in zip(names, data, strict=True)]
+    kinds = [f"{name}{type(value).__name__}" for name, value in zip(names, data, strict=True)]
     if isinstance(data, tuple):
-        told = [f"{kind} {tuple(getattr(each, 'shape', ()))}" for kind, each in zip(told, data, strict=True)]
-    inside = ", ".join(told[:6]) + ", ..." * (len(data) > 6)
+        kinds = [f"{kind} {tuple(getattr(value, 'shape', ()))}" for kind, value in zip(kinds, data, strict=True)]
+    inside = ", ".join(kinds[:6]) + ", ..." * (len(data) > 6)
     return f"({inside})" if isinstance(data, tuple) else f"[{inside}]"

@@ -161,9 +161,9 @@ def download(folder: Path, files: Mapping[str, str], addresses: Sequence[str]) -
 def read_checked(folder: Path, name: str, expected: str) -> bytes:
     """The content of ``folder / name``; InputError if it cannot be read or its sha256 is not ``expected``."""
     content = read_file("data file", folder / name, plain=False)
-    found = hashlib.sha256(content).hexdigest()
-    if found != expected:
-        raise InputError(f"data file {folder / name} must have sha256 {expected}, got {found}")
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != expected:
+        raise InputError(f"data file {folder / name} must have sha256 {expected}, got {digest}")
     return content
 
 
@@ -173,11 +173,11 @@ def _of_images(
     """The data set of images (N, C, H, W) and labels to train, and to test; ``scale`` is mean, std, full."""
     images, labels, test_images, test_labels = parts
     mean, std, full = scale
-    shift, divisor = (np.asarray(values, dtype=np.float32).reshape(-1, 1, 1) for values in (mean, std))
+    shift, divisor = (np.asarray(numbers, dtype=np.float32).reshape(-1, 1, 1) for numbers in (mean, std))
     # (pixels / full − mean) / std in float32, every operation rounded on its own.
     pixels, test_pixels = (
-        torch.from_numpy(np.ascontiguousarray((own.astype(np.float32) / np.float32(full) - shift) / divisor))
-        for own in (images, test_images)
+        torch.from_numpy(np.ascontiguousarray((values.astype(np.float32) / np.float32(full) - shift) / divisor))
+        for values in (images, test_images)
     )
     return Dataset(
         name=name,

@@ -36,8 +36,8 @@ def examples(name: str, data: Any, *, whole: bool = False, draw: int = 0) -> Bat
                     f"{what} of {name} must be of a dtype that has isfinite, got {values.dtype}"
                 ) from error
             if len(broken):
-                at = tuple(broken[0].tolist())
-                require(False, f"{what} of example {at[0]} of {name}", "be finite numbers", float(values[at]))
+                place = tuple(broken[0].tolist())
+                require(False, f"{what} of example {place[0]} of {name}", "be finite numbers", float(values[place]))
     return batch
 
 
@@ -52,12 +52,12 @@ def own_dataset(
     """
     listed = isinstance(clients, Sequence) and not isinstance(clients, str) and len(clients) > 0
     require(listed, "clients", "be a list with the examples of one client at least", clients)
-    one = isinstance(clients, tuple) and all(isinstance(each, LEAVES) for each in clients)
-    kinds = tuple(type(each).__name__ for each in clients) if one else clients
+    one = isinstance(clients, tuple) and all(isinstance(value, LEAVES) for value in clients)
+    kinds = tuple(type(value).__name__ for value in clients) if one else clients
     require(not one, "clients", "be a list with the examples of each client: of one client [(inputs, targets)]", kinds)
-    named = {only or f"client {i}": own for i, own in enumerate(clients)}
+    named = {only or f"client {i}": data for i, data in enumerate(clients)}
     M, draws = len(clients), range(require_int("redraw", redraw, 1))
-    pairs = [examples(name, own, whole=whole, draw=draw) for draw in draws for name, own in named.items()]
+    pairs = [examples(name, data, whole=whole, draw=draw) for draw in draws for name, data in named.items()]
     counts = [row_count(pair) or 0 for pair in pairs]
     require(counts == counts[:M] * redraw, "clients", "have as many examples in every draw", counts)
     usual, *_ = counted = Counter(_form(pair) for pair in pairs).most_common()
@@ -116,11 +116,12 @@ def _digest(ends: NDArray[np.int64], tree: Any) -> str:
 
 def first_clients(dataset: Dataset, M: int) -> Dataset | None:
     """The data of the first M clients, as ``own_dataset`` makes them; None if the data were not made by that."""
-    pair, held = (dataset.train_images, dataset.train_labels), (dataset.test_images, dataset.test_labels)
+    train = dataset.train_images, dataset.train_labels
+    held = dataset.test_images, dataset.test_labels
     ends = np.cumsum([0, *map(len, dataset.parts or ())])
-    if dataset.parts is None or dataset.digest != _digest(ends, (*pair, *held)):
+    if dataset.parts is None or dataset.digest != _digest(ends, (*train, *held)):
         return None
-    first = [rows(pair, slice(start, start + ends[M])) for start in dataset.N * np.arange(dataset.redraw)]
+    first = [rows(train, slice(start, start + ends[M])) for start in dataset.N * np.arange(dataset.redraw)]
     inputs, targets = joined(first)
     digest = _digest(ends[: M + 1], (inputs, targets, *held))
     return replace(dataset, train_images=inputs, train_labels=targets, digest=digest, parts=dataset.parts[:M])

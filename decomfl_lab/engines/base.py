@@ -1,4 +1,4 @@
-"""What an engine is: points on a line, samples of losses, and one point after another."""
+"""What an engine is, for ``protocol.client`` that calls one, and the two plain ones: one point after another."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,14 +55,14 @@ class Line:
             first: The place in x of their first element.
             workers: Threads; None for the replica's own number.
         """
-        own = slice(first, first + points[0].numel())
-        points[0].copy_(self.x[own])
+        elements = slice(first, first + points[0].numel())
+        points[0].copy_(self.x[elements])
         if not c:
             return
         seed, direction = stream_of(self.seed, p)
         vectors = dict(zip(("up", "down"), points, strict=False))
         if self.scale is not None:
-            vectors["scale"] = self.scale[own]
+            vectors["scale"] = self.scale[elements]
         program = Program(list(vectors))
         if len(vectors) == 1:
             program.noise("up", seed, [c], self.distribution, first=direction)

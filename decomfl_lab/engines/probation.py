@@ -1,4 +1,7 @@
-"""An engine on probation: its losses and gradients of a user's own model are compared with the plain way."""
+"""An engine on probation: its losses and gradients of a user's own model are compared with the plain way.
+
+``runs.preparation`` wraps the engine of a run of somebody's own model in ``Tried``.
+"""
 
 import copy
 import logging
@@ -41,13 +44,13 @@ class Tried:
 
     def losses(self, line: Line, points: Sequence[Point], samples: Sequence[SampleLoss]) -> Values:
         """See ``Engine``."""
-        found = self._run(lambda engine: engine.losses(line, points, samples))
+        losses = self._run(lambda engine: engine.losses(line, points, samples))
         if self._is_due():
             # The plain way is slow, so only the first and the last point are evaluated again.
             ends = [0, len(points) - 1]
             plain = Plain().losses(line, [points[n] for n in ends], samples)
-            refuse(self._apart(on_host(found)[:, ends].ravel(), plain.ravel()))
-        return found
+            refuse(self._differing(on_host(losses)[:, ends].ravel(), plain.ravel()))
+        return losses
 
     def gradients(self, points: Sequence[Tensor], samples: Sequence[SampleLoss]) -> tuple[Values, Tensor]:
         """See ``Engine``."""
@@ -55,13 +58,13 @@ class Tried:
         if self._is_due():
             whole: list[SampleLoss] = []  # objectives that cut no batch
             for objective, step in samples:
-                own = objective
                 if isinstance(objective, ModuleObjective):
-                    own = copy.copy(objective)
-                    own.chunk = objective.batches.batch_size
-                whole.append((own, step))
+                    chunk = objective.batches.batch_size
+                    objective = copy.copy(objective)
+                    objective.chunk = chunk
+                whole.append((objective, step))
             plain, plain_slopes = Serial().gradients(points, whole)
-            refuse(self._apart(on_host(losses), plain))
+            refuse(self._differing(on_host(losses), plain))
             sizes = plain_slopes.double().norm(dim=1)
             # Gradients are compared by the length of their difference: single elements may be all rounding.
             off = (slopes.double() - plain_slopes.double()).norm(dim=1)
@@ -86,29 +89,30 @@ class Tried:
         except InputError:
             raise
         except THEIRS as error:  # whatever a user's model does in there
-            told = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
             # Only an engine that was chosen automatically is replaced, and only before it has given any values.
             if self.name != "auto" or self._calls:
                 raise InputError(
-                    f"engine must be one that takes this model and loss, as serial does, got {self.name} ({told})"
+                    f"engine must be one that takes this model and loss, as serial does, got {self.name} ({reason})"
                 ) from error
             logger.info(
-                f"losses are evaluated by the engine serial, as model and loss do not fit the fast one ({told})"
+                f"losses are evaluated by the engine serial, as model and loss do not fit the fast one ({reason})"
             )
             self.engine = Serial()
             return work(self.engine)
 
-    def _apart(self, found: Any, plain: Any) -> Iterator[str]:
-        # Where the plain way diverges itself, there is nothing to compare with.
-        there = np.isfinite(plain)
+    def _differing(self, losses: Any, plain: Any) -> Iterator[str]:
+        """A finding on the first of the losses (n,) that is too far from the plain one, if there is any."""
         with np.errstate(invalid="ignore"):
-            far = ~(np.abs(found - plain) <= AGREES * np.maximum(np.abs(found), np.abs(plain)) + TINY)
-        if np.any(far & there):
-            at = int(np.flatnonzero(far & there)[0])
-            yield self._finding("losses", f"{found[at]:.6g} by {self.name} for {plain[at]:.6g}")
+            far = ~(np.abs(losses - plain) <= AGREES * np.maximum(np.abs(losses), np.abs(plain)) + TINY)
+        # Where the plain way diverges itself, there is nothing to compare with.
+        differing = np.flatnonzero(far & np.isfinite(plain))
+        if differing.size:
+            n = int(differing[0])
+            yield self._finding("losses", f"{losses[n]:.6g} by {self.name} for {plain[n]:.6g}")
 
-    def _finding(self, what: str, told: str) -> str:
+    def _finding(self, what: str, got: str) -> str:
         return (
-            f"engine must give the {what} of the module on the whole batch, as plain does, got {told} (a loss that is "
+            f"engine must give the {what} of the module on the whole batch, as plain does, got {got} (a loss that is "
             "no mean over examples far from x_0 needs plain)"
         )

@@ -33,11 +33,11 @@ class Seat:
         self._points += [point_for(x) for _ in range(count - len(self._points))]
         return self._points[:count]
 
-    def own(self, make: Callable[..., Any], *of: Any) -> Any:
-        """What ``make(*of)`` gives, this seat's: made once."""
-        if (make, *of) not in self._kept:
-            self._kept[make, *of] = make(*of)
-        return self._kept[make, *of]
+    def once(self, make: Callable[..., Any], *arguments: Any) -> Any:
+        """What ``make(*arguments)`` gives; each is made once for this thread and kept."""
+        if (make, *arguments) not in self._kept:
+            self._kept[make, *arguments] = make(*arguments)
+        return self._kept[make, *arguments]
 
 
 class Threads:
@@ -57,8 +57,8 @@ class Threads:
 
     def losses(self, line: Line, points: Sequence[Point], samples: Sequence[SampleLoss]) -> NDArray[np.float64]:
         """See ``Engine``. Samples of no ``ModuleObjective`` of tensors on the CPU are left to ``Serial``."""
-        jobs = [job for job in (self._job(objective, line.x, step) for objective, step in samples) if job is not None]
-        if len(jobs) < len(samples):
+        jobs = [self._job(objective, line.x, step) for objective, step in samples]
+        if None in jobs:
             return self._serial.losses(line, points, samples)
         values = np.empty((len(jobs), len(points)))
         self._threads()
@@ -74,8 +74,8 @@ class Threads:
         groups = min(len(jobs), -(-self.size // len(units)))  # of samples, where there are more threads than units
 
         def evaluate(seat: Seat, unit: list[int], first: int) -> None:
-            own = range(first, len(jobs), groups)
-            values[np.ix_(own, unit)] = self._values(seat, line, [points[n] for n in unit], [jobs[i] for i in own])
+            group = range(first, len(jobs), groups)
+            values[np.ix_(group, unit)] = self._values(seat, line, [points[n] for n in unit], [jobs[i] for i in group])
 
         self._share(evaluate, product(units, range(groups)))
         return values
@@ -117,18 +117,19 @@ class Threads:
         inputs, targets = objective.batch(step)
 
         def loss(seat: Seat, point: Tensor) -> float:
-            module = seat.own(copied, objective.module)
+            module = seat.once(copied, objective.module)
             objective.layout.bind(module, point)
             return mean_losses(module, [objective.measure], inputs, targets, objective.chunk)[0]
 
         return loss
 
     def _threads(self) -> ThreadPoolExecutor:
-        count = torch.get_num_threads() if self.workers is None else self.workers
+        """The pool, with a free ``Seat`` for each of its threads; made anew where their number has changed."""
+        of_torch = torch.get_num_threads()
+        count = of_torch if self.workers is None else self.workers
         if self._pool is None or self.size != count:
             if self._pool is not None:
                 self._pool.shutdown()
-            own = torch.get_num_threads()
             started = threading.Barrier(count)
 
             def alone(_: int) -> None:
@@ -138,7 +139,7 @@ class Threads:
             self._pool, self.size, self._free = ThreadPoolExecutor(count), count, SimpleQueue()
             for _ in self._pool.map(alone, range(count)):  # each thread once
                 self._free.put(Seat())
-            torch.set_num_threads(own)  # OpenMP counts by thread, but threads yet to start ask torch
+            torch.set_num_threads(of_torch)  # OpenMP counts by thread, but threads yet to start ask torch
         return self._pool
 
     def release(self) -> None:

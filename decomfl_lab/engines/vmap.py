@@ -54,10 +54,10 @@ class Batches:
     @classmethod
     def of(cls, objective: object) -> "tuple[Batches, ModuleObjective]":
         """The functions of a client's objective, and the objective with its data; InputError for an unknown kind."""
-        own = objective.narrow if isinstance(objective, RoundedObjective) else objective
-        if not isinstance(own, ModuleObjective):
+        inner = objective.narrow if isinstance(objective, RoundedObjective) else objective
+        if not isinstance(inner, ModuleObjective):
             raise InputError(f"objective must be a ModuleObjective for the batched engine, got {objective!r}")
-        return cls(own.module, own.layout, own.measure), own
+        return cls(inner.module, inner.layout, inner.measure), inner
 
     def value(self, x: Tensor, inputs: Any, targets: Any) -> Tensor:
         """f(x) on a batch; outputs in 16 bits are widened to float32 before the loss."""
@@ -111,14 +111,14 @@ class Passes:
 
         It is the least of all tasks, a net and its data, one after another.
         """
-        most = 1
+        largest = 1  # bytes of a point
         for batches, data in tasks:
             key = (batches.module, _shapes(data))
             if key not in self._floats:
                 self._floats[key] = batches.floats(x, *data)
-            most = max(most, 4 * vectors * (batches.layout.d + self._floats[key]))
+            largest = max(largest, 4 * vectors * (batches.layout.d + self._floats[key]))
         room = (free_memory(x.device) or 2 * ON_CPU) // 2
-        return max(1, room // most)
+        return max(1, room // largest)
 
     def run(self, batches: Batches, work: Pass, *tensors: Any) -> Any:
         """``work(*tensors)``; on a GPU by a graph of its kernels, for ``KEPT`` of the shapes that come again.
@@ -134,6 +134,7 @@ class Passes:
             return self._by_graph(key, work, tensors)
 
     def _by_graph(self, key: Any, work: Pass, tensors: Sequence[Tensor]) -> Any:
+        """``work(*tensors)`` by the graph of these shapes, where there is one or it is worth recording."""
         self._passes += 1
         before, self._last[key] = self._last.get(key), self._passes
         if key not in self._graphs:
@@ -182,60 +183,60 @@ class Batched:
 
     def losses(self, line: Line, points: Sequence[Point], samples: Sequence[SampleLoss]) -> Values:
         """See ``Engine``."""
-        found = self._batches(samples)
-        if found is None:
+        tasks = self._tasks(samples)
+        if tasks is None:
             return self._serial.losses(line, points, samples)
         # Beside each point and its activations a forward pass needs room for some of their kind: 4 in all are reckoned,
         # and 8 with the backward pass.
-        count = min(len(points), self._passes.at_once(found, line.x, 4))
+        count = min(len(points), self._passes.at_once(tasks, line.x, 4))
         if self._points is None or len(self._points) < count or not fits(self._points[0], line.x):
             self._points = None  # before there is another
             self._points = torch.empty(count, line.x.numel(), dtype=wide_dtype(line.x), device=line.x.device)
-        at = self._points[:count]
         values: list[list[Tensor]] = [[] for _ in samples]
         for a in range(0, len(points), count):
             # The points of one pass are formed into the rows of a matrix that is kept, then every sample's net is
             # asked.
             part = points[a : a + count]
+            matrix = self._points[: len(part)]
             # The kernel that forms many points at once knows no scaled directions.
             if line.scale is not None:
-                for point, (p, c) in zip(at, part, strict=False):
+                for point, (p, c) in zip(matrix, part, strict=True):
                     line.form_([point], p, c)
             else:
-                streams, own_c = [stream_of(line.seed, p) for p, _ in part], [c for _, c in part]
+                streams, coefficients = [stream_of(line.seed, p) for p, _ in part], [c for _, c in part]
                 options: Any = {"backend": line.replica.backend, "workers": line.replica.workers}
-                form_points_(at[: len(part)], line.x, streams, own_c, line.distribution, **options)
-            for own, (batches, data) in zip(values, found, strict=True):
-                own.append(self._passes.run(batches, batches.losses, at[: len(part)], *data))
-        return torch.stack([torch.cat(own) for own in values]).double()
+                form_points_(matrix, line.x, streams, coefficients, line.distribution, **options)
+            for of_sample, (batches, data) in zip(values, tasks, strict=True):
+                of_sample.append(self._passes.run(batches, batches.losses, matrix, *data))
+        return torch.stack([torch.cat(of_sample) for of_sample in values]).double()
 
     def gradients(self, points: Sequence[Tensor], samples: Sequence[SampleLoss]) -> tuple[Values, Tensor]:
         """See ``Engine``."""
-        found = self._batches(samples)
-        if found is None or any(isinstance(own.module, Verbalized) for own, _ in found):  # which cuts its prompts
+        tasks = self._tasks(samples)
+        if tasks is None or any(isinstance(batches.module, Verbalized) for batches, _ in tasks):  # it cuts its prompts
             return self._serial.gradients(points, samples)
         # Clients whose nets and batches have the same shapes go through together, each at its own x and batch.
-        alike = len({(batches, _shapes(data)) for batches, data in found}) == 1
-        count = self._passes.at_once(found[:1], points[0], 8) if alike else 1
+        alike = len({(batches, _shapes(data)) for batches, data in tasks}) == 1
+        count = self._passes.at_once(tasks[:1], points[0], 8) if alike else 1
         losses, gradients = [], []
         for a in range(0, len(samples), count):
-            batches = found[a][0]
+            batches = tasks[a][0]
             x = torch.stack([point.to(wide_dtype(point)) for point in points[a : a + count]])
-            data = tree_map(lambda *own: torch.stack(own), *(data for _, data in found[a : a + count]))
+            data = tree_map(lambda *rows: torch.stack(rows), *(data for _, data in tasks[a : a + count]))
             slopes, values = self._passes.run(batches, batches.gradients, x, *data)
             losses.append(values)
             gradients.append(slopes)
         return torch.cat(losses).double(), torch.cat(gradients)
 
-    def _batches(self, samples: Sequence[SampleLoss]) -> list[tuple[Batches, tuple[Any, Any]]] | None:
-        """Each sample's net and its data; None where one is not covered and ``Serial`` may take over."""
+    def _tasks(self, samples: Sequence[SampleLoss]) -> list[tuple[Batches, tuple[Any, Any]]] | None:
+        """Each sample's net and its (inputs, targets); None where one is not covered and ``Serial`` may take over."""
         try:
-            own = [(*Batches.of(objective), step) for objective, step in samples]
+            covered = [(*Batches.of(objective), step) for objective, step in samples]
         except InputError:
             if self.strict:
                 raise
             return None
-        return [(batches, objective.batch(step)) for batches, objective, step in own]
+        return [(batches, objective.batch(step)) for batches, objective, step in covered]
 
     def release(self) -> None:
         """See ``Engine``."""

@@ -87,7 +87,8 @@ class Stencil:
                     q = (around[::2] + around[1::2] - 2.0 * values[-1]) / mu**2
                 g, loss = (around[::2] - around[1::2]) / (2.0 * mu), around.mean()
             else:
-                g, loss = (values[1:] - values[0]) / mu if self.sides else slopes, values[0]
+                g = (values[1:] - values[0]) / mu if self.sides else slopes
+                loss = values[0]
             on_host = isinstance(g, np.ndarray)
             g = g.astype(np.float32) if on_host else g.float()  # one too large for it becomes ∞, which is refused, too
         if self.signs:

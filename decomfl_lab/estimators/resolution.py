@@ -41,15 +41,15 @@ class Resolution:
             return
         places = [c for _, c in estimator.points(1, mu)]
         distance = max(places) - min(places)  # in z, of the points whose losses are compared: 2μ or μ
-        for own in estimates:
-            if not math.isfinite(own.loss):
+        for estimate in estimates:
+            if not math.isfinite(estimate.loss):
                 continue
-            g = np.asarray(own.g if own.signed is None else own.signed, np.float64)
-            differences, unit = np.abs(g.reshape(-1)) * distance, ROUNDING[self.numbers] * abs(own.loss)
+            g = np.asarray(estimate.g if estimate.signed is None else estimate.signed, np.float64)
+            differences, unit = np.abs(g.reshape(-1)) * distance, ROUNDING[self.numbers] * abs(estimate.loss)
             # A loss of 0 has no unit: what differs from it at all is no rounding.
             units = np.divide(differences, unit, out=np.where(differences > 0, np.inf, 0.0), where=unit > 0)
             self._units.append(units.astype(np.float32))
-            self._losses.append(abs(own.loss))
+            self._losses.append(abs(estimate.loss))
             self._mu = mu
 
     def tell(self) -> None:
@@ -67,13 +67,13 @@ class Resolution:
         # Below one unit the differences say nothing of the slope, so that no better mu follows from them.
         better = max(float(f"{mu * AIM / max(size, 1):.0e}"), 0.0 if size >= 1 else 1e-3)
         share = "a good part of every scalar" if size >= 1 else "most of every scalar"
-        said = (
+        finding = (
             f"mu = {mu:g} is too small for {whose}: its differences, of which scalars are made, are {size:.2g} units "
             f"of its rounding (median of the first {seen}), so that {share} is rounding;"
         )
         if not units.any():
-            said = (
+            finding = (
                 f"all {seen} scalars of the first rounds are 0, and nothing is learnt: at mu = {mu:g} {whose} is the "
                 "same at both ends of every difference; unless it does not depend on the model at all,"
             )
-        warnings.warn(f"{said} try mu = {better:g}{wide}", RoundingWarning, stacklevel=2)
+        warnings.warn(f"{finding} try mu = {better:g}{wide}", RoundingWarning, stacklevel=2)

@@ -74,9 +74,8 @@ def cross_cumulants(q: Floats) -> Floats:
         k_2 = 1/(n−1) Σ_p mean_{i≠j} c_ip c_jp,      k_3 = n/((n−1)(n−2)) Σ_p mean_{i≠j≠l} c_ip c_jp c_lp
 
     are unbiased for the joint cumulants of *different* measurements, 2 tr(H_i H_j) and 8 tr(H_i H_j H_l) symmetrised,
-    whose expectations are 2 tr H² and 8 tr H³: neither the scatter of the batches nor rounding adds to them. With
-    m = 1 (and for k_3 m = 2) there are no such tuples; the mean over measurements is taken in their place, and
-    both do add.
+    whose expectations are 2 tr H² and 8 tr H³: neither the scatter of the batches nor rounding adds to them. With m = 1
+    (and for k_3 m = 2) there are no such tuples; the mean over measurements is taken in their place, and both do add.
 
     Args:
         q: Shape (..., m, n), n ≥ 3.
@@ -135,7 +134,8 @@ def bracket(kind: str, t: PowerSums, d: int) -> Floats:
         tr H ≥ ‖H‖ then). Where an estimate is not positive, as sampling error may make it, an end falls back to these.
         Where t_1 ≤ 0, of which nothing here speaks, it is −d..d.
     """
-    t2, least = np.maximum(t.t2, 0.0), 0.0 if kind == "any-sign" else 1.0
+    least = 0.0 if kind == "any-sign" else 1.0
+    t2 = np.maximum(t.t2, 0.0)
     low = _ratio(t.t1, np.cbrt(np.maximum(t.t3, 0.0)) if kind == "psd" else np.sqrt(t2), least)
     high = _ratio(t.t1**2, t2, d) if kind == "psd-second" else _ratio(t.t1 * t2, t.t3, d)
     ends = np.clip(np.stack([low, high]), least, d)
@@ -192,7 +192,7 @@ class CurvatureLog:
         resampled = power_sums(drawn, self.distribution, self.d)
         lows, highs = bracket("any-sign", resampled, self.d)
         _, highs_psd = bracket("psd-second", resampled, self.d)
-        found = (
+        values = (
             float(t.t1),
             float(k[:, 0].std(ddof=1) / np.sqrt(n)) if n > 1 else float("nan"),
             max(float(t.t2), 0.0) ** 0.5,
@@ -200,7 +200,7 @@ class CurvatureLog:
             float(np.quantile(highs, 0.975)),
             float(np.quantile(highs_psd, 0.975)),
         )
-        return dict(zip(self.names, found, strict=True))
+        return dict(zip(self.names, values, strict=True))
 
 
 CURVATURE_COLUMNS = (

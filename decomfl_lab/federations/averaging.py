@@ -50,9 +50,9 @@ Uplink = Callable[[int, int, Floats, Floats], Dense | Quantized | Sparse]
 itself, or its difference to what went down, compressed."""
 
 
-def whole_model(client: int, r: int, down: Floats, own: Floats) -> Dense:  # noqa: ARG001
+def whole_model(client: int, r: int, down: Floats, x: Floats) -> Dense:  # noqa: ARG001
     """The ``Uplink`` of the model itself, every element."""
-    return Dense(r, own)
+    return Dense(r, x)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,26 +79,20 @@ class ServerOptimizer:
         """M and v before the first round, shape (d,) each; empty where nothing is kept from round to round."""
         return {} if self.name == "sgd" else {"m": np.zeros(d), "v": np.full(d, self.tau * self.tau)}
 
-    def step(self, x: _F64, mean: _F64, kept: dict[str, _F64]) -> _F64:
-        """x_{r+1}, shape (d,).
-
-        Args:
-            x: x_r, shape (d,).
-            mean: x̄_r, shape (d,).
-            kept: m and v, which become those of this round.
-        """
+    def step(self, x: _F64, mean: _F64, moments: dict[str, _F64]) -> _F64:
+        """x_{r+1} of x_r and x̄_r, (d,) each; the moments m and v become those of this round."""
         update = mean - x
         if self.name == "sgd":
             return x + self.lr * update
-        square, v = update * update, kept["v"]
-        kept["m"] = self.beta1 * kept["m"] + (1 - self.beta1) * update
+        square, v = update * update, moments["v"]
+        moments["m"] = self.beta1 * moments["m"] + (1 - self.beta1) * update
         if self.name == "adagrad":
-            kept["v"] = v + square
+            moments["v"] = v + square
         elif self.name == "adam":
-            kept["v"] = self.beta2 * v + (1 - self.beta2) * square
+            moments["v"] = self.beta2 * v + (1 - self.beta2) * square
         else:
-            kept["v"] = v - (1 - self.beta2) * square * np.sign(v - square)
-        return x + self.lr * kept["m"] / (np.sqrt(kept["v"]) + self.tau)
+            moments["v"] = v - (1 - self.beta2) * square * np.sign(v - square)
+        return x + self.lr * moments["m"] / (np.sqrt(moments["v"]) + self.tau)
 
 
 class FedAvgFederation:
@@ -155,20 +149,20 @@ class FedAvgFederation:
 
         total, losses, chosen = np.zeros(self.x.numel()), [], self.sample()
         for i in chosen:
-            here = self.x.cpu().numpy()
-            message = self.ledger.sent(i, Dense(self.round, here), upwards=False)
-            down = vector_of(read(Dense, message), self.round, here.size, here.dtype)
+            x = self.x.cpu().numpy()
+            message = self.ledger.sent(i, Dense(self.round, x), upwards=False)
+            down = vector_of(read(Dense, message), self.round, x.size, x.dtype)
             start = torch.from_numpy(down.copy()).to(self.x.device)
-            own, loss = self.clients[i].train(start, self.eta(self.round), self.K)
-            if not torch.isfinite(own).all():
+            trained, loss = self.clients[i].train(start, self.eta(self.round), self.K)
+            if not torch.isfinite(trained).all():
                 raise DivergedError(f"model of client {i}")
-            sent = self.uplink(i, self.round, down, own.cpu().numpy())
+            sent = self.uplink(i, self.round, down, trained.cpu().numpy())
             back = read(type(sent), self.ledger.sent(i, sent, upwards=True))
             received = vector_of(back, self.round, down.size, down.dtype)
             wide = (received if isinstance(back, Dense) else down + received).astype(np.float64)
             if self.weights.lacks(i):  # what client i weighs, which it says where the server does not know it yet
-                said = read(Examples, self.ledger.sent(i, Examples(i, self._examples[i]), upwards=True))
-                self.weights.note(i, said.n)
+                examples = read(Examples, self.ledger.sent(i, Examples(i, self._examples[i]), upwards=True))
+                self.weights.note(i, examples.n)
             wide *= self.weights.examples[i] if self.weights.wanted else 1
             total += wide
             losses.append(loss)
@@ -186,16 +180,16 @@ class FedAvgFederation:
         """See ``Federation``."""
         import torch
 
-        kept = {i: client.kept_tensors for i, client in self._keeping()}
+        kept_by = {i: client.kept_tensors for i, client in self._keeping()}
         values = SavedFederation(
             round=self.round,
             steps_taken=[client.steps_taken for client in self.clients],
             examples=sorted(self.weights.examples.items()),
             ledger=self.ledger.save(),
-            states={str(i): list(state) for i, state in kept.items()},
+            states={str(i): list(state) for i, state in kept_by.items()},
         )
-        tensors = {f"client.{i}.{name}": own for i, state in kept.items() for name, own in state.items()}
-        moments = {f"server.{name}": torch.from_numpy(own) for name, own in self._moments.items()}
+        tensors = {f"client.{i}.{name}": tensor for i, state in kept_by.items() for name, tensor in state.items()}
+        moments = {f"server.{name}": torch.from_numpy(tensor) for name, tensor in self._moments.items()}
         return {"x": self.x} | moments | tensors, values
 
     def load(self, saved: Saved) -> None:
@@ -208,22 +202,24 @@ class FedAvgFederation:
             name = f"server.{slot}"
             rule = f"have {name}, which the server keeps from round to round"
             require(name in tensors, "checkpoint", rule, "one without")
-            there, right = tensors[name], (torch.float64, tuple(self.x.shape))
-            got = there.dtype, tuple(there.shape)
-            require(got == right, f"{name} of the checkpoint", f"be {right[0]} of shape {right[1]}", got)
-            sound = bool(there.isfinite().all()) and (slot != "v" or bool((there >= 0).all()))
+            moment, shape = tensors[name], tuple(self.x.shape)
+            got = moment.dtype, tuple(moment.shape)
+            rule = f"be {torch.float64} of shape {shape}"
+            require(got == (torch.float64, shape), f"{name} of the checkpoint", rule, got)
+            sound = bool(moment.isfinite().all()) and (slot != "v" or bool((moment >= 0).all()))
             require(sound, f"{name} of the checkpoint", "be finite numbers, of v none below 0", "others")
-            self._moments[slot] = there.cpu().numpy().copy()
+            self._moments[slot] = moment.cpu().numpy().copy()
         self.round = values.round
         for steps, client in zip(values.steps, self.clients, strict=True):
             client.steps_taken = steps
         for i, keeping in self._keeping():
-            known = str(i) in (states := values.states or {})
-            require(known, "checkpoint", f"have what client {i} keeps from round to round", "one without")
+            has_it = str(i) in (states := values.states or {})
+            require(has_it, "checkpoint", f"have what client {i} keeps from round to round", "one without")
             keeping.kept_tensors = {}
             for name in states[str(i)]:
-                own = tensors[f"client.{i}.{name}"]  # where the run computes; numbers stay where optimizers have them
-                keeping.kept_tensors[name] = own.to(self.x.device) if own.dim() else own
+                # Where the run computes; numbers stay where optimizers have them.
+                tensor = tensors[f"client.{i}.{name}"]
+                keeping.kept_tensors[name] = tensor.to(self.x.device) if tensor.dim() else tensor
         self.weights.examples = dict(values.examples)
         self.ledger = Ledger.load(values.counts)
 

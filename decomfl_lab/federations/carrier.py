@@ -49,6 +49,5 @@ class Elsewhere(Protocol):
     def carrier(self, make: MakeHost, M: int) -> Carrier:
         """Who carries frames to clients 0..M-1, whose hosts are made there by ``make``.
 
-        Raises:
-            InputError: If the place cannot be reached, or the clients cannot be sent there.
+        InputError if the place cannot be reached, or the clients cannot be sent there.
         """

@@ -137,9 +137,9 @@ class RemoteFederation(DeComFLFederation):
         # Whoever watches is shown the differences that came; slopes and signs have no rounding that could be seen.
         like = self.like
         if like is not None and like.resolution is not None:
-            came = [own for own in coordinator.replies.values() if own.scalars.dtype == np.float32]
-            seen = [ScalarEstimate(own.scalars, own.loss) for own in came]
-            like.resolution.see(like.estimator, like.mu, seen)
+            came = [reply for reply in coordinator.replies.values() if reply.scalars.dtype == np.float32]
+            estimates = [ScalarEstimate(reply.scalars, reply.loss) for reply in came]
+            like.resolution.see(like.estimator, like.mu, estimates)
         losses, weights = [coordinator.replies[i].loss for i in answered], self.server.weights.of(answered)
         record = coordinator.close()
         self._write(LogEntry(record, asked, answered, coordinator.held, examples=weights))
@@ -217,7 +217,8 @@ class RemoteFederation(DeComFLFederation):
         self.server.held = list(values.held)
         self.server.weights.examples = dict(values.examples)
         self.coordinator.steps = list(values.steps)
-        self.delivery.told, self.delivery.pulls = set(values.told or ()), values.pulls
+        self.delivery.told = set(values.told or ())
+        self.delivery.pulls = values.pulls
         self.delivery.ledger = Ledger.load(values.counts)
 
 
@@ -251,14 +252,14 @@ class CarriedFederation(RemoteFederation):
         same = self.base.x.equal(tensors["x"])
         rule = "be the one at x_0, from which clients elsewhere begin, to go on with a saved run there"
         require(same, "model", rule, "another")
-        there = self.base.clone()
+        replica = self.base.clone()
         server.weights.examples = dict(values.examples)
         log = RunLog.create(None, {"run_seed": server.run_seed})
         for record in read(tuple, tensors["records"].numpy().tobytes(), server.run_seed):
-            there.catch_up([record])
+            replica.catch_up([record])
             chosen = server.sampled(record.round)  # of whom all answered
             log.append(LogEntry(record, chosen, chosen, examples=server.weights.of(chosen)))
-        state = {f"state.{slot}": vector for slot, vector in there.state.items()}
+        state = {f"state.{slot}": vector for slot, vector in replica.state.items()}
         told: list[bool | int] = [i for i, is_told in enumerate(values.told or ()) if is_told]
-        super().load(({"x": there.x, **state}, replace(values, told=told, base=None)))
+        super().load(({"x": replica.x, **state}, replace(values, told=told, base=None)))
         self.log_to(log)

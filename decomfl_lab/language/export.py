@@ -27,11 +27,8 @@ def export(model: nn.Module, out: Path, source: str) -> None:
     A path that ends in .safetensors becomes a file of weights by parameter name, which ``load_state_dict`` of the same
     module takes. Of a language model any other path becomes a folder of model, configuration and tokenizer that
     transformers' ``from_pretrained`` reads. What lora added is merged into its weights. ``source`` is what a language
-    model was loaded from, and empty for another model.
-
-    Raises:
-        InputError: If ``out`` has another form, is there already as a folder, or cannot be written. Nothing is written
-            in part.
+    model was loaded from, and empty for another model. InputError if ``out`` has another form, is there already as a
+    folder, or cannot be written. Nothing is written in part.
     """
     if isinstance(model, Verbalized):
         merge_(model.module)

@@ -38,6 +38,6 @@ def pass_over(optional: str) -> None:
     try:
         importlib.import_module(optional)
     except (ImportError, OSError, RuntimeError):
-        for loaded in [each for each in sys.modules if each.split(".")[0] == optional]:
+        for loaded in [name for name in sys.modules if name.split(".")[0] == optional]:
             del sys.modules[loaded]
         sys.modules[optional] = None  # type: ignore[assignment]  # how Python marks what cannot be imported

@@ -133,10 +133,10 @@ def pretrain(
         identity = {"config": dataclasses.asdict(config), "data_digest": corpus.digest, "code": code_version()}
         if (out / CONFIG_FILE).exists():
             try:
-                found: dict[str, Any] = json.loads((out / PROVENANCE_FILE).read_text(encoding="utf-8"))
+                earlier: dict[str, Any] = json.loads((out / PROVENANCE_FILE).read_text(encoding="utf-8"))
             except (OSError, ValueError):
-                found = {}
-            return _same(out, found, identity)
+                earlier = {}
+            return _same(out, earlier, identity)
         tokenizer = train_vocabulary(corpus, config.vocabulary)
         first_token, T = tokenizer.token_to_id("</s>"), SIZES[config.size].context
         model = build_opt(SIZES[config.size], tokenizer, seed=config.seed)

@@ -78,11 +78,11 @@ class Task:
     def label(self, example: Mapping[str, Any]) -> int:
         """The class, given as its number or by its name; InputError if it is neither."""
         require("label" in example, "column 'label'", "be there", f"columns {', '.join(example)}")
-        known = {str(c): c for c in range(len(self.classes))} | {name: c for c, name in enumerate(self.classes)}
-        found = known.get(str(example["label"]).lower())
-        if found is None:
-            raise InputError(f"column 'label' must be one of {', '.join(known)}, got {example['label']!r}")
-        return found
+        labels = {str(c): c for c in range(len(self.classes))} | {name: c for c, name in enumerate(self.classes)}
+        c = labels.get(str(example["label"]).lower())
+        if c is None:
+            raise InputError(f"column 'label' must be one of {', '.join(labels)}, got {example['label']!r}")
+        return c
 
 
 TASKS = msgspec.convert(
@@ -142,7 +142,8 @@ def load_task(name: str, *, folder: str | Path | None = None) -> TaskData:
         )
         borrowed, test = test[: source.borrowed], test[source.borrowed :]
         seen = {row[task.columns[0]] for _, row in borrowed}
-        train, test = train + borrowed, [(at, row) for at, row in test if row[task.columns[0]] not in seen]
+        train = train + borrowed
+        test = [(place, row) for place, row in test if row[task.columns[0]] not in seen]
         note = source.note
         digest = hashlib.sha256("".join([*source.train.values(), *source.test.values()]).encode()).hexdigest()
     for title, rows in (("training", train), ("test", test)):

@@ -52,25 +52,25 @@ class _Watch:
     """An implementation whose own parts are noted as they are used; the lab's stand for those that it refuses to be."""
 
     def __init__(self, implementation: Implementation, law: Law) -> None:
-        self.law, self.own = law, implementation
-        self.of = copy.copy(implementation)  # what is used instead of it, by its own parts too
+        self.law, self.implementation = law, implementation
+        self.watched = copy.copy(implementation)  # what is used instead of it, by its own parts too
         self.used: set[str] = set()  # the parts that were made by it
         self.refused: set[str] = set()  # the parts that it does not offer
         for part in implementation.offered:
-            setattr(self.of, part, partial(self._make, part, getattr(self.of, part)))
+            setattr(self.watched, part, partial(self._make, part, getattr(self.watched, part)))
 
-    def _make(self, part: str, make: Callable[..., Any], *of: Any, **named: Any) -> Any:
+    def _make(self, part: str, make: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         try:
-            made = make(*of, **named)
+            made = make(*arguments, **named)
         except NotImplementedError:
-            if self.law.parts == (part,) and _made(getattr(self.own, part)):
+            if self.law.parts == (part,) and _offers(getattr(self.implementation, part)):
                 raise  # it is there, but not for this case
             self.refused.add(part)
             if part in self.law.parts:
                 self.check()
-            return PARTS[part](self.of, *of, **named)
+            return PARTS[part](self.watched, *arguments, **named)
         if made is None:
-            raise _Untried(None, f"{part} of {self.own.name} must return what the laws are to use, got None")
+            raise _Untried(None, f"{part} of {self.implementation.name} must return what the laws are to use, got None")
         self.used.add(part)
         return made
 
@@ -87,7 +87,7 @@ class _Watch:
 def check_law(law: Law, implementation: Implementation, *, cases: int, seed: int = 0, shrink: bool = True) -> Outcome:
     """Try ``law`` on up to ``cases`` drawn cases, and shrink the first failure to a small one unless told not to."""
     watch, began = _Watch(implementation, law), time.perf_counter()
-    seen, support = fitted(watch.of), Support(implementation)
+    seen, support = fitted(watch.watched), Support(implementation)
     count = refusals = 0
     why, by_supports = "", True  # whether all that were refused were so by ``supports``
     failing: tuple[tuple[object, ...], BaseException] | None = None
@@ -121,7 +121,8 @@ def check_law(law: Law, implementation: Implementation, *, cases: int, seed: int
                 reject()
             if not isinstance(error, NotImplementedError):
                 raise
-            refusals, why = refusals + 1, f"{str(error) or type(error).__name__}{_place(error)}"
+            refusals += 1
+            why = f"{str(error) or type(error).__name__}{_place(error)}"
             by_supports = by_supports and isinstance(error, RefusedError)
             if not count and refusals == max(_FEW, cases):
                 raise _Untried("refused" if by_supports else "skipped", why) from None
@@ -131,17 +132,18 @@ def check_law(law: Law, implementation: Implementation, *, cases: int, seed: int
             raise
         count += failing is None  # those with which hypothesis makes a failure smaller do not count
 
-    def came_out(status: Status, count: int, told: str = "") -> Outcome:
+    def outcome(status: Status, count: int, why: str = "") -> Outcome:
         if status == "refused" and law.name in implementation.skips:
-            status, told = "skipped", f"{told}: {implementation.skips[law.name]}"
-        there = implementation.replaced - watch.used - watch.refused
-        unseen = {part for part in there if _made(getattr(implementation, part))}
-        blind = tuple(part for part in PARTS if part in unseen) if status in ("holds", "broken", "crashed") else ()
-        return Outcome(law.name, law.says, status, count, told, blind, time.perf_counter() - began, refusals)
+            status, why = "skipped", f"{why}: {implementation.skips[law.name]}"
+        unseen: tuple[str, ...] = ()
+        if status in ("holds", "broken", "crashed"):
+            unused = implementation.replaced - watch.used - watch.refused
+            unseen = tuple(part for part in PARTS if part in unused and _offers(getattr(implementation, part)))
+        return Outcome(law.name, law.says, status, count, why, unseen, time.perf_counter() - began, refusals)
 
     about = implementation.offered.intersection(law.parts or implementation.offered)
     if law.stream and implementation.own and about:
-        return came_out("skipped", 0, "compares with the lab's stream and arithmetic, and yours are your own")
+        return outcome("skipped", 0, "compares with the lab's stream and arithmetic, and yours are your own")
     try:
         with postponed() as came:  # an interrupt inside hypothesis, where a hook of the garbage collector loses it
             if not about:
@@ -153,19 +155,19 @@ def check_law(law: Law, implementation: Implementation, *, cases: int, seed: int
         status, why = untried.args
         if status is None:
             raise InputError(why) from None
-        return came_out(status, 0, why)
+        return outcome(status, 0, why)
     except (Exception, SystemExit) as error:  # any exception of a foreign implementation breaks the law
         if failing is not None and shrink and not isinstance(error, Flaky):
             failing = _simplified(failing, partial(law.check, seen), support)
         inputs, first = failing or ((), error)
-        told = _told(first, law, inputs)
+        what = _in_words(first, law, inputs)
         if isinstance(error, Flaky):
-            told += "\nbut      when the same case was tried again it passed: something depends on more than the case"
-        return came_out("broken" if isinstance(first, LawBrokenError) else "crashed", count + 1, told)
+            what += "\nbut      when the same case was tried again it passed: something depends on more than the case"
+        return outcome("broken" if isinstance(first, LawBrokenError) else "crashed", count + 1, what)
     if count:
-        return came_out("holds", count)
+        return outcome("holds", count)
     why = why or "it is about no case that was drawn"
-    return came_out("refused" if refusals and by_supports else "skipped", 0, why)
+    return outcome("refused" if refusals and by_supports else "skipped", 0, why)
 
 
 def _simplified(
@@ -173,7 +175,7 @@ def _simplified(
 ) -> tuple[tuple[object, ...], BaseException]:
     """The failure whose case has the simplest values that the implementation supports, and is of the same kind."""
     inputs, error = failing
-    for n, own in enumerate(inputs):
+    for n, drawn in enumerate(inputs):
 
         def fails(case: Case, n: int = n) -> bool:
             nonlocal inputs, error
@@ -186,12 +188,12 @@ def _simplified(
                     return True
             return False
 
-        if isinstance(own, Case):
-            support.simplified(own, fails)
+        if isinstance(drawn, Case):
+            support.simplified(drawn, fails)
     return inputs, error
 
 
-def _made(part: Any) -> bool:
+def _offers(part: Any) -> bool:
     """Whether a part does anything but to say that it is not offered, as those of the template do."""
     return getattr(getattr(part, "__code__", None), "co_names", None) != ("NotImplementedError",)
 
@@ -208,19 +210,22 @@ def _place(error: BaseException) -> str:
 _LIBRARIES = {Path(module.__file__ or "").parent for module in (decomfl_lab, hypothesis, np, torch, traceback)}
 
 
-def _told(error: BaseException, law: Law, inputs: Sequence[object]) -> str:
+def _in_words(error: BaseException, law: Law, inputs: Sequence[object]) -> str:
     """What differs first, the case, its history round by round, and what else the law takes, by its name there."""
-    kind = type(error.__cause__ if getattr(error.__cause__, "args", None) == error.args else error).__name__
-    told = f"{kind}: {' '.join(str(error).split())}{_place(error)}"
-    lines = [("differs", str(error)) if isinstance(error, LawBrokenError) else ("raised", told)]
-    for name, each in zip(list(signature(law.check).parameters)[1:], inputs, strict=False):
-        if isinstance(each, Case):
-            values = {own.name: getattr(each, own.name) for own in fields(each)}
-            telling = (own.name for own in fields(each) if own.name != "rounds" and values[own.name] != own.default)
-            named = (f"{field} = {values[field]}" for field in telling)
-            lines += [(name, ", ".join(named)), *((f"round {r}", str(own)) for r, own in enumerate(each.rounds))]
+    if isinstance(error, LawBrokenError):
+        lines = [("differs", str(error))]
+    else:
+        kind = type(error.__cause__ if getattr(error.__cause__, "args", None) == error.args else error).__name__
+        lines = [("raised", f"{kind}: {' '.join(str(error).split())}{_place(error)}")]
+    for name, value in zip(list(signature(law.check).parameters)[1:], inputs, strict=False):
+        if isinstance(value, Case):
+            values = {field.name: getattr(value, field.name) for field in fields(value) if field.name != "rounds"}
+            defaults = {field.name: field.default for field in fields(value)}
+            settings = [f"{key} = {setting}" for key, setting in values.items() if setting != defaults[key]]
+            lines.append((name, ", ".join(settings)))
+            lines += [(f"round {r}", str(round_)) for r, round_ in enumerate(value.rounds)]
         else:
-            lines += [(name, str(step)) for step in (each if isinstance(each, list) else [each])]
+            lines += [(name, str(step)) for step in (value if isinstance(value, list) else [value])]
     blank = " " * 9
     return "\n".join(textwrap.fill(f"{head:<8} {text}", 110, subsequent_indent=blank) for head, text in lines)
 
@@ -261,15 +266,17 @@ def verify(
     return outcomes
 
 
-def _require(own: Implementation, cases: int, seed: int) -> None:
-    require(isinstance(own, Implementation), "implementation", "be an instance of laws.Implementation", own)
+def _require(implementation: Implementation, cases: int, seed: int) -> None:
+    """InputError unless these arguments of ``verify`` are in order."""
+    sound = isinstance(implementation, Implementation)
+    require(sound, "implementation", "be an instance of laws.Implementation", implementation)
     require_possible("cases", require_int("cases", cases, 1), operations=1e7 * cases)
     require_int("seed", seed, 0)
-    _require_reasons("skips", own.skips)
-    if own.own:  # else clients and server have two arithmetics
-        made = own.replaced
-        whole = "client" in made and bool({"replica", "server"} & made)
-        require(whole, "own", "be of who makes the client, and the replica or the server", sorted(made))
+    _require_reasons("skips", implementation.skips)
+    if implementation.own:  # else clients and server have two arithmetics
+        parts = implementation.replaced
+        whole = "client" in parts and bool({"replica", "server"} & parts)
+        require(whole, "own", "be of who makes the client, and the replica or the server", sorted(parts))
 
 
 def _require_reasons(name: str, reasons: Any) -> None:
@@ -312,17 +319,20 @@ def planted(
     _require(Implementation() if implementation is None else implementation, cases, seed)
     tried = {law.name: law for law in named(laws)}
     table: dict[str, dict[str, Outcome]] = {}
-    behind, _ = (narrow(FAULTS), {}) if implementation is None else around(implementation)
-    for name, fault in {**(FAULTS if implementation is None else {}), **behind}.items():
-        if fault.caught_by in tried:
-            on_fault(name)
-            table[name] = {
-                law.name: check_law(
-                    law, fault, cases=cases * (25 if law.name == fault.caught_by else 1), seed=seed, shrink=False
-                )
-                for law in tried.values()
-                if law.name == fault.caught_by or name not in behind
-            }
+    if implementation is None:
+        plain, behind = FAULTS, narrow(FAULTS)
+    else:
+        plain, (behind, _) = {}, around(implementation)
+    for name, fault in {**plain, **behind}.items():
+        if fault.caught_by not in tried:
+            continue
+        on_fault(name)
+        table[name] = {}
+        for law in tried.values():
+            meant = law.name == fault.caught_by
+            if meant or name not in behind:
+                count = 25 * cases if meant else cases
+                table[name][law.name] = check_law(law, fault, cases=count, seed=seed, shrink=False)
     return table
 
 
@@ -362,11 +372,11 @@ def load_implementation(target: str | None, fault: str | None, device: str | Non
         return AcrossDevices(find_device(device))
     if target is None:
         return Implementation() if fault is None else FAULTS[require_choice("fault", fault, FAULTS)]
-    found: Any = made("target", target, Implementation, Method)
-    theirs = found if isinstance(found, Implementation) else of_method(found)
+    named_one: Any = made("target", target, Implementation, Method)
+    theirs = named_one if isinstance(named_one, Implementation) else of_method(named_one)
     if fault is None:
         return theirs
-    spoiled, left = around(theirs)
+    spoiled, left_out = around(theirs)
     require_choice("fault", fault, AROUND)
-    require(fault not in left, "plant", f"be of a part of the target's ({left.get(fault)})", fault)
+    require(fault not in left_out, "plant", f"be of a part of the target's ({left_out.get(fault)})", fault)
     return cast("Implementation", spoiled[fault])

@@ -22,9 +22,9 @@ from decomfl_lab.methods.shared_options import REPLICA_RULE
 from decomfl_lab.models.initialisers import starts_of
 from decomfl_lab.models.registry import build_model
 from decomfl_lab.noise import STREAM_VERSION, Distribution, Format, derive_seed
+from decomfl_lab.noise.known_answers import START_ANSWERS, hex_words, stream_vectors
 from decomfl_lab.noise.reference import directions
 from decomfl_lab.noise.starts import Start
-from decomfl_lab.noise.vectors import START_ANSWERS, hex_words, stream_vectors
 from decomfl_lab.protocol.log import LogEntry, RunLog
 from decomfl_lab.records.record import RoundRecord, ScalarArray
 from decomfl_lab.records.seeds import Seeding, draw_seeds, keyed, stream_of
@@ -118,8 +118,8 @@ def write_conformance(folder: Path) -> None:
         for n in range(2):
             seed, scalars = derive_seed(_SEED, n), _scalars(n, 1, _P)[0]
             replica.step_(Step(seed, scalars, _ETA, Distribution.GAUSSIAN, last=n == 1))
-            said = {"seed": f"{seed:016x}", "scalars": hex_words(scalars), "last": n == 1}
-            steps.append({**said, "after": _vectors(replica)})
+            given_step = {"seed": f"{seed:016x}", "scalars": hex_words(scalars), "last": n == 1}
+            steps.append({**given_step, "after": _vectors(replica)})
         values = {"method": "hiso", "nu": rule.nu} if isinstance(rule, Whitened) else REPLICA_RULE.split(rule)
         about = {"name": named, "config": values, "eta": hex_words(np.float64(_ETA)), "distribution": "gaussian"}
         rules.append({**about, "before": before, "steps": steps, "digest": replica.digest()})
@@ -203,7 +203,7 @@ def _log(name: str, small: _Small) -> tuple[bytes, dict[str, Any]]:
                 "P": record.P,
                 "distribution": record.distribution.value,
                 "seeding": record.seeding.value,
-                "streams": [[f"{stream:016x} {q}" for stream, q in own] for own in streams],
+                "streams": [[f"{stream:016x} {q}" for stream, q in of_step] for of_step in streams],
                 "scalars": hex_words(record.scalars.astype(np.float32)),
                 **{name: getattr(entry, name) for name in ("sampled", "answered", "held", "examples", "digest")},
                 "chain": log.chain.hex(),

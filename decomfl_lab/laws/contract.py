@@ -427,9 +427,9 @@ class Implementation:
         elif case.rule.pool:
             replica = make_replica(case.initial().to("meta"), case.rule)
         options = ("M", "K", "P", "eta", "seed", "distribution", "seeding", "tracking", "keep", "aggregation", "pool")
-        said = {name: getattr(case, name) for name in options}
+        values = {name: getattr(case, name) for name in options}
         # m, how many a server would sample, is no matter: laws name the participants of every round.
-        return cast("AnyServer", self._kind(Server)(m=1, replica=replica, **said))
+        return cast("AnyServer", self._kind(Server)(m=1, replica=replica, **values))
 
     def weighing_server(self, case: Case) -> AnyWeighingServer:
         """A server at round 0 whose records are Σ_i n_i g_i / Σ_i n_i; the case's scalars are no signs.
@@ -583,16 +583,16 @@ class Played:
         """Let the client rebuild the present model."""
         self.clients[client].replica.catch_up(self.plan_for(client).records)
 
-    def play_round(self, at: Participation, *, backwards: bool = False) -> None:
+    def play_round(self, round_: Participation, *, backwards: bool = False) -> None:
         """One round through the wire; ``backwards`` lets the replies arrive in reverse order."""
         arrived: list[bytes] = []
-        for client, plan in self.plans(at.clients):
+        for client, plan in self.plans(round_.clients):
             answer = client.handle(plan)
             self.watch.replied(client, plan, answer)
             self.heard[len(self.records), client.id] = plan, replace(answer, scalars=answer.scalars.copy())
             reply = self.ledger.sent(answer.client, answer, upwards=True)
             self.carried[client.id][1] += len(reply)
-            if client.id not in at.lost:
+            if client.id not in round_.lost:
                 arrived.append(reply)
         self.records.append(self.delivery.close(reversed(arrived) if backwards else arrived))
         self.watch.closed(self.records[-1])
@@ -610,9 +610,9 @@ def play(
     watch: RoundWatch | None = None,
 ) -> Played:
     """Play the rounds of ``case`` (or the given ones) with its clients (or the given ones)."""
-    own = (implementation.client(case, i) for i in range(case.M)) if clients is None else clients
+    made = (implementation.client(case, i) for i in range(case.M)) if clients is None else clients
     delivery = implementation.delivery(case, policy, with_model=with_model)
-    played = Played(delivery, list(own), watch=watch or RoundWatch())
-    for at in case.rounds if rounds is None else rounds:
-        played.play_round(at, backwards=backwards)
+    played = Played(delivery, list(made), watch=watch or RoundWatch())
+    for round_ in case.rounds if rounds is None else rounds:
+        played.play_round(round_, backwards=backwards)
     return played

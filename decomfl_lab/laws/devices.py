@@ -57,10 +57,10 @@ def checks(device: torch.device, *, sizes: Sequence[int] = SIZES, rounds: int = 
             seed, c = 2**63 + n, [1.5, 0.25]
             d = n + first if kind is not Distribution.SPHERE else 2 * n  # the sphere's norm takes a pass over all of z
             first = first if kind is not Distribution.SPHERE else min(first, n)
-            here, ones = torch.ones(n, device=device), np.ones(n, dtype=np.float32)
-            axpy_(here, seed, c, d=d, first=first, first_p=3, distribution=kind)
+            on_device, ones = torch.ones(n, device=device), np.ones(n, dtype=np.float32)
+            axpy_(on_device, seed, c, d=d, first=first, first_p=3, distribution=kind)
             noise.axpy(ones, seed, c, d=d, first=first, first_p=3, distribution=kind, backend=other)
-            cases.append(same_bits(here.cpu(), torch.from_numpy(ones)))
+            cases.append(same_bits(on_device.cpu(), torch.from_numpy(ones)))
         yield BitCheck(f"directions: {kind}", len(cases), sum(cases))
     for kind in Distribution:
         cases = []
@@ -68,19 +68,19 @@ def checks(device: torch.device, *, sizes: Sequence[int] = SIZES, rounds: int = 
             # x + cz, x − cz of four directions and x itself, all at once, here and there.
             x = torch.linspace(-1, 1, n)
             streams, c = [*_STREAMS, *_STREAMS, _STREAMS[0]], [1e-3] * 4 + [-1e-3] * 4 + [0.0]
-            here, there = torch.empty(len(c), n, device=device), torch.empty(len(c), n)
-            form_points_(here, x.to(device), streams, c, kind)
-            form_points_(there, x, streams, c, kind, backend=other)
-            cases.append(same_bits(here.cpu(), there))
+            on_device, on_cpu = torch.empty(len(c), n, device=device), torch.empty(len(c), n)
+            form_points_(on_device, x.to(device), streams, c, kind)
+            form_points_(on_cpu, x, streams, c, kind, backend=other)
+            cases.append(same_bits(on_device.cpu(), on_cpu))
         yield BitCheck(f"points x + cz: {kind}", len(cases), sum(cases))
     for kind in Distribution:
         cases = []
         for n in sizes:
             # ⟨v_i, z_p⟩ of three vectors and four directions, here and there.
             vectors = torch.sin(torch.arange(3.0 * n).view(3, n))
-            here = project(vectors.to(device), _STREAMS, distribution=kind)
-            there = project(vectors, _STREAMS, distribution=kind, backend=other)
-            cases.append(on_host(here).tobytes() == on_host(there).tobytes())
+            on_device = project(vectors.to(device), _STREAMS, distribution=kind)
+            on_cpu = project(vectors, _STREAMS, distribution=kind, backend=other)
+            cases.append(on_host(on_device).tobytes() == on_host(on_cpu).tobytes())
         yield BitCheck(f"projections ⟨v, z⟩: {kind}", len(cases), sum(cases))
     for name, changes in RUNS.items():
         cases = list(_replays(device, other, changes, rounds))

@@ -32,8 +32,8 @@ from decomfl_lab.replicas.replica import Replica, Snapshot
 def fitted(implementation: Implementation) -> Implementation:
     """The same implementation, whose parts give and take the lab's values; among themselves they use their own."""
 
-    def fit(edge: Any, make: Callable[..., Any], case: Case, *of: Any, **named: Any) -> Any:
-        made = make(case, *of, **named)
+    def fit(edge: Any, make: Callable[..., Any], case: Case, *arguments: Any, **named: Any) -> Any:
+        made = make(case, *arguments, **named)
         if isinstance(made, Server):
             made.replica = _replica(made.replica, case)  # which may be somebody else's
         return made if isinstance(made, Replica | Client | Server) else edge(made, case)
@@ -42,14 +42,14 @@ def fitted(implementation: Implementation) -> Implementation:
     for part, edge in _EDGES.items():
         setattr(outside, part, partial(fit, edge, getattr(implementation, part)))
     make: Any = implementation.backends
-    outside.backends = lambda: {name: own if hasattr(own, "run") else _Slices(own) for name, own in make().items()}
+    outside.backends = lambda: {name: part if hasattr(part, "run") else _Slices(part) for name, part in make().items()}
     return cast("Implementation", outside)
 
 
-def _asked(method: Callable[..., Any], *of: Any) -> Any:
+def _asked(method: Callable[..., Any], *arguments: Any) -> Any:
     """What a method of somebody else's gives; a ``ValueError`` is a refusal as ``InputError`` is."""
     try:
-        return method(*of)
+        return method(*arguments)
     except InputError:
         raise
     except ValueError as error:
@@ -63,82 +63,84 @@ def _tensor(vector: Any) -> Tensor:
 class _Outside:
     """A part of somebody else's, in a case."""
 
-    def __init__(self, of: Any, case: Case) -> None:
-        self.of, self.case = of, case
+    def __init__(self, theirs: Any, case: Case) -> None:
+        self.theirs, self.case = theirs, case
 
-    round = property(lambda self: int(self.of.round))
-    replica = property(lambda self: _replica(self.of.replica, self.case))
+    round = property(lambda self: int(self.theirs.round))
+    replica = property(lambda self: _replica(self.theirs.replica, self.case))
 
 
 class _Replica(_Outside):
     """See ``contract.AnyReplica``."""
 
     def catch_up(self, records: Iterable[RoundRecord]) -> None:
-        _asked(self.of.catch_up, records)
+        _asked(self.theirs.catch_up, records)
 
     def snapshot(self) -> Snapshot:
-        found = self.of.snapshot()
+        theirs = self.theirs.snapshot()
         slots = self.case.rule.slots
-        state = found.state if hasattr(found, "state") else {slot: getattr(found, slot) for slot in slots}
-        return Snapshot(found.round, _tensor(found.x), {slot: _tensor(vector) for slot, vector in state.items()})
+        state = theirs.state if hasattr(theirs, "state") else {slot: getattr(theirs, slot) for slot in slots}
+        return Snapshot(theirs.round, _tensor(theirs.x), {slot: _tensor(vector) for slot, vector in state.items()})
 
     def restore(self, snapshot: Snapshot) -> None:
         """Hand over a value of the class that the replica itself hands over."""
-        own: Any = self.of.snapshot()
-        given: dict[str, Any] = {"x": snapshot.x, **snapshot.state}
-        if isinstance(own.x, np.ndarray):
-            given = {name: vector.numpy() for name, vector in given.items()}
-        if hasattr(own, "state"):
-            given = {"x": given.pop("x"), "state": given}
-        change: Any = replace if is_dataclass(own) else type(own)._replace
-        self.of.restore(change(own, round=snapshot.round, **given))
+        theirs: Any = self.theirs.snapshot()
+        fields: dict[str, Any] = {"x": snapshot.x, **snapshot.state}
+        if isinstance(theirs.x, np.ndarray):
+            fields = {name: vector.numpy() for name, vector in fields.items()}
+        if hasattr(theirs, "state"):
+            fields = {"x": fields.pop("x"), "state": fields}
+        change: Any = replace if is_dataclass(theirs) else type(theirs)._replace
+        self.theirs.restore(change(theirs, round=snapshot.round, **fields))
 
 
-def _replica(of: Any, case: Case) -> Any:
-    return of if of is None or isinstance(of, Replica) else _Replica(of, case)
+def _replica(replica: Any, case: Case) -> Any:
+    return replica if replica is None or isinstance(replica, Replica) else _Replica(replica, case)
 
 
 class _Client(_Outside):
     """See ``contract.AnyClient``."""
 
     run_seed: int | None = None
-    id = property(lambda self: int(self.of.id))
+    id = property(lambda self: int(self.theirs.id))
 
     def report(self) -> Held:
-        found = self.of.report() if hasattr(self.of, "report") else Held(self.id, self.replica.round)
-        return Held(found.client, found.round)
+        report = self.theirs.report() if hasattr(self.theirs, "report") else Held(self.id, self.replica.round)
+        return Held(report.client, report.round)
 
     def handle(self, plan: Plan) -> Reply:
-        reply = _asked(self.of.handle, plan)
+        reply = _asked(self.theirs.handle, plan)
         return reply if isinstance(reply, Reply) else Reply(reply.client, reply.round, reply.scalars)
 
 
 class _Server(_Outside):
     """See ``contract.AnyServer``."""
 
-    def __init__(self, of: Any, case: Case) -> None:
-        super().__init__(of, case)
-        self.tracking: Tracking = getattr(of, "tracking", case.tracking)
-        self.run_seed: int = of.run_seed
+    def __init__(self, theirs: Any, case: Case) -> None:
+        super().__init__(theirs, case)
+        self.tracking: Tracking = getattr(theirs, "tracking", case.tracking)
+        self.run_seed: int = theirs.run_seed
 
-    held = property(lambda self: self.of.held, lambda self, held: setattr(self.of, "held", held))
+    held = property(lambda self: self.theirs.held, lambda self, held: setattr(self.theirs, "held", held))
 
     @property
     def history(self) -> History:
-        kept: Any = self.of.history
-        return History(map(self._record, kept), self.of.round - len(kept)) if isinstance(kept, list) else kept
+        history: Any = self.theirs.history
+        if isinstance(history, list):  # of records, up to the server's round
+            return History(map(self._record, history), self.theirs.round - len(history))
+        return history  # type: ignore[no-any-return]
 
     @history.setter
     def history(self, history: History) -> None:
-        if isinstance(self.of.history, list):
-            self.of.history, self.of.round = list(history.since(history.start)), history.end
+        if isinstance(self.theirs.history, list):
+            self.theirs.history, self.theirs.round = list(history.since(history.start)), history.end
         else:
-            self.of.history = history
+            self.theirs.history = history
 
     def plan_round(
         self, participants: Sequence[int] | None = None, reports: Iterable[Held] | None = None
     ) -> Mapping[int, Plan]:
-        plans = dict(_asked(self.of.plan_round, participants, reports))
+        plans = dict(_asked(self.theirs.plan_round, participants, reports))
         for i, plan in plans.items():
             if not isinstance(plan, Plan):
                 seeds = self._sent(plan.seeds, plan.round, plan.P)
@@ -147,17 +149,18 @@ class _Server(_Outside):
         return plans
 
     def aggregate(self, replies: Iterable[Reply]) -> RoundRecord:
-        return self._record(_asked(self.of.aggregate, replies))
+        return self._record(_asked(self.theirs.aggregate, replies))
 
     def dense_model(self) -> Snapshot:
-        return cast("Snapshot", self.of.dense_model() if hasattr(self.of, "dense_model") else self.replica.snapshot())
+        model = self.theirs.dense_model if hasattr(self.theirs, "dense_model") else self.replica.snapshot
+        return cast("Snapshot", model())
 
     def note_dense_pull(self, client: int) -> None:
         if self.tracking is Tracking.SERVER:
-            self.of.note_dense_pull(client)
+            self.theirs.note_dense_pull(client)
 
     def note_examples(self, client: int, n: int) -> None:
-        _asked(self.of.note_examples, client, n)
+        _asked(self.theirs.note_examples, client, n)
 
     def _record(self, record: Any) -> RoundRecord:
         if isinstance(record, RoundRecord):
@@ -168,8 +171,8 @@ class _Server(_Outside):
         except InputError as error:  # no refusal: it is there
             raise LawBrokenError(f"record of round {record.round}: {error}") from error
 
-    def _distribution(self, of: Any) -> Distribution:
-        return Distribution(getattr(of, "distribution", self.case.distribution))
+    def _distribution(self, head: Any) -> Distribution:
+        return Distribution(getattr(head, "distribution", self.case.distribution))
 
     def _sent(self, seeds: Sequence[StepSeed], r: int, P: int) -> Sequence[StepSeed]:
         """The seeds in the form in which they are sent, if that form says the same."""
@@ -189,13 +192,13 @@ _EDGES: dict[str, Any] = {
 class ByInstruction:
     """A backend that hands every instruction to the reference, but for what is overridden."""
 
-    def directions(self, *at: Any) -> F32:
+    def directions(self, *arguments: Any) -> F32:
         """See ``noise.Backend``."""
-        return reference.directions(*at)
+        return reference.directions(*arguments)
 
-    def tile_square_sums(self, *at: int) -> NDArray[np.float64]:
+    def tile_square_sums(self, *arguments: int) -> NDArray[np.float64]:
         """See ``noise.Backend``."""
-        return reference.tile_square_sums(*at)
+        return reference.tile_square_sums(*arguments)
 
     def run(self, code: Code, memory: Sequence[Floats], first: int, scales: F32, *, store: bool = True) -> int:
         """See ``noise.Backend``."""
@@ -213,10 +216,9 @@ class ByInstruction:
         op, to, _, p, begin, end, kind = (int(entry) for entry in code.table[0])
         if op != Op.NOISE:
             return reference.run(code, registers, first, scales)
-        r = registers[to]
+        r, key, distribution = registers[to], int(code.keys[0]), DISTRIBUTIONS[kind]
         for n in range(begin, end):
-            of = first, r.size, DISTRIBUTIONS[kind], float(scales[n])
-            z = self.directions(int(code.keys[0]), p + n - begin, *of)
+            z = self.directions(key, p + n - begin, first, r.size, distribution, float(scales[n]))
             self.add(r, code.coefficients[n], z)
         return 0
 
@@ -232,8 +234,8 @@ class _Slices(ByInstruction):
     def __init__(self, make: Callable[..., F32]) -> None:
         self.make = make
 
-    def directions(self, key: int, direction: int, first: int, count: int, of: Distribution, scale: float) -> F32:  # noqa: ARG002
-        return self.make(key, direction, first, count, of)
+    def directions(self, key: int, p: int, first: int, count: int, kind: Distribution, scale: float) -> F32:  # noqa: ARG002
+        return self.make(key, p, first, count, kind)
 
-    def tile_square_sums(self, *at: int) -> NDArray[np.float64]:
+    def tile_square_sums(self, *arguments: int) -> NDArray[np.float64]:
         raise NotImplementedError("square sums of tiles are not offered")

@@ -63,8 +63,8 @@ class Copied(_Step):
         self._moves(seed, s)
         with torch.no_grad():
             for name, w, z in self.noise(seed):
-                kept = self.kept[name]
-                w.copy_(kept.to(z.dtype) + self.s * z if self.s else kept)
+                start = self.kept[name]
+                w.copy_(start.to(z.dtype) + self.s * z if self.s else start)
         if not self.s:
             del self.kept
 

@@ -58,7 +58,7 @@ class _OfMethod(Implementation):
         self.name = name_of(method).rpartition(":")[2]
         self.simplest = {"rule": self.method.rule, "estimator": _estimator_of(self.method)}
         default = type(method)()
-        self.names = {own.name for own in fields(method)}
+        self.names = {field.name for field in fields(method)}
         self.kept = {name for name in _CHOICES if getattr(method, name, None) != getattr(default, name, None)}
         self.rule = method.aggregation if isinstance(method.aggregation, OwnRule) else None
         if self.rule is None:  # the lab's rules have their laws without it
@@ -104,10 +104,10 @@ class _OfMethod(Implementation):
             made = replace(self.method, **values | more)
         except InputError as error:
             raise RefusedError(f"{self.name} refuses the case: {error}") from error
-        found = made.K, made.P, made.eta, made.rule, _estimator_of(made), made.distribution, made.seeds, made.tracking
-        asked = case.K, case.P, case.eta, case.rule, case.estimator, case.distribution, case.seeding, case.tracking
-        if found != asked:
-            raise RefusedError(f"{self.name} is another method than the case asks for: {found} is not {asked}")
+        ours = made.K, made.P, made.eta, made.rule, _estimator_of(made), made.distribution, made.seeds, made.tracking
+        of_case = case.K, case.P, case.eta, case.rule, case.estimator, case.distribution, case.seeding, case.tracking
+        if ours != of_case:
+            raise RefusedError(f"{self.name} is another method than the case asks for: {ours} is not {of_case}")
         return made
 
     def _federation(self, case: Case, i: int = 0, objective: Objective | None = None, **more: Any) -> Any:
@@ -185,12 +185,12 @@ def of_method(method: Method | type[Method]) -> Implementation:
     Raises:
         InputError: If it is no method whose clients send scalars and keep their model between rounds.
     """
-    own: Any = method() if isinstance(method, type) else method
-    require(isinstance(own, Method), "method", "be a decomfl_lab.methods.method.Method", own)
+    made_method: Any = method() if isinstance(method, type) else method
+    require(isinstance(made_method, Method), "method", "be a decomfl_lab.methods.method.Method", made_method)
     rule = "send scalars, and have clients that keep their model between rounds and replay what they missed"
-    name = name_of(own).rpartition(":")[2]
-    require(isinstance(own, Lagging), "method", rule, name)
-    found = _OfMethod(own)
-    made = found.method.federation(TrainingSetting(torch.zeros(3), [Wavy(3, 0)], 1, 0, Serial()))
+    name = name_of(made_method).rpartition(":")[2]
+    require(isinstance(made_method, Lagging), "method", rule, name)
+    implementation = _OfMethod(made_method)
+    made = implementation.method.federation(TrainingSetting(torch.zeros(3), [Wavy(3, 0)], 1, 0, Serial()))
     require(isinstance(made, DeComFLFederation) and not made.delivery.models, "method", rule, name)
-    return found
+    return implementation

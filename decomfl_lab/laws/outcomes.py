@@ -66,8 +66,8 @@ class Outcome:
         tried = f"{self.cases:5d} cases" if self.status == "holds" else f"at case {self.cases:<3d}"
         blind = f" (does not look at your {', '.join(self.unseen)})" if self.unseen else ""
         few = f" ({self.refused} others were refused)" if self.refused > 9 * self.cases else ""
-        found = f" [{self.measured}]" if self.measured else ""
-        line = f"{MARKS[self.status]} {tried}  {self.law}: {self.says}{blind}{few}{found}"
+        measured = f" [{self.measured}]" if self.measured else ""
+        line = f"{MARKS[self.status]} {tried}  {self.law}: {self.says}{blind}{few}{measured}"
         return f"{line}\n{textwrap.indent(self.counterexample, ' ' * 7)}" if self.counterexample else line
 
 
@@ -105,17 +105,19 @@ class Outcomes(list[Outcome]):
             "not about your code": counts["not yours"],
         }
         blind = [outcome.unseen for outcome in self if outcome.tried]
-        unseen = ", ".join(part for part in (blind[0] if blind else ()) if all(part in own for own in blind))
-        told = [f"{count} {what}" for what, count in others.items() if count]
-        return ", ".join([line, *told, *([f"and none of these looks at your {unseen}"] if unseen else [])])
+        common = [part for part in (blind[0] if blind else ()) if all(part in parts for parts in blind)]
+        unseen = ", ".join(common)
+        parts = [line, *(f"{count} {what}" for what, count in others.items() if count)]
+        return ", ".join([*parts, f"and none of these looks at your {unseen}"] if unseen else parts)
 
     def told(self, index: int) -> str:
         """An outcome in lines; only its name and the earlier law, where that ended with the same error."""
-        own = self[index]
-        like = next((each for each in self[:index] if own.error and each.error == own.error), None)
-        if like is None:
-            return str(own)
-        return f"{MARKS[own.status]} at case {own.cases:<3d}  {own.law}: the same error as in {like.law}"
+        outcome = self[index]
+        for earlier in self[:index] if outcome.error else ():
+            if earlier.error == outcome.error:
+                head = f"{MARKS[outcome.status]} at case {outcome.cases:<3d}  {outcome.law}"
+                return f"{head}: the same error as in {earlier.law}"
+        return str(outcome)
 
     def __str__(self) -> str:
         return "\n".join([*map(self.told, range(len(self))), self.summary])
@@ -129,14 +131,14 @@ class Outcomes(list[Outcome]):
         suite.set("tests", str(len(self)))
         suite.set("time", f"{sum(outcome.seconds for outcome in self):.3f}")
         for outcome in self:
-            own = {"name": outcome.law, "classname": "decomfl.laws", "time": f"{outcome.seconds:.3f}"}
-            case = ElementTree.SubElement(suite, "testcase", own)
+            attributes = {"name": outcome.law, "classname": "decomfl.laws", "time": f"{outcome.seconds:.3f}"}
+            case = ElementTree.SubElement(suite, "testcase", attributes)
             if outcome.status != "holds":
                 kind = {"failures": "failure", "errors": "error", "skipped": "skipped"}[counts[outcome.status]]
                 first = outcome.counterexample.split("\n", 1)[0]
                 message = outcome.says if outcome.tried else _printable(first)
-                told = ElementTree.SubElement(case, kind, message=message)
-                told.text = _printable(outcome.counterexample) if outcome.tried else None
+                element = ElementTree.SubElement(case, kind, message=message)
+                element.text = _printable(outcome.counterexample) if outcome.tried else None
         ElementTree.indent(suite)
         return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
 
@@ -148,13 +150,13 @@ def _printable(text: str) -> str:
 
 def generators() -> dict[str, Any]:
     """The states of the random generators that everybody shares: Python's, and numpy's and torch's where they are."""
-    found: dict[str, Any] = {"Python": random.getstate()}
+    states: dict[str, Any] = {"Python": random.getstate()}
     if (numpy := sys.modules.get("numpy")) is not None:
         _, keys, place, *_ = numpy.random.get_state()
-        found["numpy"] = keys.tobytes(), place
+        states["numpy"] = keys.tobytes(), place
     if (torch := sys.modules.get("torch")) is not None:
-        found["torch"] = torch.random.get_rng_state().numpy().tobytes()
-    return found
+        states["torch"] = torch.random.get_rng_state().numpy().tobytes()
+    return states
 
 
 def suite(laws: Iterable[str], check: Callable[[str], Outcome], xfail: Mapping[str, str]) -> Any:

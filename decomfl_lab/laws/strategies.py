@@ -165,8 +165,8 @@ class Support:
             self._learn(case)
         if self.known is None:
             return None
-        found = replace(case, **{name: getattr(self.known, name) for name in _VALUES})
-        if not self.accepts(found):  # it is about the clients, the shapes or the rounds
+        fitted = replace(case, **{name: getattr(self.known, name) for name in _VALUES})
+        if not self.accepts(fitted):  # it is about the clients, the shapes or the rounds
             return None
         number = case.seed  # a number that is drawn, and 0 in the smallest case: it says which values are taken
         for name, values in self.values.items():
@@ -174,8 +174,8 @@ class Support:
             drawn = getattr(case, name)
             others = [*values[n:], *values[:n]]
             alike = [other for other in others if type(other) is type(drawn)]  # another rule of the same kind
-            found = next(self._accepted(found, name, [drawn, *alike, *others]), found)
-        return found
+            fitted = next(self._accepted(fitted, name, [drawn, *alike, *others]), fitted)
+        return fitted
 
     def simplified(self, case: Case, fails: Callable[[Case], bool]) -> Case:
         """The case with the simplest values of these fields with which it still fails, the implementation's own first.
@@ -202,10 +202,10 @@ class Support:
                 changes["dtype"] = torch.float32
             if name == "rule" and bool(rule.pool) != (case.seeding is Seeding.POOL):
                 changes["seeding"] = Seeding.POOL if rule.pool else Seeding.PER_STEP
-            found = replace(case, **changes)
-            right = getattr(found, name) == value and _fit(rule, found.dtype, found.seeding)  # else the rule has none
-            if right and self.accepts(found):
-                yield found
+            other = replace(case, **changes)
+            right = getattr(other, name) == value and _fit(rule, other.dtype, other.seeding)  # else the rule has none
+            if right and self.accepts(other):
+                yield other
 
     def _learn(self, case: Case) -> None:
         """Find an accepted case, of all combinations of values, and then the values that each of its fields may have.
@@ -217,12 +217,12 @@ class Support:
         for count in range(len(first) + 1):
             for names in itertools.combinations(first, count):
                 for values in itertools.product(*(simplest[name][1:] for name in names)):
-                    known = replace(case, **first | dict(zip(names, values, strict=True)))
-                    if _fit(known.rule, known.dtype, known.seeding) and self.accepts(known):
-                        self.known = known
+                    found = replace(case, **first | dict(zip(names, values, strict=True)))
+                    if _fit(found.rule, found.dtype, found.seeding) and self.accepts(found):
+                        self.known = found
                         for name in _VALUES:
-                            taken = self._accepted(known, name, self._with_own(name, _VALUES[name]))
-                            self.values[name] = [getattr(each, name) for each in taken] or [getattr(known, name)]
+                            taken = self._accepted(found, name, self._with_own(name, _VALUES[name]))
+                            self.values[name] = [getattr(other, name) for other in taken] or [getattr(found, name)]
                         return
 
     def _with_own(self, name: str, values: list[Any]) -> list[Any]:
@@ -274,11 +274,14 @@ def answers(draw: DrawFn, *kinds: Any) -> Answers:
 
     def replies(count: int, number: SearchStrategy[float], alike: bool) -> list[ScalarArray]:
         size = shape[0] * shape[1]
-        each = st.lists(number, min_size=size, max_size=size)
-        drawn = draw(each.map(lambda one: [one] * count) if alike else st.lists(each, min_size=count, max_size=count))
+        reply = st.lists(number, min_size=size, max_size=size)
+        drawn = draw(reply.map(lambda one: [one] * count) if alike else st.lists(reply, min_size=count, max_size=count))
         return [np.array(one, dtype=rule.dtype).reshape(shape) for one in drawn]
 
-    mild_or_not, often = st.sampled_from((_mild, _mild, _wild)), st.sampled_from((True, True, False))
-    numbers, lies = (_sign, _sign) if kind is Majority else (draw(mild_or_not), draw(st.sampled_from((_far, _wild))))
+    often = st.sampled_from((True, True, False))
+    numbers = lies = _sign
+    if kind is not Majority:
+        numbers = draw(st.sampled_from((_mild, _mild, _wild)))
+        lies = draw(st.sampled_from((_far, _wild)))
     honest = replies(n - f, numbers, not draw(often))
     return Answers(rule, honest, replies(f, lies, draw(often)))

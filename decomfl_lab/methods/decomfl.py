@@ -217,4 +217,5 @@ class DeComFLProjection(_ByRecords):
 
 def groups_of(method: DeComFL, groups: Iterable[TensorGroup]) -> list[Group]:
     """How an optimizer's groups of parameters move: all by the method's rule, each with its own weight decay."""
-    return [Group(own.tensors, method.but({"weight_decay": own.weight_decay}).rule, own.factor) for own in groups]
+    rules = [(group, method.but({"weight_decay": group.weight_decay}).rule) for group in groups]
+    return [Group(group.tensors, rule, group.factor) for group, rule in rules]

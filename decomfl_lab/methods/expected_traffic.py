@@ -70,8 +70,9 @@ class TrafficCheck(Told):
         return all(map(math.isclose, astuple(self.said), astuple(self.sent)))
 
     def __str__(self) -> str:
-        said, sent = (f"{own.up_bytes:,.2f} bytes up and {own.down_bytes:,.2f} down" for own in (self.said, self.sent))
-        return f"traffic: {'as' if self else 'NOT as'} the formula says, {said} a client, and {sent} by the ledger"
+        means = (self.said, self.sent)
+        stated, sent = (f"{mean.up_bytes:,.2f} bytes up and {mean.down_bytes:,.2f} down" for mean in means)
+        return f"traffic: {'as' if self else 'NOT as'} the formula says, {stated} a client, and {sent} by the ledger"
 
 
 def mean_traffic(federation: Federation, cohort: Cohort) -> ExpectedTraffic:
@@ -95,8 +96,8 @@ def mean_traffic(federation: Federation, cohort: Cohort) -> ExpectedTraffic:
                 ways = zip(federation.ledger.up, federation.ledger.down, strict=True)
                 yield np.mean([(up.bytes, up.scalars, down.bytes, down.scalars) for up, down in ways], axis=0)
 
-    found = list(played(copy.deepcopy(federation.save()), cohort.R))
-    return ExpectedTraffic(*map(float, np.mean(found, axis=0)))
+    means = list(played(copy.deepcopy(federation.save()), cohort.R))
+    return ExpectedTraffic(*map(float, np.mean(means, axis=0)))
 
 
 def model_bytes(d: int) -> int:

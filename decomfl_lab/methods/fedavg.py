@@ -68,11 +68,11 @@ class FedAvg(Method):
     def __post_init__(self) -> None:
         super().__post_init__()
         # None of the server's options is given that its optimizer has no use for.
-        kind, known = self.server().name, self.options()
+        kind, options = self.server().name, self.options()
         unused = {"sgd": ("beta1", "beta2", "tau"), "adagrad": ("beta2",)}.get(kind, ())
-        for name in (f"server_{each}" for each in unused):
+        for name in (f"server_{suffix}" for suffix in unused):
             rule = f"be left out with server_optimizer {kind}, which has no use for it"
-            require(getattr(self, name) == known[name].default, name, rule, getattr(self, name))
+            require(getattr(self, name) == options[name].default, name, rule, getattr(self, name))
 
     def server(self) -> ServerOptimizer:
         """How the server goes along the mean update."""
@@ -130,32 +130,32 @@ class FedAvgClient:
         """See ``Trainer``; InputError where a checkpoint has other notes than the optimizer has taken."""
         import torch
 
-        own, decay = x.clone(), self.method.weight_decay
+        trained, decay = x.clone(), self.method.weight_decay
         optimizer: torch.optim.Optimizer
         if self.method.optimizer == "adam":
-            optimizer = torch.optim.Adam([own], lr=eta, weight_decay=decay, foreach=False)
+            optimizer = torch.optim.Adam([trained], lr=eta, weight_decay=decay, foreach=False)
         else:
             momentum = self.method.momentum
-            optimizer = torch.optim.SGD([own], lr=eta, momentum=momentum, weight_decay=decay, foreach=False)
+            optimizer = torch.optim.SGD([trained], lr=eta, momentum=momentum, weight_decay=decay, foreach=False)
         if self.kept_tensors is not None and self.steps_taken:
             # With other notes than its own torch would begin anew, without a word.
-            kept, names = self.kept_tensors, _KEPT_NAMES[self.method.optimizer]
-            require({*kept} == names, "tensors that a client keeps", f"be {sorted(names)}", sorted(kept))
-            for name, note in kept.items():
+            notes, names = self.kept_tensors, _KEPT_NAMES[self.method.optimizer]
+            require({*notes} == names, "tensors that a client keeps", f"be {sorted(names)}", sorted(notes))
+            for name, note in notes.items():
                 right = () if name == "step" else x.shape
                 fits = note.shape == right and note.dtype in (x.dtype, torch.float32)
                 require(fits, f"{name} that a client keeps", f"be of shape {tuple(right)}", (note.shape, note.dtype))
-            optimizer.state[own] = kept
+            optimizer.state[trained] = notes
         losses = []
         for _ in range(K):
-            loss, gradient = self.engine.gradients([own], [(self.objective, self.steps_taken)])
-            own.grad = gradient[0].to(own.dtype)
+            loss, gradient = self.engine.gradients([trained], [(self.objective, self.steps_taken)])
+            trained.grad = gradient[0].to(trained.dtype)
             optimizer.step()
             losses.append(loss[0])
             self.steps_taken += 1
-        own.grad = None
+        trained.grad = None
         if self.kept_tensors is not None:
-            self.kept_tensors = dict(optimizer.state[own])
+            self.kept_tensors = dict(optimizer.state[trained])
         if hasattr(self.objective, "release"):
             self.objective.release()
-        return own, float(np.mean([float(loss) for loss in losses]))
+        return trained, float(np.mean([float(loss) for loss in losses]))

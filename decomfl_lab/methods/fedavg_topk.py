@@ -33,7 +33,7 @@ class FedAvgTopK(FedAvg):
 
     def uplink(self, setting: TrainingSetting) -> Uplink:  # noqa: ARG002
         """See ``FedAvg.uplink``: the share of the update that is largest; the rest is forgotten (no error feedback)."""
-        return lambda _, r, down, own: top_k(r, own - down, self.top_k, self.top_k_by)
+        return lambda _, r, down, x: top_k(r, x - down, self.top_k, self.top_k_by)
 
     def traffic(self, cohort: Cohort, d: int) -> ExpectedTraffic:
         """See ``Method.traffic``."""

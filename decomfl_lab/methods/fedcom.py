@@ -29,8 +29,8 @@ class FedCom(FedAvg):
     def uplink(self, setting: TrainingSetting) -> Uplink:
         """See ``FedAvg.uplink``: the update, quantised without bias; of 4 bits and less two elements share a byte."""
 
-        def send(client: int, r: int, down: Floats, own: Floats) -> Quantized:
-            return quantize(r, own - down, self.quantize_bits, (setting.seed, _ROUNDING, client, r))
+        def send(client: int, r: int, down: Floats, x: Floats) -> Quantized:
+            return quantize(r, x - down, self.quantize_bits, (setting.seed, _ROUNDING, client, r))
 
         return send
 

@@ -101,13 +101,13 @@ class FedZOClient:
         from decomfl_lab.protocol.client import Client
         from decomfl_lab.replicas.replica import Replica
 
-        own, distribution = self.method, Distribution(self.method.distribution)
-        replica = Replica(x, own.rule)
-        walker = Client(self.id, replica, self.objective, own.measured_by(), own.mu, engine=self.engine)
+        method, distribution = self.method, Distribution(self.method.distribution)
+        replica = Replica(x, method.rule)
+        walker = Client(self.id, replica, self.objective, method.measured_by(), method.mu, engine=self.engine)
         walker.steps_taken, walker.resolution = self.steps_taken, self.resolution
         steps = range(self.steps_taken, self.steps_taken + K)
         seeds = tuple(derive_seed(self.seed, _OWN_DIRECTIONS, self.id, step) for step in steps)
-        plan = Plan(0, eta, own.perturbations, distribution, seeds)
+        plan = Plan(0, eta, method.perturbations, distribution, seeds)
         scalars, loss, _ = walker.local_update(plan)
         walker.release()
         if not np.isfinite(scalars).all():

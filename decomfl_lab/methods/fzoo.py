@@ -27,7 +27,7 @@ class Normalised(UpdateRule):
 
         g = on_host(step.scalars).tolist()
         mean = math.fsum(g) / len(g)
-        sigma = math.sqrt(math.fsum((own - mean) ** 2 for own in g) / max(len(g) - 1, 1))
+        sigma = math.sqrt(math.fsum((g_p - mean) ** 2 for g_p in g) / max(len(g) - 1, 1))
         if sigma:
             add_estimate(program, "x", replace(step, scalars=on_host(step.scalars)), -step.eta / sigma)
 

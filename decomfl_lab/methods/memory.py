@@ -127,8 +127,8 @@ def _fedzo(module: nn.Module) -> Round:
     x = _sent(module)
 
     def round_() -> object:
-        own, _ = client.train(x, 1e-6, 2)
-        return own - x  # the update that is sent up
+        trained, _ = client.train(x, 1e-6, 2)
+        return trained - x  # the update that is sent up
 
     return round_
 
@@ -139,14 +139,14 @@ def _fedavg(module: nn.Module, *, kind: Callable[..., torch.optim.Optimizer] = t
     optimizer = kind(module.parameters(), lr=1e-6, foreach=False)
 
     def round_() -> object:  # as one would write it, with gradients where torch leaves them
-        own = x.clone()
-        objective.layout.bind(module, own)
+        trained = x.clone()
+        objective.layout.bind(module, trained)
         for _ in range(2):
             optimizer.zero_grad()
             loss(module(objective.inputs), objective.targets).backward()
             optimizer.step()
         optimizer.zero_grad()
-        return own - x
+        return trained - x
 
     round_()  # it has taken part before, and keeps what its optimizer noted
     objective.layout.bind(module, x)

@@ -36,15 +36,16 @@ class Method:
 
     def __new__(cls, **options: Any) -> Self:
         """InputError for an option that the method does not have."""
+        fields = [field.name for field in dataclasses.fields(cls)]
         for name in options:
-            require_option(f"option of {cls.name or cls.__name__}", name, [own.name for own in dataclasses.fields(cls)])
+            require_option(f"option of {cls.name or cls.__name__}", name, fields)
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
         kind: Any = type(self)
-        for name, own in own_options(kind).items():
-            if own.own:
-                object.__setattr__(self, name, OwnFunction.of(getattr(self, name), name, own.own))
+        for name, declared in own_options(kind).items():
+            if declared.own:
+                object.__setattr__(self, name, OwnFunction.of(getattr(self, name), name, declared.own))
         require_options(self)
 
     @property
@@ -114,11 +115,11 @@ class Method:
     @classmethod
     def options(cls) -> dict[str, Option]:
         """The options as plain values, in order."""
-        found: dict[str, Option] = {}
-        for own in dataclasses.fields(cls):
-            codec = own.metadata.get("codec")
-            found |= dict(codec.options) if codec else {own.name: own.metadata["option"]}
-        return found
+        options: dict[str, Option] = {}
+        for field in dataclasses.fields(cls):
+            codec = field.metadata.get("codec")
+            options |= dict(codec.options) if codec else {field.name: field.metadata["option"]}
+        return options
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> Self:
@@ -127,29 +128,29 @@ class Method:
 
     def but(self, values: Mapping[str, Any]) -> Self:
         """The same method with these plain values, or whole objects, instead of its own."""
-        objects = {own.name for own in dataclasses.fields(self)}
+        objects = {field.name for field in dataclasses.fields(self)}
         for name in values:
             require_choice(f"option of {self.name}", name, [*self.options(), *({name} & objects)])
         changes = {}
-        for own in dataclasses.fields(self):
-            codec: Any = own.metadata.get("codec")
-            given = {name: values[name] for name in (codec.options if codec else ()) if name in values}
-            if own.name in values and (not codec or not isinstance(values[own.name], str)):
-                changes[own.name] = values[own.name]
-            elif given:
-                for name, value in given.items():
+        for field in dataclasses.fields(self):
+            codec: Any = field.metadata.get("codec")
+            changed = {name: values[name] for name in (codec.options if codec else ()) if name in values}
+            if field.name in values and (not codec or not isinstance(values[field.name], str)):
+                changes[field.name] = values[field.name]
+            elif changed:
+                for name, value in changed.items():
                     codec.options[name].require(codec.options[name].title(name), value)
-                made = codec.join(codec.split(getattr(self, own.name)) | given)
-                kept, rule = codec.split(made), f"be left out with {made}, which has no use for it"
-                for name, value in given.items():
-                    require(kept[name] == value, name, rule, value)
-                changes[own.name] = made
+                made = codec.join(codec.split(getattr(self, field.name)) | changed)
+                written, rule = codec.split(made), f"be left out with {made}, which has no use for it"
+                for name, value in changed.items():
+                    require(written[name] == value, name, rule, value)
+                changes[field.name] = made
         return dataclasses.replace(self, **changes)
 
     def plain(self) -> dict[str, Any]:
         """The options' values, as files have them."""
-        found: dict[str, Any] = {}
-        for own in dataclasses.fields(self):
-            codec, value = own.metadata.get("codec"), getattr(self, own.name)
-            found |= codec.split(value) if codec else {own.name: value}
-        return {name: str(value) if isinstance(value, OwnFunction) else value for name, value in found.items()}
+        values: dict[str, Any] = {}
+        for field in dataclasses.fields(self):
+            codec, value = field.metadata.get("codec"), getattr(self, field.name)
+            values |= codec.split(value) if codec else {field.name: value}
+        return {name: str(value) if isinstance(value, OwnFunction) else value for name, value in values.items()}

@@ -31,11 +31,11 @@ def find_method(name: str) -> type[Method]:
     """The method ``name``, a key of ``METHODS`` or ``module:Class``; InputError if there is none."""
     if ":" not in name:
         return METHODS[require_choice("method", name, METHODS)]
-    found = named("method", name)
-    is_method = isinstance(found, type) and issubclass(found, Method)
+    kind = named("method", name)
+    is_method = isinstance(kind, type) and issubclass(kind, Method)
     require(is_method, "method", "be a name or module:Class of a decomfl_lab.methods.method.Method", name)
-    kind: type[Method] = found
-    return kind
+    method: type[Method] = kind
+    return method
 
 
 def name_of(method: Method) -> str:

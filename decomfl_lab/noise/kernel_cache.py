@@ -1,7 +1,8 @@
 """Compiled kernels on disk, which are used only while every file of kernels is as it was.
 
 numba compiles a function again when its own file has changed. But kernels of other files are compiled into it: after an
-update that changes one of these alone, a cache would go on giving what the old kernel gave.
+update that changes one of these alone, a cache would go on giving what the old kernel gave. Every kernel takes ``njit``
+from here.
 """
 
 # mypy: disable-error-code="attr-defined,misc,no-untyped-call,no-any-return,no-untyped-def"
@@ -48,10 +49,10 @@ class Apart(_Stamp, caching.UserWideCacheLocator):
     """In the user's cache, where __pycache__ cannot be written."""
 
 
-_OWN = [f"{__name__}.{each.__name__}" for each in (Chosen, Beside, Apart)]
-_OTHERS = [each.__name__ for each in caching.CacheImpl._locator_classes]  # of functions of other packages
+_LOCATORS = [f"{__name__}.{locator.__name__}" for locator in (Chosen, Beside, Apart)]
+_LOCATORS += [locator.__name__ for locator in caching.CacheImpl._locator_classes]  # of functions of other packages
 if not getattr(numba.config, "CACHE_LOCATOR_CLASSES", ""):  # NUMBA_CACHE_LOCATOR_CLASSES, since numba 0.62
-    numba.config.CACHE_LOCATOR_CLASSES = ",".join([*_OWN, *_OTHERS])
+    numba.config.CACHE_LOCATOR_CLASSES = ",".join(_LOCATORS)
 
 njit: Any = numba.njit
 """numba's decorator, without a type of its own."""

@@ -3,7 +3,8 @@
 Numba turns loops into vector code when LLVM's loop vectorizer sees a way, and the way it sees is half as wide
 as it could be where 64-bit products and 32-bit words meet. An intrinsic made of ``Lanes`` leaves no choice: a
 value *is* 32 lanes, which the back end cuts into 4 AVX2, 2 AVX-512 or 8 NEON registers. Every operator is one
-LLVM instruction without fast-math flags, so nothing is contracted to a fused multiply-add or reordered.
+LLVM instruction without fast-math flags, so nothing is contracted to a fused multiply-add or reordered. The kernels of
+``numba_cpu`` and ``engines.kernels`` are made of them.
 """
 
 # mypy: disable-error-code="no-untyped-call,no-any-return"
@@ -53,13 +54,13 @@ class Lanes:
     @classmethod
     def load(cls, builder: ir.IRBuilder, pointer: ir.Value, element: ir.Type, first: int, count: int) -> Self:
         """``count`` elements at ``pointer[first]``, which need not be aligned."""
-        place = _at(builder, pointer, element, first, count)
-        return cls(builder, builder.load(place, align=_ALIGN[element]))
+        vector = _vector_at(builder, pointer, element, first, count)
+        return cls(builder, builder.load(vector, align=_ALIGN[element]))
 
     def store(self, pointer: ir.Value, first: int) -> None:
         """Write the lanes to ``pointer[first]`` and on."""
-        place = _at(self.builder, pointer, self.element, first, self.count)
-        self.builder.store(self.value, place, align=_ALIGN[self.element])
+        vector = _vector_at(self.builder, pointer, self.element, first, self.count)
+        self.builder.store(self.value, vector, align=_ALIGN[self.element])
 
     def spread(self, scalar: ir.Value) -> Self:
         """``scalar`` in as many lanes as self has."""
@@ -74,6 +75,7 @@ class Lanes:
         return type(self)(self.builder, value)
 
     def _operand(self, other: Any) -> ir.Value:
+        """Lanes, a scalar of the function or a number of Python as a vector like self."""
         if isinstance(other, Lanes):
             return other.value
         if isinstance(other, ir.Value):
@@ -83,6 +85,7 @@ class Lanes:
         return ir.Constant(self.value.type, [ir.Constant(self.element, other)] * self.count)
 
     def _apply(self, integer: str, other: Any, floating: str | None = None) -> Self:
+        """The builder's method of one of these names, by the lanes' type, on self and other."""
         name = floating if isinstance(self.element, ir.FloatType | ir.DoubleType) else integer
         assert name is not None, f"{integer} of floating-point lanes"
         return self._like(getattr(self.builder, name)(self.value, self._operand(other)))
@@ -210,6 +213,7 @@ class Lanes:
         return self._like(self.builder.call(function, [operand.value for operand in operands]))
 
 
-def _at(builder: ir.IRBuilder, pointer: ir.Value, element: ir.Type, first: int, count: int) -> ir.Value:
+def _vector_at(builder: ir.IRBuilder, pointer: ir.Value, element: ir.Type, first: int, count: int) -> ir.Value:
+    """``pointer[first]`` as the pointer to a vector of ``count`` elements."""
     place = builder.gep(pointer, [ir.Constant(I64, first)])
     return builder.bitcast(place, ir.VectorType(element, count).as_pointer())

@@ -102,8 +102,8 @@ def on_rows(write: Callable[..., None]) -> Any:
 
         return types.void(*kinds), codegen
 
-    wanted = [each for each in signature(write).parameters.values() if each.default is each.empty]
-    typing.__signature__ = Signature(wanted)  # type: ignore[attr-defined]  # numba counts arguments by it
+    parameters = [argument for argument in signature(write).parameters.values() if argument.default is argument.empty]
+    typing.__signature__ = Signature(parameters)  # type: ignore[attr-defined]  # numba counts arguments by it
     return intrinsic(typing)
 
 
@@ -130,12 +130,13 @@ def _write_add_gaussian(builder, rows, place, words, c, scale=None):
             (old + (z.widen() if wide else z) * c).store(total, n)
 
 
-def _write_add_signs(builder, rows, place, words, c, at, shift, count):
-    """Add ±c[at + i] for i < count to the row; the sign is the bit of the words that shift + i moves to the top."""
+def _write_add_signs(builder, rows, place, words, c, c_at, shift, count):
+    """Add ±c[c_at + i] for i < count to the row; the sign is the bit of the words that shift + i moves to the top."""
     element = rows.type.pointee
     total = builder.gep(rows, [place])
     # Coefficients are loaded once for the tile, and a row is read and written once for all ``count`` directions.
-    coefficients = [builder.load(builder.gep(c, [builder.add(at, ir.Constant(I64, i))]), align=4) for i in range(count)]
+    pointers = [builder.gep(c, [builder.add(c_at, ir.Constant(I64, i))]) for i in range(count)]
+    coefficients = [builder.load(pointer, align=4) for pointer in pointers]
     for n in range(0, TILE, _WIDTH):
         bits = Lanes.load(builder, words, I32, n, _WIDTH)
         value = Lanes.load(builder, total, element, n, _WIDTH)
@@ -216,8 +217,8 @@ def _transfer(builder, rows, place, address, first, count, read):
     """Rows[place : place + count] from or to memory[first : first + count], of rows' type, at ``address``."""
     row = builder.gep(rows, [place])
     memory = builder.gep(builder.inttoptr(address, row.type), [first])
-    to, of = (row, memory) if read else (memory, row)
-    cgutils.raw_memcpy(builder, to, of, count, _BYTES[row.type.pointee])
+    target, source = (row, memory) if read else (memory, row)
+    cgutils.raw_memcpy(builder, target, source, count, _BYTES[row.type.pointee])
 
 
 _read_memory, _write_memory = (on_rows(partial(_transfer, read=read)) for read in (True, False))
@@ -238,13 +239,18 @@ def _as_f32(typingctx, value):  # noqa: ARG001
 
 @njit(cache=True, _nrt=False)
 def _tile_words(words, tile, c2, tag, key):
+    """See ``reference.tile_words``; ``words`` is uint32 (128,), c2 word 2 of the counter."""
     block, low = np.uint64(tile) * np.uint64(_WIDTH), key & np.uint64(_LOW)
     _words(words, block, np.uint64(c2), tag, low, key >> np.uint64(32))
 
 
 @njit(cache=True, _nrt=False)
 def _add_directions(rows, place, words, tile, key, first, begin, end, kind, c, wide, scales):
-    """The 128 rows[place + j] += Σ c_p z_p of one tile, in turn; ``wide`` is c in their precision."""
+    """The 128 rows[place + j] += Σ c_p z_p of one tile, in turn.
+
+    c and ``scales`` are float32 (q,), of all directions of the program; here are begin..end-1, whose p count from
+    ``first``. ``wide`` is c in the rows' precision, ``kind`` a place in ``DISTRIBUTIONS``.
+    """
     if kind == _RADEMACHER:
         n = begin
         while n < end:
@@ -271,7 +277,7 @@ def _add_directions(rows, place, words, tile, key, first, begin, end, kind, c, w
 
 @njit(cache=True, _nrt=False)
 def _narrow(rows, r, kind, words, randomly):
-    """See ``reference.narrow``."""
+    """See ``reference.narrow``: the 128 rows[r + j], float32; ``kind`` is a place in ``FORMATS``."""
     dropped = np.uint32(13) if kind == _FLOAT16 else np.uint32(16)
     half = np.uint32((np.uint32(1) << (dropped - np.uint32(1))) - np.uint32(1))
     for j in range(TILE):
@@ -367,6 +373,7 @@ def _run(rows, words, memory, size, first, table, keys, values, c, wide, scales,
 
 @njit(cache=True, nogil=True, _nrt=False)
 def _square_sums(sums, words, z, squares, key, p, first_tile, d):
+    """See ``tile_square_sums``; words, z and squares are scratch for a tile."""
     for n in range(sums.size):
         tile = first_tile + n
         _tile_words(words, tile, p, _TAG_GAUSSIAN, key)
@@ -398,7 +405,8 @@ def tile_square_sums(key: int, direction: int, first_tile: int, tiles: int, d: i
 
 
 @njit(cache=True, nogil=True, _nrt=False)
-def _project(sums, vectors, first, keys, places, kind, scales, ones, words, z, rows):
+def _project(sums, vectors, first, keys, directions, kind, scales, one, words, z, rows):
+    """See ``project``; sums are (m · P,), ``one`` is 1 in float32 and in float64, the last three are scratch."""
     m, size = vectors.shape
     for a in range(0, size, TILE):
         # A tile of every vector in float64, zeros beyond the end. Each direction is then made once for all of them.
@@ -408,9 +416,8 @@ def _project(sums, vectors, first, keys, places, kind, scales, ones, words, z, r
         for p in range(keys.size):
             for j in range(TILE):
                 z[j] = -0.0  # -0 + z is z, to the bit
-            narrow, wide = ones
-            own, tile = scales[p : p + 1], (first + a) // TILE
-            _add_directions(z, 0, words, tile, keys[p], places[p], 0, 1, kind, narrow, wide, own)
+            tile, scale = (first + a) // TILE, scales[p : p + 1]
+            _add_directions(z, 0, words, tile, keys[p], directions[p], 0, 1, kind, one[0], one[1], scale)
             for i in range(m):
                 _add_dot(sums, i * keys.size + p, z, rows, i * TILE)
 
@@ -426,10 +433,10 @@ def project(
     """See ``reference.project``."""
     m = len(vectors)
     sums = np.full(m * keys.size, -0.0)  # -0 + a is a, to the bit
-    ones = np.ones(1, dtype=np.float32), np.ones(1)
-    room = _aligned(TILE, np.uint32), _aligned(TILE, np.float64), _aligned(m * TILE, np.float64)
+    one = np.ones(1, dtype=np.float32), np.ones(1)
+    scratch = _aligned(TILE, np.uint32), _aligned(TILE, np.float64), _aligned(m * TILE, np.float64)
     kind = np.int64(DISTRIBUTIONS.index(distribution))
-    _project(sums, vectors, np.int64(first), keys, directions, kind, scales, ones, *room)
+    _project(sums, vectors, np.int64(first), keys, directions, kind, scales, one, *scratch)
     return sums.reshape(m, keys.size)
 
 

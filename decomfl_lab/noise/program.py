@@ -70,9 +70,9 @@ class Instruction(NamedTuple):
     kind: int = 0  # place in ``DISTRIBUTIONS`` (NOISE) or ``FORMATS`` (NARROW, NARROW_RANDOMLY)
 
 
-def is_sphere(at: Instruction) -> bool:
+def is_sphere(instruction: Instruction) -> bool:
     """Whether the instruction adds sphere directions, whose scale must be known first."""
-    return at.op is Op.NOISE and DISTRIBUTIONS[at.kind] is Distribution.SPHERE
+    return instruction.op is Op.NOISE and DISTRIBUTIONS[instruction.kind] is Distribution.SPHERE
 
 
 @dataclass(frozen=True)
@@ -105,12 +105,12 @@ class Program:
         return self.registers.index(require_choice("register", name, self.registers))
 
     def _append(self, op: Op, to: str, of: str | None = None, value: float = 0.0, **fields: int) -> None:
-        at = Instruction(op, self._register(to), 0 if of is None else self._register(of), value, **fields)
+        instruction = Instruction(op, self._register(to), 0 if of is None else self._register(of), value, **fields)
         # All other instructions read the register that they write.
         read = {of} if op in (Op.FILL, Op.COPY) else {to, of}
         require(self._scratch_written or SCRATCH not in read, SCRATCH, "be written before it is read", op.name)
         self._scratch_written |= to == SCRATCH
-        self.instructions.append(at)
+        self.instructions.append(instruction)
 
     def noise(self, to: str, seed: int, coefficients: Any, distribution: Distribution, first: int = 0) -> None:
         """Directions first, first + 1, ... of ``seed`` with coefficients c_p, rounded to float32.
@@ -194,44 +194,44 @@ class Program:
         anyway.
         """
         # Programs are alike if all is equal but the numbers a and the coefficients.
-        shapes = {tuple(at._replace(value=0.0) for at in program.instructions) for program in programs}
+        shapes = {tuple(line._replace(value=0.0) for line in program.instructions) for program in programs}
         alike = len(shapes) == 1 and len({program.names for program in programs}) == 1
-        noisy = [at for at in programs[0].instructions if at.op is Op.NOISE]
-        cheap = any(DISTRIBUTIONS[at.kind] is Distribution.RADEMACHER for at in noisy)
+        noisy = [line for line in programs[0].instructions if line.op is Op.NOISE]
+        cheap = any(DISTRIBUTIONS[line.kind] is Distribution.RADEMACHER for line in noisy)
         on_gpu = any(not isinstance(c, np.ndarray) for program in programs for c in program._coefficients)
         if len(programs) == 1 or not alike or cheap or programs[0]._scratch_written or on_gpu:
             return None
-        names = programs[0].names
+        names, count = programs[0].names, len(programs[0].names)
         shared = cls([f"{n} {name}" for n in range(len(programs)) for name in names])
         coefficients = np.stack([program.coefficients for program in programs]).astype(np.float64)
         # The same instruction of all programs at a time, on their own registers. Noise becomes z in the scratch, made
         # once, and an addition of c z to each program's register: fl(r + fl(c z)), as before.
         for row in zip(*(program.instructions for program in programs), strict=True):
-            own = [at._replace(to=at.to + n * len(names), of=at.of + n * len(names)) for n, at in enumerate(row)]
+            lines = [line._replace(to=line.to + n * count, of=line.of + n * count) for n, line in enumerate(row)]
             if row[0].op is not Op.NOISE:
-                shared.instructions.extend(own)
+                shared.instructions.extend(lines)
                 continue
             distribution = DISTRIBUTIONS[row[0].kind]
             for n in range(row[0].begin, row[0].end):
                 shared.fill(SCRATCH, -0.0)  # -0 + z is z, to the bit
                 shared.noise(SCRATCH, row[0].key, [1.0], distribution, row[0].first + n - row[0].begin)
-                for at, c in zip(own, coefficients[:, n], strict=True):
-                    shared.add(shared.registers[at.to], SCRATCH, float(c))
+                for line, c in zip(lines, coefficients[:, n], strict=True):
+                    shared.add(shared.registers[line.to], SCRATCH, float(c))
         return shared
 
     @property
     def limited(self) -> bool:
         """Whether some instruction is a LIMIT, so that the program should be tried before it is run."""
-        return any(at.op is Op.LIMIT for at in self.instructions)
+        return any(line.op is Op.LIMIT for line in self.instructions)
 
     def singly(self) -> "Iterator[Program]":
         """Each instruction as a program of its own, with the scratch kept in memory as "was scratch"."""
         coefficients = self.coefficients
-        for at in self.instructions:
+        for line in self.instructions:
             single = Program([*self.names, "was scratch"])
-            single.instructions.append(at._replace(begin=0, end=at.end - at.begin))
-            single._coefficients.append(coefficients[at.begin : at.end])
-            single.pairs = at.end - at.begin
+            single.pairs = line.end - line.begin
+            single.instructions.append(line._replace(begin=0, end=single.pairs))
+            single._coefficients.append(coefficients[line.begin : line.end])
             yield single
 
     @property
@@ -246,11 +246,12 @@ class Program:
 
     def encode(self) -> Code:
         """The program in arrays."""
-        rows = [(at.op, at.to, at.of, at.first, at.begin, at.end, at.kind) for at in self.instructions]
+        lines = self.instructions
+        rows = [(line.op, line.to, line.of, line.first, line.begin, line.end, line.kind) for line in lines]
         return Code(
             np.array(rows, dtype=np.int64).reshape(-1, 7),
-            np.array([at.key for at in self.instructions], dtype=np.uint64),
-            np.array([at.value for at in self.instructions], dtype=np.float64),
+            np.array([line.key for line in lines], dtype=np.uint64),
+            np.array([line.value for line in lines], dtype=np.float64),
             self.coefficients,
         )
 

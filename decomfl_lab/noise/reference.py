@@ -54,7 +54,7 @@ def tile_words(key: int, direction: int, tag: int, tiles: Sequence[int] | NDArra
 
 
 def _horner(x: F32, coefficients: tuple[float, ...]) -> F32:
-    """Horner's rule in float32, every product and sum rounded on its own."""
+    """A polynomial, highest power first, by Horner's rule in float32, every product and sum rounded on its own."""
     value = np.full_like(x, coefficients[0])
     for c in coefficients[1:]:
         value = value * x + np.float32(c)
@@ -95,6 +95,7 @@ def gaussian_tiles(
 
 
 def _rademacher_tiles(key: int, direction: int, tiles: Sequence[int]) -> F32:
+    """Whole tiles of ±1, (tiles, 128): direction p is bit 31 − p mod 32 of the words of p // 32."""
     words = tile_words(key, direction >> 5, TAGS[Distribution.RADEMACHER], tiles)
     sign = (words << np.uint32(direction & 31)) & np.uint32(0x80000000)
     return (sign | np.uint32(0x3F800000)).view(np.float32).reshape(len(tiles), TILE)
@@ -164,7 +165,7 @@ def project(
 
 
 def rounding_words(key: int, place: int, first: int, count: int) -> U32:
-    """The words that round elements first..first+count-1 of the step's vector number ``place``."""
+    """The words (count,) that round elements first.. of vector number ``place`` of the step with seed ``key``."""
     first_tile = first // TILE
     tiles = -(-(first + count) // TILE) - first_tile
     words = tile_words(key, place, spec.TAG_ROUNDING, range(first_tile, first_tile + tiles)).reshape(-1)
@@ -206,7 +207,7 @@ def run(code: Code, memory: Sequence[Floats], first: int, scales: NDArray[np.flo
         code: The program.
         memory: One vector a named register, all of one size and dtype, in the program's order.
         first: Position of their element 0 in the model.
-        scales: The sphere's factor √d/‖g‖ of each coefficient (1 for other distributions).
+        scales: The sphere's factor √d/‖g‖ of each coefficient (1 for other distributions), (q,).
         store: False only tries the program: memory stays as it is.
     """
     registers = [vector if store else vector.copy() for vector in memory]

@@ -1,8 +1,7 @@
 """The stream on a GPU: the bits of ``reference`` by one Triton kernel a program; see ``triton_kernels``.
 
-With TRITON_INTERPRET=1 in the environment (before Triton is first imported) the same kernels run in numpy on
-the CPU: slow, but a check of every formula on a machine without a GPU. Importing this module fails where neither
-is possible.
+With TRITON_INTERPRET=1 in the environment (before Triton is first imported) the same kernels run in numpy on the CPU:
+slow, but a check of every formula on a machine without a GPU. Importing this module fails where neither is possible.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from torch import Tensor
 
 from decomfl_lab.distribution import command_for
 from decomfl_lab.errors import require
+from decomfl_lab.noise import backends
 from decomfl_lab.noise.program import DISTRIBUTIONS, MOST_NAMES, Code, Op, Program, directions_by
 from decomfl_lab.noise.spec import LANES, TILE, Distribution
 
@@ -71,6 +71,7 @@ def _on(device: torch.device) -> Iterator[None]:
 
 
 def _signed(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """The keys by their bits: Triton has no unsigned arguments."""
     return keys.view(np.int64)
 
 
@@ -95,7 +96,8 @@ def _launch(
     values[snaps] *= number(1.5 * 2.0 ** np.finfo(number).nmant)
     table = np.concatenate([code.table, _signed(code.keys)[:, None]], axis=1)
     device = memory[0].device
-    rows, numbers, coefficients, factors = (_sent(each, device) for each in (table, values, code.coefficients, scales))
+    arrays = (table, values, code.coefficients, scales)
+    rows, numbers, coefficients, factors = (_sent(array, device) for array in arrays)
     # The grid is in Philox blocks of four elements, over all tiles that the vectors touch, also the first and last in
     # part.
     size = memory[0].numel()
@@ -131,34 +133,22 @@ def _parts(first: int, tensors: Sequence[Tensor]) -> Iterator[tuple[int, list[Te
 
 
 def run_on_device(program: Program, tensors: Sequence[Tensor], *, d: int, first: int, store: bool) -> int:
-    """Apply ``program`` in place to tensors where they lie: elements first.. of a model in R^d, row-major.
+    """``backends.run`` on tensors where they lie, row-major: one for each of ``program.names``, no two share elements.
 
-    Contiguous tensors are read and written once, each in its own type; the program computes in float64 if one
-    of them has it, else in float32. Strided tensors go through contiguous copies of bounded size.
-
-    Args:
-        program: Instructions of the update.
-        tensors: One for each of ``program.names``, of one shape and device, float32, float64, bfloat16 or
-            float16; no two share elements.
-        d: Dimension of the model.
-        first: Position of the tensors' element 0 in it.
-        store: False only tries the program: nothing is written.
-
-    Returns:
-        How many elements broke a LIMIT of the program.
+    They are of one shape and device, float32, float64, bfloat16 or float16. Contiguous ones are read and written once,
+    each in its own type; the program computes in float64 if one of them has it, else in float32. Strided tensors go
+    through contiguous copies of bounded size.
     """
-    from decomfl_lab import noise
-
     with _on(tensors[0].device):
-        scales = noise.sphere_scales(program, d, "triton")
+        scales = backends.sphere_scales(program, d, "triton")
     code = program.encode()
     # The count is read only where there can be one: reading waits for the GPU.
     counter = torch.zeros(1, dtype=torch.int64, device=tensors[0].device)
-    for at_first, parts in _parts(first, tensors):
+    for first_of_part, parts in _parts(first, tensors):
         if parts[0].numel() == 0:
             continue
         copies = [part.contiguous() for part in parts]
-        _launch(code, [copy.view(-1) for copy in copies], at_first, scales, store=store, counter=counter)
+        _launch(code, [copy.view(-1) for copy in copies], first_of_part, scales, store=store, counter=counter)
         if store:
             for part, copy in zip(parts, copies, strict=True):
                 if part.data_ptr() != copy.data_ptr():
@@ -284,23 +274,13 @@ def project(
 def project_on_device(vectors: Tensor, streams: Sequence[tuple[int, int]], distribution: Distribution) -> Tensor:
     """⟨v_i, z(seed_p, p)⟩ of vectors where they lie, with the bits of ``noise.project``.
 
-    The device is not waited for (but for the norms of sphere directions that are not yet known). Beside the vectors
-    it holds ``SUMS_AT_ONCE`` sums.
-
-    Args:
-        vectors: v_i, contiguous float32 or float64 (m, d).
-        streams: (seed, p) of each direction.
-        distribution: Distribution of z.
-
-    Returns:
-        float64 (m, P), on the device.
+    The device is not waited for (but for the norms of sphere directions that are not yet known). Beside the vectors,
+    contiguous (m, d), it holds ``SUMS_AT_ONCE`` sums; the products, float64 (m, P), stay on it.
     """
-    from decomfl_lab import noise
-
     vectors = _there(vectors)
     with _on(vectors.device):
-        table = _table(*noise.stream_arrays(streams, distribution, vectors.shape[1], "triton"))
-    return _project(vectors, 0, table, distribution, noise.SLICE // TILE)
+        table = _table(*backends.stream_arrays(streams, distribution, vectors.shape[1], "triton"))
+    return _project(vectors, 0, table, distribution, backends.SLICE // TILE)
 
 
 def form_points(
@@ -315,25 +295,18 @@ def form_points(
 ) -> None:
     """points[n] ← fl(x + fl(c_n · z(seed, p))) for every row n of every direction, in one launch; x where c_n = 0.
 
-    Args:
-        points: Contiguous (rows, size), float32 or float64.
-        x: Contiguous (size,), of the points' type, or of 16 bits for float32 points.
-        rows: The rows n of each direction (seed, p), which share its z.
-        coefficients: c_n.
-        distribution: Distribution of z.
-        d: Dimension of the model.
-        first: Position of element 0 of x in it.
+    Points are contiguous (rows, size), float32 or float64; x, (size,), is elements first.. of R^d, of the points' type,
+    or of 16 bits for float32 points. ``rows`` are the rows n of each direction (seed, p), which share its z;
+    ``coefficients`` c_n (rows,).
     """
-    from decomfl_lab import noise
-
-    listed = np.concatenate([np.asarray(own, dtype=np.int64) for own in rows.values()])
-    ends = list(accumulate(len(own) for own in rows.values()))
+    by_direction = np.concatenate([np.asarray(numbers, dtype=np.int64) for numbers in rows.values()])
+    ends = list(accumulate(len(numbers) for numbers in rows.values()))
     out, x = _there(points), _there(x)
     with _on(x.device):
-        table = _table(*noise.stream_arrays(list(rows), distribution, d, "triton"), ends)
+        table = _table(*backends.stream_arrays(list(rows), distribution, d, "triton"), ends)
     # Direction after direction, the rows of its points and the bits of their c_n. ``ends`` says where a direction's
     # end.
-    pairs = np.stack([listed, coefficients[listed].view(np.int32).astype(np.int64)], axis=1)
+    pairs = np.stack([by_direction, coefficients[by_direction].view(np.int32).astype(np.int64)], axis=1)
     sent = _sent(np.concatenate([table.reshape(-1), pairs.reshape(-1)]), x.device)
     size = x.numel()
     tiles = (first + size - 1) // TILE - first // TILE + 1

@@ -93,9 +93,9 @@ class BatchLoss:
 
         Outputs in 16 bits are widened to float32 before a loss of outputs.
         """
-        found = self.needs.met(partial(self._of_batch, module, inputs, targets))
-        kept = torch.is_grad_enabled() or not isinstance(found, Tensor)
-        return found if kept else found.detach()  # a graph that the loss alone needs ends here
+        loss = self.needs.met(partial(self._of_batch, module, inputs, targets))
+        kept = torch.is_grad_enabled() or not isinstance(loss, Tensor)
+        return loss if kept else loss.detach()  # a graph that the loss alone needs ends here
 
     def _of_batch(self, module: nn.Module, inputs: Any, targets: Any) -> Tensor:
         if self.form is Form.OWN:
@@ -166,11 +166,11 @@ def own_loss(module: nn.Module, inputs: Any, targets: Any) -> Tensor:
             raise
         rule = "take labels= and return a loss where loss is None (else give loss(outputs, targets))"
         raise InputError(f"model must {rule}, got {type(module).__name__}") from error
-    found = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
-    if found is None and isinstance(outputs, tuple) and outputs:
-        found = outputs[0]
-    if isinstance(found, Tensor):
-        return found
+    loss = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", None)
+    if loss is None and isinstance(outputs, tuple) and outputs:
+        loss = outputs[0]
+    if isinstance(loss, Tensor):
+        return loss
     raise InputError(f"outputs of the module must have a loss where loss is None, got {type(outputs).__name__!r}")
 
 
@@ -178,10 +178,10 @@ def own_loss_of(module: Any, logits: Any, targets: Any) -> Tensor:
     """The own loss of a model of transformers by its logits; AttributeError or so where it has no such function."""
     size = getattr(module.config, "vocab_size", None)
     # Kinds of models take different ones of these names, and leave the others be.
-    found: Tensor = module.loss_function(
+    loss: Tensor = module.loss_function(
         logits=logits, pooled_logits=logits, labels=targets, vocab_size=size, config=module.config
     )
-    return found
+    return loss
 
 
 def require_mean(loss: Any) -> None:
@@ -190,7 +190,6 @@ def require_mean(loss: Any) -> None:
         "return a scalar tensor, the mean over the batch (of a loss an example that is: "
         "lambda outputs, targets: loss(outputs, targets).mean())"
     )
-    shape = getattr(loss, "shape", None)
-    tensor = isinstance(loss, Tensor)
-    require(tensor and shape == (), "loss", rule, f"shape {tuple(shape)}" if tensor and shape else type(loss).__name__)
+    shape = tuple(loss.shape) if isinstance(loss, Tensor) else None
+    require(shape == (), "loss", rule, f"shape {shape}" if shape else type(loss).__name__)
     require(not loss.is_complex(), "loss", "be a real number", loss.dtype)

@@ -89,19 +89,19 @@ def evaluate(
     if metrics:
         measures["kept"] = keep  # the last, so that no batch is kept twice where one before it is computed anew
     chunk = None if loss.additive else batch_size
-    found = dict(zip(measures, mean_losses(module, list(measures.values()), inputs, targets, chunk), strict=True))
-    if "counted" in found:
-        counted = found.pop("counted")
-        found["test_accuracy"] = found["test_accuracy"] / counted if counted else math.nan
+    values = dict(zip(measures, mean_losses(module, list(measures.values()), inputs, targets, chunk), strict=True))
+    if "counted" in values:
+        counted = values.pop("counted")
+        values["test_accuracy"] = values["test_accuracy"] / counted if counted else math.nan
     if metrics:
-        del found["kept"]
+        del values["kept"]
         try:
             outputs, wanted = joined(kept), copied(targets)
         except (RuntimeError, ValueError, KeyError, TypeError) as error:
             rule = "have outputs of one form for all held-out examples, as metrics are of all at once"
             raise InputError(f"model must {rule}, got {brief(str(error), 100)}") from error
-        found |= {column: _measured(column, metric, outputs, wanted) for column, metric in metrics.items()}
-    return found
+        values |= {column: _measured(column, metric, outputs, wanted) for column, metric in metrics.items()}
+    return values
 
 
 def _measured(column: str, metric: Metric, outputs: Any, targets: Any) -> float:
@@ -118,12 +118,11 @@ def _measured(column: str, metric: Metric, outputs: Any, targets: Any) -> float:
         with torch.no_grad():
             value = metric(outputs, targets)
     except THEIRS as error:
-        found = f"{type(error).__name__}: {brief(printable(str(error)), 200)}"
+        got = f"{type(error).__name__}: {brief(printable(str(error)), 200)}"
         rule = "take (outputs, targets), all held-out ones at once, without an error"
-        raise InputError(f"{what} must {rule}, got {found}") from error
-    require(
-        digest() == before, what, "leave outputs and targets as they are (outputs.clone())", "one that writes to them"
-    )
+        raise InputError(f"{what} must {rule}, got {got}") from error
+    rule = "leave outputs and targets as they are (outputs.clone())"
+    require(digest() == before, what, rule, "one that writes to them")
     one = isinstance(value, Tensor | np.ndarray | np.generic) and math.prod(value.shape) == 1
     value = value.item() if one else value
     fine = isinstance(value, int | float) and not math.isinf(value)

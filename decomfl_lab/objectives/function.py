@@ -136,13 +136,13 @@ class Function:
             return
         # Leaves go in as they are: behind a view, made before all else, gradients would wait until the backward's end.
         parts = self.parts(x) if isinstance(x, Tensor) else x
-        found = dict(zip(self.names, parts, strict=True))
-        found |= self.fixed | {name: buffer.clone() for name, buffer in self.buffers.items()}
+        named = dict(zip(self.names, parts, strict=True))
+        named |= self.fixed | {name: buffer.clone() for name, buffer in self.buffers.items()}
         training = {name: part.training for name, part in self.norms.items()}
         try:
             for part in self.norms.values():
                 part.train(self.mode == "batch")
-            with swapped(self.module, found):
+            with swapped(self.module, named):
                 yield
         finally:
             for name, part in self.norms.items():
@@ -203,8 +203,10 @@ class Function:
         """The piece's loss, a scalar tensor, given the module's outputs."""
         targets = mapped(self.place, piece.targets)
         with self.sparing():
-            own = self.measure.form is Form.OWN
-            loss = own_loss_of(self.module, outputs, targets) if own else self.measure.of_outputs(outputs, targets)
+            if self.measure.form is Form.OWN:
+                loss = own_loss_of(self.module, outputs, targets)
+            else:
+                loss = self.measure.of_outputs(outputs, targets)
         require_mean(loss)
         return loss
 
@@ -227,14 +229,14 @@ class Function:
     def piece_slope(self, x: Tensor, piece: Piece, v: Tensor) -> float:
         """The derivative along v (d,), of any dtype, of one piece's own loss at ``x``, summed in float64."""
         leaves, parts = self.leaves(x), self.parts(v)
-        found: list[Tensor] = []
+        products: list[Tensor] = []
 
         def take(i: int, gradient: Tensor) -> None:
-            found.append(gradient.double().flatten() @ parts[i].double().flatten())
+            products.append(gradient.double().flatten() @ parts[i].double().flatten())
 
         with self.at(leaves):
             back([self._sloped(leaves, piece)], leaves, None, take)
-        return float(torch.stack(found).sum()) if found else 0.0
+        return float(torch.stack(products).sum()) if products else 0.0
 
     def slopes(self, leaves: Leaves, piece: Piece) -> Slopes:
         """Where the graph of the gradient of one piece's own loss begins. Of its values, d numbers, none is kept."""
@@ -305,10 +307,10 @@ def back(
     large = {i for i, leaf in enumerate(leaves) if leaf.numel() > _SMALL}
     hooks = [leaves[i].register_hook(partial(arrived, i)) for i in large]
     try:
-        found = torch.autograd.grad(roots, leaves, vectors, retain_graph=retain_graph, allow_unused=True)
+        gradients = torch.autograd.grad(roots, leaves, vectors, retain_graph=retain_graph, allow_unused=True)
     finally:
         for hook in hooks:
             hook.remove()
-    for i, gradient in enumerate(found):
+    for i, gradient in enumerate(gradients):
         if gradient is not None and i not in large:
             take(i, gradient)

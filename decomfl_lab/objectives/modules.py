@@ -136,15 +136,17 @@ def swapped(module: nn.Module, tensors: Mapping[str, Tensor]) -> Iterator[None]:
     """
     named = dict(module.named_parameters(remove_duplicate=False)) | dict(module.named_buffers(remove_duplicate=False))
     others = {id(named[name]): tensor for name, tensor in tensors.items()}
-    tables: list[dict[str, Any]] = [own for part in module.modules() for own in (part._parameters, part._buffers)]
-    places = [(table, key, own) for table in tables for key, own in table.items() if id(own) in others]
+    places: list[tuple[Any, str, Any]] = []  # each with the tensor that the module has there
+    for part in module.modules():
+        for held in (part._parameters, part._buffers):
+            places += [(held, key, tensor) for key, tensor in held.items() if id(tensor) in others]
     try:
-        for table, key, own in places:
-            table[key] = others[id(own)]
+        for table, key, tensor in places:
+            table[key] = others[id(tensor)]
         yield
     finally:
-        for table, key, own in places:
-            table[key] = own
+        for table, key, tensor in places:
+            table[key] = tensor
 
 
 def constants(module: nn.Module, names: Collection[str]) -> str:
@@ -195,12 +197,12 @@ def require_apart(named: Iterable[tuple[str, Tensor]]) -> None:
     for place in sorted(places, key=lambda place: place[:2]):
         device, begin, _, n, name, t = place
         # An element may be at two places of one tensor: then so is one of the first slice along some dimension.
-        own = _place(t) if t.requires_grad and not torch.ops.aten.is_non_overlapping_and_dense(t) else np.empty(())
-        while own.ndim:
-            apart = not np.shares_memory(own[:1], own[1:])
+        array = _place(t) if t.requires_grad and not torch.ops.aten.is_non_overlapping_and_dense(t) else np.empty(())
+        while array.ndim:
+            apart = not np.shares_memory(array[:1], array[1:])
             rule = "have memory for each of its elements: register a copy (.contiguous())"
             require(apart, f"parameter {name!r}", rule, f"a view of strides {t.stride()}")
-            own = own[0, ...]  # a view: ``own[0]`` of one dimension would be read
+            array = array[0, ...]  # a view: ``array[0]`` of one dimension would be read
         before = [other for other in before if other[0] == device and other[2] > begin]
         for *_, m, named_so, other in before:
             if (t.requires_grad or other.requires_grad) and np.shares_memory(_place(t), _place(other)):

@@ -115,19 +115,19 @@ def means(
     chunk = chunk or (CHUNK_ON_GPU if device.type == "cuda" else CHUNK)
     totals = torch.zeros(len(losses), dtype=torch.float64, device=device)
     needs = next((loss.needs for loss in losses if isinstance(loss, BatchLoss)), Needs())
-    own = [loss if isinstance(loss, BatchLoss) else BatchLoss(loss, Form.OUTPUTS) for loss in losses]
+    measures = [loss if isinstance(loss, BatchLoss) else BatchLoss(loss, Form.OUTPUTS) for loss in losses]
 
-    def each(part: Any, wanted: Any) -> list[Tensor]:
+    def losses_of(xs: Any, ys: Any) -> list[Tensor]:
         """Each loss of a batch; one forward pass serves all that are of its outputs."""
-        outputs = called(module, part) if any(loss.is_of_outputs for loss in own) else None
-        return [loss.of_outputs(outputs, wanted) if loss.is_of_outputs else loss(module, part, wanted) for loss in own]
+        outputs = called(module, xs) if any(loss.is_of_outputs for loss in measures) else None
+        return [loss.of_outputs(outputs, ys) if loss.is_of_outputs else loss(module, xs, ys) for loss in measures]
 
     with torch.no_grad():  # and not inference_mode, in which a module that differentiates in its inputs could not
         for a in range(0, n, chunk):
             size = min(chunk, n - a)
-            part, wanted = (rows(tree, slice(a, a + size)) for tree in (inputs, targets))
-            for i, found in enumerate(needs.met(partial(each, part, wanted))):
-                totals[i] += size * found.double()
+            xs, ys = (rows(tree, slice(a, a + size)) for tree in (inputs, targets))
+            for i, value in enumerate(needs.met(partial(losses_of, xs, ys))):
+                totals[i] += size * value.double()
     return totals / n
 
 

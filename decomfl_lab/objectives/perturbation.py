@@ -147,7 +147,9 @@ class Moved(Calls):
             # Else by rows, through a buffer of at most CHUNK elements (or a row): fl(w + fl(c z)) is rounded where it
             # is copied.
             formed = torch.empty_like(w, dtype=dtype)
-            source, target = (w.view(-1), formed.view(-1)) if w.is_contiguous() else (w, formed)
+            source, target = w, formed
+            if w.is_contiguous():
+                source, target = w.view(-1), formed.view(-1)
             elements = source[:1].numel()
             step = max(1, CHUNK // max(1, elements))
             for a in range(0, source.shape[0], step):
@@ -176,18 +178,19 @@ class Moved(Calls):
         distinct, places = rows.unique(return_inverse=True)
         width = w.shape[1]
         dtype = torch.promote_types(w.dtype, torch.float32) if self.wide else w.dtype
-        found = w.new_empty((len(distinct), width), dtype=dtype)
+        formed = w.new_empty((len(distinct), width), dtype=dtype)
         at_once = max(1, CHUNK // max(1, width))
         a = 0
         while a < len(distinct):
             top = distinct[a]
             b = int(torch.searchsorted(distinct, top + at_once))
-            here = distinct[a:b] - top
-            found[a:b] = self.formed(w[top : top + here[-1] + 1], part.first + int(top) * width)[here]
+            wanted = distinct[a:b] - top
+            formed[a:b] = self.formed(w[top : top + wanted[-1] + 1], part.first + int(top) * width)[wanted]
             a = b
-        return found[places]
+        return formed[places]
 
     def _form(self, part: _Part) -> Tensor:
+        """The tensor that takes the place of a parameter."""
         block = self.blocks.get(id(part.w))
         if block is None:
             t = self.formed(part.w, part.first)
@@ -196,11 +199,12 @@ class Moved(Calls):
             if self.block[0] != id(block):
                 self.block = 0, {}  # before there is another
                 with torch.inference_mode(False), torch.no_grad():
-                    whole = torch.cat([own.w.detach().view(-1) for own in block])
-                    sizes = [own.w.numel() for own in block]
-                    pieces = self.formed(whole, block[0].first).split(sizes)
+                    weights = [member.w.detach() for member in block]
+                    whole = torch.cat([w.view(-1) for w in weights])
+                    pieces = self.formed(whole, block[0].first).split([w.numel() for w in weights])
                     # Each has memory of its own, which a view of it that stays keeps, and no more.
-                    made = {id(own.w): p.view(own.w.shape).clone() for own, p in zip(block, pieces, strict=True)}
+                    copies = [piece.view(w.shape).clone() for w, piece in zip(weights, pieces, strict=True)]
+                    made = {id(member.w): copy for member, copy in zip(block, copies, strict=True)}
                 self.block = id(block), made
             t = self.block[1][id(part.w)]
         # matmul folds its operands, and so rounds, by this flag even where no graph is recorded. Where one is, or
@@ -243,10 +247,11 @@ class Moved(Calls):
 
 def _refuse_write(writer: Any, name: str) -> NoReturn:
     """InputError that names a function of torch, or says what else writes."""
-    told = str(getattr(writer, "__name__", writer))
-    told = f"{writer.__self__.__name__}.{told}" if told == "__set__" else told
+    name_of_writer = str(getattr(writer, "__name__", writer))
+    if name_of_writer == "__set__":
+        name_of_writer = f"{writer.__self__.__name__}.__set__"
     raise InputError(
-        f"{told} writes to parameter {name!r} inside a forward pass; "
+        f"{name_of_writer} writes to parameter {name!r} inside a forward pass; "
         "f(x + mu z) is a function of x only where the forward pass leaves x alone"
     )
 

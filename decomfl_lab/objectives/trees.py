@@ -80,8 +80,8 @@ def _array(name: str, value: Any) -> NDArray[Any]:
     if isinstance(array, np.ma.MaskedArray):
         hidden = np.ma.getmaskarray(array)
         first = int(np.argwhere(hidden)[0][0]) if hidden.any() and hidden.ndim else 0
-        told = f"{hidden.sum()} of {hidden.size} masked, the first in example {first}"
-        require(not hidden.any(), name, "have no masked elements (fill them by filled(0.0), or leave them out)", told)
+        got = f"{hidden.sum()} of {hidden.size} masked, the first in example {first}"
+        require(not hidden.any(), name, "have no masked elements (fill them by filled(0.0), or leave them out)", got)
         array = array.data
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
@@ -122,8 +122,8 @@ def joined(trees: Sequence[Any]) -> Any:
         values = tuple(joined(parts) for parts in zip(*trees, strict=True))
         return type(first)(*values) if hasattr(first, "_fields") else values
     if any(type(tree) is not type(first) or tree != first for tree in trees):
-        told = ", ".join(sorted({repr(tree)[:40] for tree in trees})[:3])
-        raise InputError(f"what is no tensor must be the same in all batches that are put together, got {told}")
+        kinds = ", ".join(sorted({repr(tree)[:40] for tree in trees})[:3])
+        raise InputError(f"what is no tensor must be the same in all batches that are put together, got {kinds}")
     return first
 
 

@@ -15,11 +15,11 @@ def inner(u: Tensor, v: Tensor) -> float:
     return float(torch.stack([a.double() @ b.double() for a, b in parts]).sum())
 
 
-def add_(to: Tensor, v: Tensor, c: float) -> Tensor:
-    """Add cv to a vector, in place. Where v is of another dtype, torch would make a copy of it in that of the sum."""
-    for own, part in zip(to.split(BLOCK), v.split(BLOCK), strict=True):
-        own.add_(part, alpha=c)
-    return to
+def add_(u: Tensor, v: Tensor, c: float) -> Tensor:
+    """Add cv to u, in place. Where v is of another dtype, torch would make a copy of it in that of the sum."""
+    for block, part in zip(u.split(BLOCK), v.split(BLOCK), strict=True):
+        block.add_(part, alpha=c)
+    return u
 
 
 def moved(x: Tensor, step: float, drawn: torch.dtype = torch.float32) -> Tensor:

@@ -253,11 +253,11 @@ class OwnRule(Aggregation):
         shape = values.shape[1:]
         # The order is tried of numbers with all digits: differences of losses have few, and their sums are often exact.
         full = values + np.random.default_rng(0).standard_normal(values.shape, np.float32)
-        one, other = (self.own.array(shape, np.float32, np.roll(full, n, axis=0)) for n in (0, 1))
+        one, other = (self.own.array(shape, np.float32, np.roll(full, n, axis=0)) for n in (0, 1))  # n clients on
         rule = "give the same bits in any order of the clients (sum by math.fsum, or first np.sort(replies, axis=0))"
         require(one.tobytes() == other.tobytes(), f"aggregation {self}", rule, (one.tolist(), other.tolist()))
-        found: _F32 = self.own.array(shape, np.float32, values)
-        return found
+        scalars: _F32 = self.own.array(shape, np.float32, values)
+        return scalars
 
 
 def omega(rule: Aggregation, n: int, f: int) -> float:
@@ -329,8 +329,7 @@ class Weights:
     def note(self, client: int, n: int) -> None:
         """Remember that a client has n examples.
 
-        Raises:
-            InputError: If n is not in 1..2^29 − 1, is another number than before, or if clients weigh the same.
+        InputError if n is not in 1..2^29 − 1, is another number than before, or if clients weigh the same.
         """
         what = f"examples of client {client}"
         require(self.wanted, what, "be left out where every client weighs the same", n)

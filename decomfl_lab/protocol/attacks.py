@@ -103,46 +103,48 @@ class Attack:
         require(enough, "replies with attack krum", f"number at least {self.least}", len(replies))
         liars = self.liars(r, [reply.client for reply in replies])
         honest = np.stack([reply.scalars.astype(np.float64) for reply in replies if reply.client not in liars])
-        found = []
+        sent = []
         for reply in replies:
             if reply.client in liars:
-                said = self._lie(reply, honest, len(liars))
+                lie = self._lie(reply, honest, len(liars))
                 if reply.scalars.dtype == np.int8:
-                    reply = replace(reply, scalars=np.where(said >= 0, 1, -1).astype(np.int8))
+                    reply = replace(reply, scalars=np.where(lie >= 0, 1, -1).astype(np.int8))
                 else:
                     most = float(np.finfo(np.float32).max)
-                    reply = replace(reply, scalars=np.clip(said, -most, most).astype(np.float32))
-            found.append(reply)
-        return found
+                    reply = replace(reply, scalars=np.clip(lie, -most, most).astype(np.float32))
+            sent.append(reply)
+        return sent
 
     def _lie(self, reply: Reply, honest: _F64, f: int) -> _F64:
-        """What one of f liars sends, of its own reply (K, P) and the honest ones."""
-        own, path = reply.scalars.astype(np.float64), (self.seed, _LIES, reply.round, reply.client)
+        """What one of f liars sends, (K, P), of its own reply and the honest ones, (h, K, P)."""
+        g = reply.scalars.astype(np.float64)
+        path = self.seed, _LIES, reply.round, reply.client  # of this lie's random numbers
         c, mean = self.scale or _SCALES.get(self.kind, 1.0), exact_mean(honest)
         match self.kind:
             case OwnFunction() | "gaussian":
                 # z, standard normal: a direction of the lab's stream.
-                z = direction(derive_seed(*path), 0, own.size).astype(np.float64).reshape(own.shape)
-                of = self.kind
-                lie = of.array(own.shape, np.floating, own, honest, z) if isinstance(of, OwnFunction) else c * z
+                z = direction(derive_seed(*path), 0, g.size).astype(np.float64).reshape(g.shape)
+                lie = c * z
+                if isinstance(self.kind, OwnFunction):
+                    lie = self.kind.array(g.shape, np.floating, g, honest, z)
             case "sign":
-                lie = -c * own
+                lie = -c * g
             case "scaled":
-                lie = c * own
+                lie = c * g
             case "constant":
-                lie = np.full(own.shape, c)
+                lie = np.full(g.shape, c)
             case "inner-product":
                 lie = -c * mean
             case "a-little":
                 lie = mean - c * np.sqrt(exact_mean((honest - mean) ** 2))
             case "trim":
                 draws = draws_of(STREAM, *path)
-                uniform = np.array([draws.integers(1 << 24) / (1 << 24) for _ in range(own.size)]).reshape(own.shape)
+                uniform = np.array([draws.integers(1 << 24) / (1 << 24) for _ in range(g.size)]).reshape(g.shape)
                 end, factor = np.where(mean > 0, honest.min(axis=0), honest.max(axis=0)), 1 + (c - 1) * uniform
                 # Farther from the mean: away from 0 where the end is beyond it, towards 0 where it is not.
                 lie = np.where(mean * end > 0, end / factor, end * factor)
             case _:
-                rule, replies = Krum(f), [each.astype(np.float32) for each in honest]
+                rule, replies = Krum(f), [scalars.astype(np.float32) for scalars in honest]
                 # Of the honest ones alone, who are at least f + 3, Krum can tolerate fewer.
                 taken = Krum(min(f, (len(honest) - 3) // 2))(replies)
                 lie = -c * float(abs(taken).max()) * np.sign(taken, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""The client: a state machine without transport, clock or global randomness."""
+"""The client: a state machine without transport, clock or global randomness; ``delivery`` and ``session`` drive it."""
 
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -111,9 +111,6 @@ class Client:
 
         The step after the last measurement would only be reverted, so it is not taken; for K = 1 nothing
         moves at all and no snapshot is needed.
-
-        Returns:
-            The scalars (K, P), the mean loss over the steps and second differences (K, P), if they are measured.
         """
         return _local_updates([self], [plan])[0]
 
@@ -126,6 +123,7 @@ class Client:
 
 
 Update = tuple[ScalarArray, float, NDArray[np.float64] | None]
+"""The scalars (K, P), the mean loss over the steps and second differences (K, P), if they are measured."""
 
 
 def _local_updates(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Update]:
@@ -136,8 +134,8 @@ def _local_updates(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Upd
     for k in range(K):
         lines = [client._line(plan.seeds[k], plan) for client, plan in zip(clients, plans, strict=True)]
         samples = [client._sample for client in clients]
+        # ``values`` are each client's losses (its row or item: one a point), ``slopes`` (clients, P) or (clients, 0).
         slopes: Values = np.empty((len(clients), 0))
-        # The losses where the estimator wants them, or gradients and their slopes.
         if first.estimator.wants_slopes:
             losses, gradients = first.engine.gradients([line.x for line in lines], samples)
             streams = [stream_of(lines[0].seed, p) for p in range(P)]
@@ -160,29 +158,32 @@ def _local_updates(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Upd
             if k == 0 and _at_one_point(lines):
                 values = first.engine.losses(lines[0], points, samples)
             else:
-                each = zip(lines, samples, strict=True)
-                values = [first.engine.losses(line, points, [sample])[0] for line, sample in each]
-        for client, own, value, slope in zip(clients, estimates, values, slopes, strict=True):
-            own.append(client.estimator.combine(value, slope, client.mu))
+                alone = zip(lines, samples, strict=True)
+                values = [first.engine.losses(line, points, [sample])[0] for line, sample in alone]
+        for client, of_client, value, slope in zip(clients, estimates, values, slopes, strict=True):
+            of_client.append(client.estimator.combine(value, slope, client.mu))
             client.steps_taken += 1
         if k + 1 < K:
-            both = zip(plans, estimates, strict=True)
-            steps = [Step(plan.seeds[k], own[k].g, plan.eta, plan.distribution, last=False) for plan, own in both]
+            steps = [
+                Step(plan.seeds[k], of_client[k].g, plan.eta, plan.distribution, last=False)
+                for plan, of_client in zip(plans, estimates, strict=True)
+            ]
             together = step_together_([client.replica for client in clients], steps)
             for client, step in zip(clients, steps, strict=True):
                 if not together:
                     client.replica.step_(step)
                 client._taken.append(step)
     # All clients' K estimates come to the host at once, client by client.
-    there = fetched([at for own in estimates for at in own])
+    arrived = fetched([estimate for of_client in estimates for estimate in of_client])
     updates: list[Update] = []
     for n, client in enumerate(clients):
-        mine = there[n * K : (n + 1) * K]
+        of_steps = arrived[n * K : (n + 1) * K]
         if client.resolution is not None:
-            client.resolution.see(client.estimator, client.mu, mine)
-        curvatures = [at.curvature for at in mine if at.curvature is not None]
-        loss = float(np.mean([at.loss for at in mine]))
-        updates.append((np.stack([at.g for at in mine]), loss, np.stack(curvatures) if curvatures else None))
+            client.resolution.see(client.estimator, client.mu, of_steps)
+        curvatures = [estimate.curvature for estimate in of_steps if estimate.curvature is not None]
+        loss = float(np.mean([estimate.loss for estimate in of_steps]))
+        scalars = np.stack([estimate.g for estimate in of_steps])
+        updates.append((scalars, loss, np.stack(curvatures) if curvatures else None))
     return updates
 
 
@@ -203,17 +204,17 @@ def handle_all(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Reply]:
     """
     first, plan = clients[0], plans[0]
 
-    def joins(client: Client, own: Plan) -> bool:
+    def joins(client: Client, its: Plan) -> bool:
         alike = (client.engine is first.engine, client.estimator is first.estimator, client.mu == first.mu)
         # Lean clients of K > 1 have a snapshot each, of which there is to be one at a time.
-        thin = client.lean == first.lean and (own.K == 1 or not client.lean)
-        same = own.seeds == plan.seeds and (own.P, own.distribution) == (plan.P, plan.distribution)
+        thin = client.lean == first.lean and (its.K == 1 or not client.lean)
+        same = its.seeds == plan.seeds and (its.P, its.distribution) == (plan.P, plan.distribution)
         keyed = client.replica.private_key == first.replica.private_key
         return all(alike) and same and keyed and type(client) is Client and thin
 
     if all(map(joins, clients, plans)):
         return _handle(clients, plans)
-    return [client.handle(own) for client, own in zip(clients, plans, strict=True)]
+    return [client.handle(its) for client, its in zip(clients, plans, strict=True)]
 
 
 def _handle(clients: Sequence[Client], plans: Sequence[Plan]) -> list[Reply]:

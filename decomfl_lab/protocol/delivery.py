@@ -64,12 +64,8 @@ class Delivery:
     def open(self, chosen: Sequence[int], reports: Iterable[bytes] = ()) -> Iterator[tuple[int, list[bytes]]]:
         """What each participant must read, in that order: perhaps a model, perhaps the run's seed, and the plan.
 
-        Args:
-            chosen: The clients that take part.
-            reports: What each of them holds, as it arrived, where clients track their own rounds.
-
-        Raises:
-            InputError: See ``Server.plan_round``.
+        ``reports`` are what each of the chosen clients holds, as it arrived, where clients track their own rounds.
+        InputError as ``Server.plan_round``.
         """
         server = self.server
         if self.models:
@@ -78,10 +74,13 @@ class Delivery:
             return
         # What each participant holds: as it reports, or as the server has it tracked.
         held = [read(Held, report, decode=self.decode) for report in reports] if self.wants_reports else None
-        holds = dict(enumerate(server.held)) if held is None else {at.client: at.round for at in held}
+        rounds = dict(enumerate(server.held))
+        if held is not None:
+            rounds = {report.client: report.round for report in held}
         # Whose records are gone: they get the model, and are planned as holding this round.
-        pulling = {i for i in chosen if self._is_gone(holds.get(i, server.round))}
-        held = held and [Held(at.client, server.round) if at.client in pulling else at for at in held]
+        pulling = {i for i in chosen if self._is_gone(rounds.get(i, server.round))}
+        if held is not None:
+            held = [Held(at.client, server.round) if at.client in pulling else at for at in held]
         before = list(server.held)  # a model may be lost on its way: it counts once the client answers
         server.held = [server.round if i in pulling else r for i, r in enumerate(before)]
         try:
@@ -106,12 +105,13 @@ class Delivery:
 
     def _messages(self, i: int, plan: Plan, *, pulls: bool) -> list[bytes]:
         """A plan, after the model where that takes the place of its records."""
-        taken = not pulls and self._sums_are_shorter(plan.records)
-        if not (pulls or taken or self.policy is None) and _sums_of(self.server.replica) is None:
+        replaced = not pulls and self._sums_are_shorter(plan.records)
+        if not (pulls or replaced or self.policy is None) and _sums_of(self.server.replica) is None:
             dense = self.server.dense_model()
-            wide, vectors = 8 if dense.x.dtype == torch.float64 else 4, 1 + len(dense.state)
-            taken = self.policy.pulls(plan.records, d=dense.x.numel(), vectors=vectors, bytes_per_element=wide)
-        if taken:
+            size = 8 if dense.x.dtype == torch.float64 else 4
+            vectors = 1 + len(dense.state)
+            replaced = self.policy.pulls(plan.records, d=dense.x.numel(), vectors=vectors, bytes_per_element=size)
+        if replaced:
             pulls, plan = True, dataclasses.replace(plan, records=())
         self.pulls += pulls
         return [*(self.model(i, self.ledger) if pulls else ()), *self._planned(i, plan)]
@@ -130,13 +130,7 @@ class Delivery:
     def bring_up(self, i: int, r: int, ledger: Ledger) -> list[bytes]:
         """What brings client i, which holds round r, to the server's round, with its plan again if it has one.
 
-        Args:
-            i: The client's number.
-            r: The round that it holds.
-            ledger: It encodes and counts what is sent.
-
-        Raises:
-            InputError: If it lacks records that are gone, and the server keeps no model.
+        The ledger encodes and counts it. InputError if it lacks records that are gone, and the server keeps no model.
         """
         server = self.server
         require_int(f"round that client {i} reports", r, 0, server.round)
@@ -158,7 +152,7 @@ class Delivery:
         """Whether the sums of a pool take fewer bytes than these records, whose place they can take."""
         if (sums := _sums_of(self.server.replica)) is None:
             return False
-        sizes = (record_bytes(own.seeding, own.K, own.P, own.scalars.dtype) for own in records)
+        sizes = (record_bytes(record.seeding, record.K, record.P, record.scalars.dtype) for record in records)
         return Kind.POOL.bytes(sums.S) < sum(sizes)
 
     def model(self, i: int, ledger: Ledger) -> Iterator[bytes]:
@@ -181,8 +175,8 @@ class Delivery:
     def hear(self, messages: Iterable[bytes]) -> None:
         """Note how many examples clients say that they have, as it arrived; InputError as ``Server.note_examples``."""
         for message in messages:
-            said = read(Examples, message, decode=self.decode)
-            self.server.note_examples(said.client, said.n)
+            examples = read(Examples, message, decode=self.decode)
+            self.server.note_examples(examples.client, examples.n)
 
     def repeat(self, entry: LogEntry) -> RoundRecord:
         """Be where ``close`` was when it made the record of a round that a log has; InputError as ``store``."""
@@ -243,21 +237,19 @@ def receive(client: Client, messages: Iterable[bytes], decode: Codec = decode) -
 def take_model(client: Client, r: int, vectors: Sequence[Dense]) -> None:
     """Restore the model of round r that came, x last; an optimizer's state that did not come with it begins anew.
 
-    Raises:
-        InputError: If it is older than the client's own, or of another round, size or kind.
+    InputError if it is older than the client's own, or of another round, size or kind.
     """
     of_sums = _sums_of(client.replica) is not None
     require(not of_sums, f"model to client {client.id}", "come as the sums of a pool, to its rule", "vectors")
     least = client.replica.round
     require(r >= least, f"round of the model sent to client {client.id}", f"be at least its own, {least}", r)
-    own = client.replica.snapshot()
-    whole = 1 + len(own.state)
+    before = client.replica.snapshot()
+    d, dtype, whole = before.x.numel(), before.x.dtype, 1 + len(before.state)
     require(len(vectors) in (1, whole), f"vectors of the model to client {client.id}", f"be 1 or {whole}", len(vectors))
-    wide = np.float64 if own.x.dtype == torch.float64 else np.float32
-    arrived = [torch.from_numpy(vector_of(vector, r, own.x.numel(), wide)).to(own.x.dtype) for vector in vectors]
+    wide = np.float64 if dtype == torch.float64 else np.float32
+    arrived = [torch.from_numpy(vector_of(vector, r, d, wide)).to(dtype) for vector in vectors]
     finite = all(bool(torch.isfinite(vector).all()) for vector in arrived)  # a float32 may be too large for 16 bits
-    require(finite, f"model to client {client.id}", f"be finite in {own.x.dtype}", "other numbers")
+    require(finite, f"model to client {client.id}", f"be finite in {dtype}", "other numbers")
     *state, x = arrived
-    state = state or [torch.full_like(x, client.replica.rule.start(slot)) for slot in own.state]
-    slots = dict(zip(own.state, state, strict=True))
-    client.replica.restore(Snapshot(r, x, slots))
+    state = state or [torch.full_like(x, client.replica.rule.start(slot)) for slot in before.state]
+    client.replica.restore(Snapshot(r, x, dict(zip(before.state, state, strict=True))))

@@ -48,11 +48,11 @@ class Ledger:
 
     def count(self, client: int, bytes_: int, scalars: int = 0, seeds: int = 0, *, upwards: bool) -> None:
         """Count what went to or from ``client``: a message, or what is sent again, late, damaged or refused."""
-        for each in (self.up[client], self.total_up) if upwards else (self.down[client], self.total_down):
-            each.messages += 1
-            each.bytes += bytes_
-            each.scalars += scalars
-            each.seeds += seeds
+        for traffic in (self.up[client], self.total_up) if upwards else (self.down[client], self.total_down):
+            traffic.messages += 1
+            traffic.bytes += bytes_
+            traffic.scalars += scalars
+            traffic.seeds += seeds
 
     @property
     def bytes(self) -> int:

@@ -75,7 +75,7 @@ class LogEntry:
 
 
 def body_of(entry: LogEntry) -> bytes:
-    """What stands between the head of an entry and its chain value."""
+    """The bytes between an entry's head and its chain value; ``RunLog.entries`` is the inverse."""
     held, examples = entry.held or (), entry.examples or ()
     flags = _HELD * (entry.held is not None) | _DIGEST * (entry.digest is not None)
     flags |= _EXAMPLES * (entry.examples is not None)
@@ -103,7 +103,7 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
         self._place = None if path is None else Path(self.name).absolute()  # this process may go to another folder
         self._closing = contextlib.ExitStack()
         size = file.seek(0, os.SEEK_END)
-        begin = self._at(0, FILE.size)
+        begin = self._bytes_at(0, FILE.size)
         magic = begin[: len(MAGIC)]
         require(magic == MAGIC, "log", f"begin with {MAGIC!r}, as run.dcl does, in {self.name}", magic)
         _, version, length = FILE.unpack(begin) if len(begin) == FILE.size else (magic, VERSION, 0)
@@ -199,11 +199,11 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
         """Find the entries up to round ``end``, and cut the file after them where it is written to."""
         size = self._file.seek(0, os.SEEK_END)
         while (start := self.starts[-1]) < size and (end is None or len(self) < end):
-            head = self._at(start, ENTRY.size)
+            head = self._bytes_at(start, ENTRY.size)
             r, length, crc = ENTRY.unpack(head) if len(head) == ENTRY.size else (0, 0, 0)
             sound = len(head) == ENTRY.size and zlib.crc32(head[:8]) == crc
             stop = start + ENTRY.size + length + CHAIN if sound else size
-            whole = self._at(start, stop - start) if stop <= size else b""
+            whole = self._bytes_at(start, stop - start) if stop <= size else b""
             in_place = sound and stop <= size and r == len(self)
             follows = in_place and chained(self.chain, whole[:-CHAIN]) == whole[-CHAIN:]
             mended = self._mended(r, whole) if sound and stop == size and not follows else None
@@ -213,7 +213,7 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
                     self._file.seek(start)
                     self._file.write(mended)
                 else:  # the file stays as it is
-                    self._file = io.BytesIO(self._at(0, start) + mended)
+                    self._file = io.BytesIO(self._bytes_at(0, start) + mended)
                 whole, follows = mended, True
             if follows:
                 self.starts.append(stop)
@@ -254,7 +254,7 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
             return bytes(unsigned) + old
         return body + new if any(chain == new[:n] + old[n:] for n in range(1, CHAIN)) else None
 
-    def _at(self, start: int, count: int) -> bytes:
+    def _bytes_at(self, start: int, count: int) -> bytes:
         self._file.seek(start)
         return self._file.read(count)
 
@@ -291,9 +291,9 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
         start = self.starts[r]
         try:
             self._require_own_end()
-            chain = chained(self._at(start - CHAIN, CHAIN), content)
+            chain = chained(self._bytes_at(start - CHAIN, CHAIN), content)
             content += chain
-            before = self._at(start, len(content))
+            before = self._bytes_at(start, len(content))
             try:
                 self._file.seek(start)
                 if self._file.write(content) < len(content):
@@ -316,9 +316,8 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
         if not self._writable:
             return
         end = self.starts[-1]
-        same = self._file.seek(0, os.SEEK_END) == end and self._at(end - CHAIN, CHAIN) == self.chain
-        same = same and self._has_its_name()
-        if not same:
+        same = self._file.seek(0, os.SEEK_END) == end and self._bytes_at(end - CHAIN, CHAIN) == self.chain
+        if not (same and self._has_its_name()):
             raise InputError(
                 f"log {self.name} must be as it was left here, after {plural(len(self), 'round')}, as one process "
                 "alone writes to it, got one that somebody else has written to"
@@ -332,13 +331,12 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
     def rewrite(self, path: Path, header: Mapping[str, Any]) -> None:
         """Say another thing of the run, and the same of its rounds, in the file, which is replaced whole.
 
-        Raises:
-            InputError: If the file cannot be written; the log is as before then.
+        InputError if the file cannot be written; the log is as before then.
         """
         self._require_own_end()
         pieces = [beginning(self.version, header, self.start)]
         for start, stop in pairwise(self.starts):
-            entry = self._at(start, stop - CHAIN - start)
+            entry = self._bytes_at(start, stop - CHAIN - start)
             pieces.append(entry + chained(pieces[-1][-CHAIN:], entry))
         write_atomically(path, b"".join(pieces))
         self._file.close()
@@ -360,15 +358,14 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
     def entries(self, first: int = 0, end: int | None = None) -> Iterator[LogEntry]:
         """The entries of rounds first, ..., end − 1 (None: to the last one), read from where they are.
 
-        Raises:
-            InputError: If there are no such rounds, or a record is not one.
+        InputError if there are no such rounds, or a record is not one.
         """
         end = len(self) if end is None else end
         require(0 <= first <= end <= len(self), "rounds of entries", f"be in 0..{len(self)}", (first, end))
         for r in range(first, end):
             start, stop = self.starts[r] + ENTRY.size, self.starts[r + 1] - CHAIN
             try:
-                body = self._at(start, stop - start)
+                body = self._bytes_at(start, stop - start)
                 run_seed = self.header["run_seed"]
                 sampled, answered, flags, digest = _BODY.unpack_from(body)
                 has_held, has_digest, has_examples = (bool(flags & flag) for flag in (_HELD, _DIGEST, _EXAMPLES))
@@ -397,7 +394,7 @@ class RunLog(contextlib.AbstractContextManager["RunLog"]):
 
     def content(self) -> bytes:
         """The file up to its last entry."""
-        return self._at(0, self.starts[-1])
+        return self._bytes_at(0, self.starts[-1])
 
     def close(self) -> None:
         """Close the file, and let others write to it."""
@@ -418,15 +415,9 @@ class ArchivedHistory(History):
     """All records from round 0 on: the newest in memory, the older ones in a log, which whoever appends here writes."""
 
     def __init__(self, log: RunLog, window: int = 1000, *, end: int | None = None) -> None:
-        """The history of what is in the log.
+        """The history of the rounds of a log before ``end``, None for all; ``window`` records are kept in memory.
 
-        Args:
-            log: The log.
-            end: How many of its rounds are history already; None for all.
-            window: The number of records that are kept in memory, more where the log lacks them yet.
-
-        Raises:
-            InputError: If the log's newest records cannot be read.
+        There are more of them where the log lacks them yet. InputError if its newest records cannot be read.
         """
         self.log, self.window = log, window
         end = len(log) if end is None else end

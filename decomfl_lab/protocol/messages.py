@@ -328,11 +328,9 @@ def quantize(r: int, v: Floats, bits: int, seed: tuple[int, ...]) -> Quantized:
 def top_k(r: int, v: Floats, fraction: float, by: str = MAGNITUDE) -> Sparse:
     """The k = ⌈fraction·d⌉ elements of largest |v_j| of round r's update; of equal ones those with the smallest j.
 
-    No other k-sparse vector is nearer to v in the Euclidean norm. By value it is those of largest v_j, which loses
-    what falls most: no sensible compression, but what ``torch.topk`` gives who forgets the absolute value.
-
-    Raises:
-        InputError: If v is not finite.
+    No other k-sparse vector is nearer to v in the Euclidean norm. By value it is those of largest v_j, which loses what
+    falls most: no sensible compression, but what ``torch.topk`` gives who forgets the absolute value. InputError if v
+    is not finite.
     """
     _check(v)
     k = math.ceil(fraction * v.size)

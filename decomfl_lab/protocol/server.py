@@ -135,8 +135,7 @@ class Server:
     def plan(self, client: int, r: int) -> Plan:
         """The plan of the round under way for one client, which holds round r; others keep theirs.
 
-        Raises:
-            InputError: If there is no such client or round, or records that it needs are gone.
+        InputError if there is no such client or round, or records that it needs are gone.
         """
         require_int("participant", client, 0, self.M - 1)
         require_int(f"round that client {client} holds", r, 0, self.round)
@@ -149,11 +148,12 @@ class Server:
                 f"client {client} holds round {r}, but the oldest record kept is of round {self.history.start} "
                 f"(history {self.keep}): it can only pull the model"
             )
-        at = self.round
-        seeds = draw_seeds(self.seeding, self.run_seed, at, self.K, self.P(at), self.pool)  # once for all of a round
-        return Plan(at, self.eta(at), self.P(at), self.distribution, seeds, self.history.since(r))
+        now, P = self.round, self.P(self.round)
+        seeds = draw_seeds(self.seeding, self.run_seed, now, self.K, P, self.pool)  # once for all of a round
+        return Plan(now, self.eta(now), P, self.distribution, seeds, self.history.since(r))
 
     def _held(self, participants: Sequence[int], reports: Iterable[Held] | None) -> Mapping[int, int]:
+        """{i: t_i} of the participants: as the server has it tracked, or as they report."""
         if self.tracking is Tracking.SERVER:
             require(reports is None, "reports", "be left out where the server tracks the clients", reports)
             return {client: self.held[client] for client in participants}
@@ -172,12 +172,10 @@ class Server:
     def aggregate(self, replies: Iterable[Reply]) -> RoundRecord:
         """Aggregate the replies of the planned round into its record, store it, and forget what nobody needs.
 
-        A planned client whose reply never comes is left out of it and counted as still lagging.
-
-        Raises:
-            InputError: If a reply is of another round, of a client not planned, doubled, of another shape,
-                or not finite, of a client that has not said its number of examples where that is its weight, or there
-                are fewer than the aggregation needs; nothing is stored then.
+        A planned client whose reply never comes is left out of it and counted as still lagging. InputError if a reply
+        is of another round, of a client not planned, doubled, of another shape, or not finite, of a client that has not
+        said its number of examples where that is its weight, or there are fewer than the aggregation needs; nothing is
+        stored then.
         """
         by_client: dict[int, Reply] = {}
         for reply in replies:
@@ -196,8 +194,7 @@ class Server:
     def store(self, record: RoundRecord, answered: Iterable[int]) -> None:
         """Take the record of the present round, which these clients answered, and forget what nobody needs.
 
-        Raises:
-            InputError: If it is of another round.
+        InputError if it is of another round.
         """
         require(record.round == self.round, "round of the record", f"be {self.round}", record.round)
         if self.replica is not None:
@@ -272,8 +269,8 @@ class Terms:
     @classmethod
     def of(cls, server: Server) -> Self:
         """The terms that a server made of the same configuration would keep."""
-        own = server.run_seed, server.aggregation.dtype, server.pool, server.weights.wanted
-        return cls(server.K, server.P, server.eta, server.distribution, server.seeding, *own)
+        rest = server.run_seed, server.aggregation.dtype, server.pool, server.weights.wanted
+        return cls(server.K, server.P, server.eta, server.distribution, server.seeding, *rest)
 
     def seeds(self, r: int) -> Sequence[StepSeed]:
         """The seeds of round r."""
@@ -281,7 +278,8 @@ class Terms:
 
     def check(self, head: Plan | RoundRecord) -> None:
         """InputError that names what of a plan or a record is not as agreed."""
-        r, whose = head.round, f"of the {'plan' if isinstance(head, Plan) else 'record'} of round {head.round}"
+        r = head.round
+        whose = f"of the {'plan' if isinstance(head, Plan) else 'record'} of round {r}"
         agreed: dict[str, tuple[Any, Any]] = {
             "K and P": ((head.K, head.P), (self.K, self.P(r))),
             "eta": (head.eta, head.eta if self.eta is None else self.eta(r)),

@@ -101,15 +101,9 @@ class Host:
     """The clients' side: some clients of a run, and the one model that all of them share."""
 
     def __init__(self, clients: Mapping[int, Client], run: bytes, terms: Terms) -> None:
-        """A host at round 0.
+        """A host, at round 0, of {i: client at x_0}; ``run`` is the run's identity, 16 bytes.
 
-        Args:
-            clients: {i: client at x_0}.
-            run: The run's identity, 16 bytes.
-            terms: What rounds of the run may be.
-
-        Raises:
-            InputError: If there are no clients, or their replicas drift (revert sync), so that they share nothing.
+        InputError if there are no clients, or their replicas drift (revert sync), so that they share nothing.
         """
         require(bool(clients), "clients", "number at least 1", 0)
         self.clients = dict(clients)  # {i: client}, each without a model of its own between its rounds
@@ -146,29 +140,32 @@ class Host:
                 logger.warning("client %d refuses a frame: %s", i, error)
                 answers[i] = encode(Refusal(str(error)))
                 continue
-            plans |= {i: plan} if plan is not None else {}
-            asked |= {i} if asks else set()
-        # Another client's frame may have moved the model that they share.
-        now = {i: plan for i, plan in plans.items() if plan.round == self.replica.round and i in self.welcomed}
+            if plan is not None:
+                plans[i] = plan
+            if asks:
+                asked.add(i)
+        # The plans that can be served: another client's frame may have moved the model that they share.
+        served = {i: plan for i, plan in plans.items() if plan.round == self.replica.round and i in self.welcomed}
         # The replies to plans of one round; those given before, to the byte, where a plan comes again.
-        known = {i: self.answers.get(i, (None, b"")) for i in now}
-        again = {i: answer for i, (r, answer) in known.items() if r == now[i].round and answer}
-        new = [i for i in now if i not in again]
-        clients = [self.clients[i] for i in new]
-        for i, client in zip(new, clients, strict=True):
-            if known[i][0] == now[i].round:
-                client.steps_taken -= now[i].K
+        before = {i: self.answers.get(i, (None, b"")) for i in served}
+        repeated = {i: answer for i, (r, answer) in before.items() if r == served[i].round and answer}
+        measuring = [i for i in served if i not in repeated]
+        clients = [self.clients[i] for i in measuring]
+        for i, client in zip(measuring, clients, strict=True):
+            if before[i][0] == served[i].round:
+                client.steps_taken -= served[i].K
             client.replica.restore(self.replica.snapshot())
-        replies = handle_all(clients, [now[i] for i in new]) if new else []
-        for i, reply in zip(new, replies, strict=True):
+        replies = handle_all(clients, [served[i] for i in measuring]) if measuring else []
+        for i, reply in zip(measuring, replies, strict=True):
             self.clients[i].replica.forget()
             self.losses[i] = reply.loss
-            lost = unsound(reply.scalars).size
-            said: Message = reply if not lost else Refusal(str(DivergedError(f"scalars of client {i}")), True)
-            self.answers[i] = now[i].round, encode(said)
-        answers |= again | {i: self.answers[i][1] for i in new}
-        hello = {i: self.hello(i) for i in asked | (plans.keys() - now.keys())}
-        weighed = hello.keys() & now.keys() if self._terms.weighs else ()
+            answer: Message = reply
+            if unsound(reply.scalars).size:
+                answer = Refusal(str(DivergedError(f"scalars of client {i}")), True)
+            self.answers[i] = served[i].round, encode(answer)
+        answers |= repeated | {i: self.answers[i][1] for i in measuring}
+        hello = {i: self.hello(i) for i in asked | (plans.keys() - served.keys())}
+        weighed = hello.keys() & served.keys() if self._terms.weighs else ()
         hello |= {i: hello[i] + encode(self.clients[i].examples()) for i in weighed}
         return {i: hello.get(i, b"") + answers.get(i, b"") for i in frames}
 
@@ -214,13 +211,13 @@ class Host:
             self.replica.restore(client.replica.snapshot())
             client.replica.forget()
         elif sums is not None and (anew or sums.round > self.replica.round):
-            there = self.replica.clone()  # which a refusal leaves as it was
+            moved = self.replica.clone()  # a refusal leaves the model as it was
             if anew:
-                there.restore(self._start)
+                moved.restore(self._start)
             r = sums.round if plan is None else plan.round
             require(sums.round == r, "round of a pool's sums", f"be {r}", sums.round)
-            there.take(sums, pooled(self._terms.seeds(r)).pool, self._terms.distribution)
-            self.replica.restore(there.snapshot())
+            moved.take(sums, pooled(self._terms.seeds(r)).pool, self._terms.distribution)
+            self.replica.restore(moved.snapshot())
         elif anew:
             self.replica.restore(self._start)
         if records and records[0].round <= self.replica.round:
@@ -255,10 +252,10 @@ class Host:
         tensors, values = read_checkpoint(path)
         saved = read_as(SavedHost, values, f"checkpoint {path}")
         require(saved.run == self._run.hex(), "model of the host", "be of this run", str(path))
-        vectors = {"x": self.replica.x} | {f"state.{slot}": own for slot, own in self.replica.state.items()}
-        for name, own in vectors.items():
-            found = tuple(tensors[name].shape)
-            require(found == own.shape, f"{name} in the checkpoint {path}", f"have shape {tuple(own.shape)}", found)
+        vectors = {"x": self.replica.x} | {f"state.{slot}": vector for slot, vector in self.replica.state.items()}
+        for name, vector in vectors.items():
+            shape, wanted = tuple(tensors[name].shape), tuple(vector.shape)
+            require(shape == wanted, f"{name} in the checkpoint {path}", f"have shape {wanted}", shape)
         steps = {int(i): taken for i, taken in saved.steps.items()}
         require(steps.keys() <= self.clients.keys(), "clients of the host", f"be {sorted(steps)}", sorted(self.clients))
         state = {slot: tensors[f"state.{slot}"] for slot in self.replica.state}
@@ -323,6 +320,7 @@ class Coordinator:
         return Frames(chosen, self._frames, self._frame)
 
     def _begin(self, chosen: Iterable[int], phase: str = "") -> None:
+        """Be at the beginning of a phase for these clients."""
         self.chosen, self.asked = tuple(chosen), set(self.delivery.server.planned)
         # A round that is opened again, as nobody came, goes on with what it has.
         self.replies = {i: reply for i, reply in self.replies.items() if reply.round == self.round}
@@ -349,8 +347,10 @@ class Coordinator:
             pulls, plan = self.delivery.pulls, self._plan(i)
             # Who is sent a model holds the right one then, whatever it has been told before.
             sure = i in self.sure and self.delivery.pulls == pulls
-            first = b"" if sure else self._welcome(i, self.round)
-            frame = first + (self._ask(i) if self._checking or first else b"") + plan
+            frame = b"" if sure else self._welcome(i, self.round)
+            if self._checking or not sure:
+                frame += self._ask(i)
+            frame += plan
         self._frames[i] = frame
         return frame
 
@@ -384,11 +384,11 @@ class Coordinator:
         try:
             return self._read(i, frame, loss)
         except InputError as error:
-            told = i in self.refused
+            heard_why = i in self.refused
             logger.warning("round %d: an answer of client %d is refused: %s", self.round, i, error)
             self.refused[i] = str(error)
             stranger = isinstance(error, _StrangerError)
-            if told and not stranger:
+            if heard_why and not stranger:
                 return None  # it is told once a round, or a liar could go on for ever
             refusal = self.session.sent(i, Refusal(str(error)), upwards=False)
             if not stranger:
@@ -405,9 +405,10 @@ class Coordinator:
         return self.session.up[i].bytes + self.delivery.ledger.up[i].bytes
 
     def _read(self, i: int, frame: bytes, loss: float) -> bytes | None:
+        """See ``take``."""
         hello: Hello | None = None
-        for message in (self.delivery.decode(each, None) for each in split_frame(frame)):
-            match message:
+        for encoded in split_frame(frame):
+            match message := self.delivery.decode(encoded, None):
                 case Hello():
                     hello, whose = message, f"be {i}, whose connection it is"
                     try:
@@ -436,6 +437,7 @@ class Coordinator:
         return None if i in self.refused else b""  # it has heard why
 
     def _accept(self, i: int, reply: Reply, hello: Hello | None, loss: float) -> bytes | None:
+        """Take a reply, before which the client said hello or not; what to send as ``take`` has it."""
         require(reply.client == i, "client of a reply", f"be {i}, whose connection it is", reply.client)
         if self._phase == "asking" or reply.round < self.round or i not in self.delivery.server.planned:
             return b""  # late
@@ -462,11 +464,10 @@ class Coordinator:
         return hello.digest.hex() == self._known[1]
 
     def _greet(self, i: int, hello: Hello) -> bytes | None:
-        """Where a client that says hello goes on, and what it needs for that."""
+        """Where a client that says hello goes on, and what it needs for that; what to send as ``take`` has it."""
         right = self._agrees(hello)
-        there = right and hello.round == self.round
         waited_for = i in self.delivery.server.planned and i not in self.replies
-        if self._phase == "finishing" and there:
+        if self._phase == "finishing" and right and hello.round == self.round:
             self.digests[i] = hello.digest.hex()
             return None
         if self._phase == "asking" and i not in self.chosen:

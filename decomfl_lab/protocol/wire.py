@@ -69,27 +69,27 @@ class _Reader:
     def __init__(self, message: bytes) -> None:
         if len(message) < HEADER.size:
             raise InputError(f"message is truncated: {len(message)} bytes, its header has {HEADER.size}")
-        magic, version, found, length, crc = HEADER.unpack_from(message)
+        magic, version, kind, length, crc = HEADER.unpack_from(message)
         require(magic == b"DC", "magic of the message", "be b'DC'", magic)
         require(version == WIRE_VERSION, "version of the message", f"be {WIRE_VERSION}", version)
-        require(found in _KINDS, "kind of the message", f"be in 1..{len(Kind)}", found)
-        self.kind = _KINDS[found]
+        require(kind in _KINDS, "kind of the message", f"be in 1..{len(Kind)}", kind)
+        self.kind = _KINDS[kind]
         self.name = self.kind.name.lower()
         self.body = memoryview(message)[HEADER.size :]
         if len(self.body) != length:
             what = "truncated" if len(self.body) < length else "oversized"
             raise InputError(f"{self.name} message is {what}: body of {len(self.body)} bytes, header says {length}")
-        found = zlib.crc32(self.body)
-        require(found == crc, f"checksum of the {self.name} message", f"be {crc:08x}", f"{found:08x}")
-        self.at = 0
+        checksum = zlib.crc32(self.body)
+        require(checksum == crc, f"checksum of the {self.name} message", f"be {crc:08x}", f"{checksum:08x}")
+        self.place = 0  # of the next byte in the body
 
     def take(self, count: int) -> int:
         """The place of the next ``count`` bytes, which are there."""
-        at = self.at
-        if at + count > len(self.body):
-            raise InputError(f"{self.name} message is truncated inside its body at byte {at}")
-        self.at += count
-        return at
+        start = self.place
+        if start + count > len(self.body):
+            raise InputError(f"{self.name} message is truncated inside its body at byte {start}")
+        self.place += count
+        return start
 
     def unpack(self, layout: struct.Struct | Layout) -> tuple[Any, ...]:
         return layout.unpack_from(self.body, self.take(layout.size))
@@ -99,8 +99,8 @@ class _Reader:
 
     def array(self, kind: np.dtype[Any], count: int) -> NDArray[Any]:
         """The next ``count`` numbers, all finite, in an array of their own, in the machine's byte order."""
-        at = self.take(kind.itemsize * count)
-        numbers = np.frombuffer(self.body, kind, count, at).astype(kind.newbyteorder("="))
+        start = self.take(kind.itemsize * count)
+        numbers = np.frombuffer(self.body, kind, count, start).astype(kind.newbyteorder("="))
         finite = kind.kind != "f" or bool(np.isfinite(numbers).all())
         require(finite, f"numbers of {self.kind.whose}", "be finite", numbers)
         return numbers
@@ -108,14 +108,14 @@ class _Reader:
     def signs(self, K: int, P: int) -> NDArray[np.int8]:
         """The next K·P signs, (K, P), and the zeros that fill up their last byte."""
         size = scalar_bytes(K * P, np.int8)
-        at = self.take(size)
-        bits = np.unpackbits(np.frombuffer(self.body, np.uint8, size, at), bitorder="little").view(np.int8)
+        packed = np.frombuffer(self.body, np.uint8, size, self.take(size))
+        bits = np.unpackbits(packed, bitorder="little").view(np.int8)
         require(not bits[K * P :].any(), f"bits after the signs of the {self.name} message", "be 0", "others")
         return (2 * bits[: K * P] - 1).reshape(K, P)
 
     @property
     def left(self) -> int:
-        return len(self.body) - self.at
+        return len(self.body) - self.place
 
     def end(self) -> None:
         if self.left:
@@ -152,7 +152,7 @@ def _sent_scalars(scalars: ScalarArray) -> bytes:
 def _round_head(head: Plan | RoundRecord) -> bytes:
     """What a plan and every record begin with, and their seeds."""
     signs = SIGNS if isinstance(head, RoundRecord) and head.scalars.dtype == np.int8 else 0
-    places = _DISTRIBUTIONS.index(head.distribution), STREAM_VERSION, _SEEDINGS.index(head.seeding) | signs
+    codes = _DISTRIBUTIONS.index(head.distribution), STREAM_VERSION, _SEEDINGS.index(head.seeding) | signs
     # The seeds, or the places in the pool, as they travel, in the order of (k, p).
     sent: list[Any]
     kind = "Q"
@@ -160,11 +160,13 @@ def _round_head(head: Plan | RoundRecord) -> bytes:
         case DerivedSeeds(root, _, derived):
             sent = [root] if derived is Seeding.PER_ROUND else []
         case PooledSeeds(_, _, pooled):
-            sent, kind = [place for step in pooled for place in step], "H"
+            sent = [place for step in pooled for place in step]
+            kind = "H"
         case _:
-            each: Any = head.seeds
-            sent = [own for seed in each for own in ((seed,) if isinstance(seed, int) else seed)]
-    form = head.eta, head.K, head.P, *places
+            sent = []
+            for seed in head.seeds:
+                sent += seed if isinstance(seed, tuple) else [seed]
+    form = head.eta, head.K, head.P, *codes
     ROUND.check(head.round, "the message")
     _form(*form)
     return ROUND_HEAD.pack_sound(head.round, *form) + struct.pack(f"<{len(sent)}{kind}", *sent)
@@ -220,26 +222,25 @@ def _read_records(reader: _Reader, run_seed: int | None) -> tuple[RoundRecord, .
         if signs:
             heads.append((head, reader.signs(len(seeds), P)))
             continue
-        at = reader.take(SCALAR_BYTES * len(seeds) * P)
+        start = reader.take(SCALAR_BYTES * len(seeds) * P)
         heads.append((head, None))
-        pieces.append(reader.body[at : reader.at])
+        pieces.append(reader.body[start : reader.place])
     scalars, end = np.frombuffer(b"".join(pieces), _SCALAR).astype(np.float32), 0
     finite = bool(np.isfinite(scalars).all())  # of all at once; where some are not, the record itself says which
     make = RoundRecord.of_checked if finite else RoundRecord
     records = []
-    for (r, eta, P, distribution, seeds, _), own in heads:
-        if own is None:
+    for (r, eta, P, distribution, seeds, _), of_record in heads:
+        if of_record is None:
             start, end = end, end + len(seeds) * P
-            own = scalars[start:end].reshape(-1, P)
-        records.append(make(r, eta, distribution, seeds, own))
+            of_record = scalars[start:end].reshape(-1, P)
+        records.append(make(r, eta, distribution, seeds, of_record))
     return tuple(records)
 
 
 def encode(message: Message) -> bytes:
     """A message as bytes; the loss and the second differences of a reply do not travel.
 
-    Raises:
-        InputError: If a number of it is none that the wire has, or all of it is too long.
+    InputError if a number of it is none that the wire has, or all of it is too long.
     """
     kind = KINDS[type(message)]
     match message:
@@ -271,20 +272,15 @@ def encode(message: Message) -> bytes:
 
 
 def decode(message: bytes, run_seed: int | None = None) -> Message:
-    """Inverse of ``encode``.
+    """Inverse of ``encode``; the run's seed is for rounds whose seeds are not sent.
 
-    Args:
-        message: What ``encode`` made.
-        run_seed: The run's seed, for rounds whose seeds are not sent.
-
-    Raises:
-        InputError: If it is truncated, oversized, altered, inconsistent or holds non-finite numbers.
+    InputError if the message is truncated, oversized, altered, inconsistent or holds non-finite numbers.
     """
     reader = _Reader(message)
     kind = reader.kind
     head = reader.unpack(kind.layout)
     kind.layout.check(head, kind.whose)
-    found: Message
+    content: Message
     match kind:
         case Kind.PLAN:
             r, eta, P, distribution, seeds, signs = _read_round_head(reader, run_seed)
@@ -292,17 +288,17 @@ def decode(message: bytes, run_seed: int | None = None) -> Message:
             records = _read_records(reader, run_seed)
             rounds, expected = [record.round for record in records], list(range(r - len(records), r))
             require(rounds == expected, "records of the plan message", f"be of the rounds before {r}, in order", rounds)
-            found = Plan(r, eta, P, distribution, seeds, records)
+            content = Plan(r, eta, P, distribution, seeds, records)
         case Kind.REPLY | Kind.SIGNS:
             client, r, K, P = head
             require_sendable(K, P)
             scalars = reader.signs(K, P) if kind is Kind.SIGNS else reader.array(_SCALAR, K * P).reshape(K, P)
-            found = Reply(client, r, scalars)
+            content = Reply(client, r, scalars)
         case Kind.VECTOR:
             r, width, count = head
-            found = Dense(r, reader.array(np.dtype(f"<f{width}"), count))
+            content = Dense(r, reader.array(np.dtype(f"<f{width}"), count))
         case Kind.RECORDS:
-            found = _read_records(reader, run_seed)
+            content = _read_records(reader, run_seed)
         case Kind.QUANTIZED:
             r, bits, scale, size = head
             levels = reader.array(_LEVEL, size if bits > 4 else (size + 1) // 2)
@@ -315,25 +311,25 @@ def decode(message: bytes, run_seed: int | None = None) -> Message:
             largest = 2 ** (bits - 1) - 1
             inside = bool((np.abs(levels.astype(np.int16)) <= largest).all())
             require(inside, "levels of the quantized message", f"be in -{largest}..{largest}", "others")
-            found = Quantized(r, bits, scale, levels)
+            content = Quantized(r, bits, scale, levels)
         case Kind.SPARSE:
             r, d, count = head
             indices = reader.array(_INDEX, count).astype(np.int64)
-            found = Sparse(r, d, indices, reader.array(_SCALAR, count))
+            content = Sparse(r, d, indices, reader.array(_SCALAR, count))
         case Kind.POOL:
             r, exponent, size = head
-            found = PoolSums(r, exponent, reader.array(_SUM, size))
+            content = PoolSums(r, exponent, reader.array(_SUM, size))
         case Kind.REFUSAL:
             require(reader.left <= LONGEST_REFUSAL, "text of the refusal", f"have {LONGEST_REFUSAL} bytes", reader.left)
             try:
-                found = Refusal(str(reader.body[reader.take(reader.left) :], "utf-8"), bool(*head))
+                content = Refusal(str(reader.body[reader.take(reader.left) :], "utf-8"), bool(*head))
             except UnicodeDecodeError as error:
                 why = f"{error.reason} at byte {error.start}"
                 raise InputError(f"text of the refusal must be UTF-8, got {why}") from None
         case _:
-            found = _CLASSES[kind](*head)
+            content = _CLASSES[kind](*head)
     reader.end()
-    return found
+    return content
 
 
 def record_bytes(seeding: Seeding, K: int, P: int, dtype: Any = np.float32) -> int:
@@ -343,22 +339,23 @@ def record_bytes(seeding: Seeding, K: int, P: int, dtype: Any = np.float32) -> i
 
 def split_frame(frame: bytes) -> list[bytes]:
     """The messages that a frame consists of, one after the other; InputError if it ends inside of one."""
-    messages, at = [], 0
-    while at < len(frame):
-        require(len(frame) - at >= HEADER.size, "frame", "end with a whole message", f"{len(frame) - at} bytes more")
-        end = at + HEADER.size + int(HEADER.unpack_from(frame, at)[3])
+    messages, start = [], 0
+    while start < len(frame):
+        left = len(frame) - start
+        require(left >= HEADER.size, "frame", "end with a whole message", f"{left} bytes more")
+        end = start + HEADER.size + int(HEADER.unpack_from(frame, start)[3])
         require(end <= len(frame), "frame", "end with a whole message", f"{end - len(frame)} bytes less")
-        messages.append(frame[at:end])
-        at = end
+        messages.append(frame[start:end])
+        start = end
     return messages
 
 
 def read(kind: type[Content], message: bytes, run_seed: int | None = None, decode: Codec = decode) -> Content:
     """The message of this kind; InputError as ``decode``, or if it is another."""
-    found = decode(message, run_seed)
-    if not isinstance(found, kind):
-        raise InputError(f"message must be a {kind.__name__}, got a {type(found).__name__}")
-    return found
+    content = decode(message, run_seed)
+    if not isinstance(content, kind):
+        raise InputError(f"message must be a {kind.__name__}, got a {type(content).__name__}")
+    return content
 
 
 def vector_of(message: Dense | Quantized | Sparse, r: int, d: int, dtype: Any = np.float32) -> NDArray[Any]:
@@ -373,7 +370,8 @@ def vector_of(message: Dense | Quantized | Sparse, r: int, d: int, dtype: Any = 
     Raises:
         InputError: If the message is of another round, size or type.
     """
-    name, update = type(message).__name__, message.x if isinstance(message, Dense) else message
+    name = type(message).__name__
+    update = message.x if isinstance(message, Dense) else message
     require(message.round == r, f"round of a {name} message", f"be {r}", message.round)
     require(update.size == d, f"elements of a {name} message", f"be d={d}", update.size)
     if not isinstance(update, np.ndarray):

@@ -44,8 +44,7 @@ class PoolSums:
     def after(self, records: Sequence[RoundRecord]) -> "PoolSums":
         """The sums after these records too.
 
-        Raises:
-            InputError: If they are not the next ones, their directions are not of the pool, or a sum leaves 32 bits.
+        InputError if they are not the next ones, their directions are not of the pool, or a sum leaves 32 bits.
         """
         sums = self.values.astype(np.int64)
         for r, record in enumerate(records, self.round):

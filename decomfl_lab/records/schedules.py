@@ -36,8 +36,8 @@ class Schedule(Generic[Value]):
         """The value in force in round r; InputError unless the user's own is a number above 0."""
         if self.own is not None:
             value: Any = self.own(r, self.initial)
-            sound, what = is_number(value) and value > 0, f"{self.own.option} {self.own} at round {r}"
-            require(sound, what, "be a finite number above 0", value)
+            sound = is_number(value) and value > 0
+            require(sound, f"{self.own.option} {self.own} at round {r}", "be a finite number above 0", value)
             return float(value)  # type: ignore[return-value]
         past = [change for change in self.changes if change <= r]
         return self.changes[max(past)] if past else self.initial

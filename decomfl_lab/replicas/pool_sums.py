@@ -114,10 +114,9 @@ class PooledReplica(Replica):
 
     def take(self, sums: PoolSums, seed: int, distribution: Distribution) -> None:
         """See ``Replica.take``."""
-        pool, own = (seed, distribution), self.rule
+        pool, wanted = (seed, distribution), (self.rule.size, self.rule.exponent)
         require(sums.round >= self.round, "round of a pool's sums", f"be at least {self.round}", sums.round)
-        found = sums.S, sums.exponent
-        require(found == (own.size, own.exponent), "pool", f"be of (S, e) = {own.size, own.exponent}", found)
+        require((sums.S, sums.exponent) == wanted, "pool", f"be of (S, e) = {wanted}", (sums.S, sums.exponent))
         require(self._pool in (None, pool), "seed and distribution of the pool", f"be {self._pool}", pool)
         self.state = {**self.state, "sums": torch.from_numpy(sums.values)}
         self.round, self._pool = sums.round, pool
@@ -126,7 +125,7 @@ class PooledReplica(Replica):
     def _apply_all(self, records: Sequence[RoundRecord]) -> None:
         """See ``Replica``: sums of integers, whatever the lag."""
         sums = self.sums.after(records)
-        pools = {(pooled(own.seeds).pool, own.distribution) for own in records}
+        pools = {(pooled(record.seeds).pool, record.distribution) for record in records}
         require(len(pools) == 1, "seed and distribution of the pool", "be those of all records", pools)
         self.take(sums, *pools.pop())
 
@@ -147,6 +146,6 @@ class PooledReplica(Replica):
         super().restore(snapshot)
         self.state["sums"] = snapshot.state["sums"]
 
-    def _there(self) -> dict[str, Tensor]:
+    def _vectors(self) -> dict[str, Tensor]:
         """See ``Replica``; x is compared where both have built it, and is a function of the rest."""
         return self.state if self._late else {"x": self._x, **self.state}

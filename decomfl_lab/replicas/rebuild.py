@@ -58,24 +58,24 @@ def blocks_of(tensors: Sequence[Tensor]) -> list[list[int]]:
     They are contiguous, float32 or float64, alike in type and device, and of at most ``BLOCK`` elements together; any
     other tensor stands alone.
     """
-    found: list[list[int]] = []
+    blocks: list[list[int]] = []
     size, last = 0, None
     for n, tensor in enumerate(tensors):
         whole = tensor.is_contiguous() and tensor.dtype in (torch.float32, torch.float64)
         kind = (tensor.dtype, tensor.device) if whole else None
         size += tensor.numel()
         if kind is None or kind != last or size > BLOCK:
-            found.append([])
+            blocks.append([])
             size = tensor.numel()
-        found[-1].append(n)
+        blocks[-1].append(n)
         last = kind
-    return found
+    return blocks
 
 
 def _run(
     program: Program, tensors: Sequence[Tensor], d: int, first: int, backend: str | Backend, workers: int, store: bool
 ) -> int:
-    """Run the program on tensors of one shape; returns the number of broken limits."""
+    """Run the program on tensors of one shape, elements first.. of R^d; returns the number of broken limits."""
     if tensors[0].numel() == 0:
         return 0
     if tensors[0].is_cuda:
@@ -88,11 +88,11 @@ def _run(
     wide = torch.float64 if torch.float64 in dtypes else torch.float32
 
     def through_a_copy(block: tuple[int, list[Tensor]]) -> int:
-        at, parts = block
+        first_of_block, parts = block
         # Row-major whatever the strides: position j is the element's place in reshape(-1).
         copies = [part.to(wide, copy=True, memory_format=torch.contiguous_format).view(-1) for part in parts]
         memory = {name: copy.numpy() for name, copy in zip(program.names, copies, strict=True)}
-        broken = noise.run(program, memory, d=d, first=at, backend=backend, store=store)
+        broken = noise.run(program, memory, d=d, first=first_of_block, backend=backend, store=store)
         if store:
             for part, copy in zip(parts, copies, strict=True):
                 part.copy_(copy.view(part.shape))
@@ -131,38 +131,38 @@ def rebuild_(
     programs = [program] * len(pieces) if isinstance(program, Program) else program
     require(len(programs) == len(pieces), "programs", f"be as many as the pieces, {len(pieces)}", len(programs))
     parts = []
-    for own, piece in zip(programs, pieces, strict=True):
-        require(set(piece) == set(own.names), "piece", f"hold {own.names}", tuple(piece))
-        tensors = [piece[name].detach() for name in own.names]
+    known = f"be one of {', '.join(map(str, _DTYPES))}"
+    for of_piece, piece in zip(programs, pieces, strict=True):
+        require(set(piece) == set(of_piece.names), "piece", f"hold {of_piece.names}", tuple(piece))
+        tensors = [piece[name].detach() for name in of_piece.names]
         like = tensors[0]
-        for name, tensor in zip(own.names, tensors, strict=True):
-            require(
-                tensor.dtype in _DTYPES, f"dtype of {name}", f"be one of {', '.join(map(str, _DTYPES))}", tensor.dtype
-            )
+        for name, tensor in zip(of_piece.names, tensors, strict=True):
+            require(tensor.dtype in _DTYPES, f"dtype of {name}", known, tensor.dtype)
             require(tensor.shape == like.shape, f"shape of {name}", f"be {tuple(like.shape)}", tuple(tensor.shape))
             require(tensor.device == like.device, f"device of {name}", f"be {like.device}", tensor.device)
-            here = tensor.device.type in ("cpu", "cuda")
-            require(here, f"device of {name}", "be a CPU or CUDA device", tensor.device)
+            reached = tensor.device.type in ("cpu", "cuda")
+            require(reached, f"device of {name}", "be a CPU or CUDA device", tensor.device)
             reach = 0  # elements that the dimensions of smaller stride reach over
             for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
                 rule = "hold each element once (no expanded or overlapping view)"
                 require(size == 1 or stride > reach, name, rule, (tuple(tensor.shape), tensor.stride()))
                 reach += (size - 1) * stride
-        parts.append((own, tensors))
+        parts.append((of_piece, tensors))
     backend = backend_for(parts[0][1][0]) if backend is None else backend
     d = sum(tensors[0].numel() for _, tensors in parts)
     require(d > 0, "pieces", "hold at least one element", d)
 
     # Where there are limits, nothing is stored before it is known that all elements stay within them.
-    for store in (False, True) if any(own.limited for own in programs) else (True,):
+    for store in (False, True) if any(of_piece.limited for of_piece in programs) else (True,):
         broken = first = 0
-        for own, tensors in parts:
-            broken += _run(own, tensors, d, first, backend, workers, store)
+        for of_piece, tensors in parts:
+            broken += _run(of_piece, tensors, d, first, backend, workers, store)
             first += tensors[0].numel()
         if broken and not store:
-            limits = sorted({at.value for own in programs for at in own.instructions if at.op is noise.Op.LIMIT})
+            lines = [line for of_piece in programs for line in of_piece.instructions]
+            limits = {line.value for line in lines if line.op is noise.Op.LIMIT}
             raise InputError(
-                f"updates must stay within their limits {limits}, but do not at {broken} elements "
+                f"updates must stay within their limits {sorted(limits)}, but do not at {broken} elements "
                 "(counted once a step): nothing was changed; a coarser grid or a smaller step would fit"
             )
 
@@ -223,19 +223,19 @@ def form_points_(
     c = np.asarray(coefficients, dtype=np.float64).astype(np.float32)
     if not points.numel():
         return
-    moved = [at for at, a in zip(streams, c, strict=True) if a] or [*streams[:1]]
-    rows: dict[tuple[int, int], list[int]] = {}
-    for n, at in enumerate(streams):  # a copy of x needs no direction: it goes with one that is made anyway
-        rows.setdefault(at if c[n] else moved[0], []).append(n)
+    moving = [stream for stream, c_n in zip(streams, c, strict=True) if c_n] or [*streams[:1]]
+    rows: dict[tuple[int, int], list[int]] = {}  # of each direction the numbers of its points
+    for n, stream in enumerate(streams):  # a copy of x needs no direction: it goes with one that is made anyway
+        rows.setdefault(stream if c[n] else moving[0], []).append(n)
     if backend == "triton":
         _triton().form_points(points, x, rows, c, distribution, d=x.numel())
         return
     points.copy_(x)
     program = Program([str(n) for n in range(len(streams))])
-    for (seed, p), own in rows.items():
+    for (seed, p), numbers in rows.items():
         program.fill(SCRATCH, -0.0)  # -0 + z is z, to the bit
         program.noise(SCRATCH, seed, [1.0], distribution, p)
-        for n in own:
+        for n in numbers:
             if c[n]:
                 program.add(str(n), SCRATCH, float(c[n]))
     if c.any():
@@ -251,22 +251,10 @@ def project(
     backend: str | None = None,
     workers: int | None = None,
 ) -> Tensor:
-    """⟨v_i, z(seed_p, p)⟩ for all vectors and directions, with the bits of ``noise.project``; no direction is stored.
+    """``noise.project`` of vectors v_i, contiguous (m, d): float64 (m, P), where the vectors are; errors as there.
 
-    On a GPU the vectors stay where they lie, and the host does not wait for the products.
-
-    Args:
-        vectors: v_i, contiguous float32 or float64 (m, d).
-        streams: (seed, p) of each direction, as ``seeds.stream_of`` gives them.
-        distribution: The distribution of z.
-        backend: See ``noise.project``; None chooses by device.
-        workers: CPU threads; None for torch's number of threads.
-
-    Returns:
-        float64 (m, P), where the vectors are.
-
-    Raises:
-        InputError: If the vectors are not such a matrix, or a seed or p is out of range.
+    On a GPU the vectors stay where they lie, and the host does not wait for the products. None for the backend chooses
+    by device, for the workers it is torch's number of threads.
     """
     vectors = vectors.detach()
     fits = vectors.ndim == 2 and vectors.is_contiguous() and vectors.dtype in (torch.float32, torch.float64)
@@ -274,7 +262,7 @@ def project(
     require(fits and vectors.numel() > 0, "vectors", message, (vectors.dtype, tuple(vectors.shape)))
     workers = torch.get_num_threads() if workers is None else require_int("workers", workers, 1)
     if vectors.is_cuda or backend == "triton":
-        found: Tensor = _triton().project_on_device(vectors, streams, distribution)
-        return found
+        on_device: Tensor = _triton().project_on_device(vectors, streams, distribution)
+        return on_device
     products = noise.project(vectors.numpy(), streams, distribution=distribution, backend=backend, workers=workers)
     return torch.from_numpy(products)

@@ -17,15 +17,9 @@ def kind_of(rule: UpdateRule, *, corrected: bool = False) -> type[Replica]:
 
 
 def make_replica(x: Tensor, rule: UpdateRule, *, corrected: bool = False, **options: Any) -> Replica:
-    """A replica at round 0.
+    """A replica at round 0, of the options of ``Replica``; InputError if the rule admits no such x, or no correction.
 
-    Args:
-        x: x_0, shape (d,), which is copied; without memory (``Tensor.to("meta")``) for sums of a pool alone.
-        rule: The update rule.
-        corrected: Whether local steps are corrected when their round's record comes, and not reverted.
-        options: See ``Replica``.
-
-    Raises:
-        InputError: If the rule admits no such x, or no correction.
+    x_0, (d,), is copied; it is without memory (``Tensor.to("meta")``) for sums of a pool alone. Local steps are
+    ``corrected`` when their round's record comes, or reverted.
     """
     return kind_of(rule, corrected=corrected)(x, rule, **options)

@@ -117,14 +117,16 @@ class Replica:
 
     def _run(self, program: Program | Sequence[Program]) -> None:
         self.own()
-        self._run_on(program, self._there())
+        self._run_on(program, self._vectors())
 
     def _run_on(self, program: Program | Sequence[Program], vectors: Mapping[str, Tensor]) -> None:
+        """Run a program, or one for each piece, on vectors {name: (d,)}, piece by piece."""
         cut = {name: vector.split(self.sizes) for name, vector in vectors.items()}
         pieces = [{name: parts[n] for name, parts in cut.items()} for n in range(len(self.sizes))]
         rebuild_(program, pieces, backend=self.backend, workers=self.workers)
 
     def _real(self, step: Step) -> Step:
+        """The step along the directions that are really made: see ``stream_seed``."""
         return replace(step, seed=self.stream_seed(step.seed))
 
     def step_(self, step: Step) -> None:
@@ -208,16 +210,10 @@ class Replica:
         return None
 
     def take(self, sums: PoolSums, seed: int, distribution: Distribution) -> None:  # noqa: ARG002
-        """Be at the round of these sums.
+        """Be at the round of these sums, of the pool with this seed and distribution of its directions.
 
-        Args:
-            sums: The sums of a round that is not before this replica's.
-            seed: The pool's seed.
-            distribution: The distribution of its directions.
-
-        Raises:
-            InputError: If x is not made of sums, or of those of another pool or grid, or if they are of an earlier
-                round; the replica stays as it was.
+        InputError if x is not made of sums, or of those of another pool or grid, or if they are of an earlier round
+        than this replica's; it stays as it was.
         """
         raise InputError(f"sums of a pool must come to a replica of a PooledSgd rule, got one of {self.rule}")
 
@@ -228,9 +224,10 @@ class Replica:
 
     def restore(self, snapshot: Snapshot) -> None:
         """Be what the snapshot was: parameters, optimizer state and round (revert, or a pull)."""
-        found, names = (tuple(snapshot.x.shape), snapshot.x.dtype), set(snapshot.state)
-        alike = found == ((self.d,), self.x.dtype)
-        require(alike, "snapshot", f"be of d={self.d} elements of {self.x.dtype}", found)
+        form = tuple(snapshot.x.shape), snapshot.x.dtype
+        alike = form == ((self.d,), self.x.dtype)
+        require(alike, "snapshot", f"be of d={self.d} elements of {self.x.dtype}", form)
+        names = set(snapshot.state)
         require(names == set(self.state), "state of the snapshot", f"be {set(self.state)}", names)
         self.x = snapshot.x.to(self.device)
         self.state = {slot: snapshot.state[slot].to(self.device) for slot in self.state}
@@ -239,13 +236,13 @@ class Replica:
 
     def share(self, other: "Replica") -> bool:
         """Hold the other's vectors instead of equal ones of this replica's own; False if a single bit differs."""
-        mine, its = self._there(), other._there()
+        mine, its = self._vectors(), other._vectors()
         if self.round != other.round or not all(same_bits(mine[name], its[name]) for name in mine.keys() & its.keys()):
             return False
         self.restore(other.snapshot())
         return True
 
-    def _there(self) -> dict[str, Tensor]:
+    def _vectors(self) -> dict[str, Tensor]:
         """The vectors that tell whether two replicas are the same."""
         return {"x": self.x, **self.state}
 
@@ -281,17 +278,18 @@ def step_together_(replicas: Sequence[Replica], steps: Sequence[Step]) -> bool:
     False, and nothing is done, where there is nothing to share, or a GPU has no registers for so many replicas at once.
     """
     first = replicas[0]
-    kinds = {(type(each), each.sizes, each.backend, each.workers, each.x.dtype, each.x.device) for each in replicas}
+    kinds = {(type(r), r.sizes, r.backend, r.workers, r.x.dtype, r.x.device) for r in replicas}
     too_many = first.backend == "triton" and len(replicas) * (1 + len(first.state)) > MOST_NAMES
     if len(kinds) > 1 or type(first) is not Replica or too_many:  # a subclass may step in a way of its own
         return False
-    shared = Program.together([each._step_program(step) for each, step in zip(replicas, steps, strict=True)])
+    shared = Program.together([replica._step_program(step) for replica, step in zip(replicas, steps, strict=True)])
     if shared is None:
         return False
-    for each in replicas:
-        each.own()
-    named = [("x", [each.x for each in replicas]), *((s, [each.state[s] for each in replicas]) for s in first.state)]
-    first._run_on(shared, {f"{n} {name}": vector for name, own in named for n, vector in enumerate(own)})
+    vectors: dict[str, Tensor] = {}
+    for n, replica in enumerate(replicas):
+        replica.own()
+        vectors |= {f"{n} {name}": vector for name, vector in replica._vectors().items()}
+    first._run_on(shared, vectors)
     return True
 
 
@@ -344,13 +342,14 @@ class SyncReplica(Replica):
         """See ``Replica.diverge``."""
         self.taken = tuple(replace(step, scalars=on_host(step.scalars)) for step in taken)
 
-    def _correct(self, program: Program, own: Step, step: Step | None) -> None:
-        self.rule.emit_correction(program, self._real(own), step, wide=self.x.dtype == torch.float64)
+    def _correct(self, program: Program, taken: Step, step: Step | None) -> None:
+        """Exchange a step that x has taken for that of the record; None takes it back."""
+        self.rule.emit_correction(program, self._real(taken), step, wide=self.x.dtype == torch.float64)
 
     def _emit(self, program: Program, record: RoundRecord) -> None:
         steps = _steps(record)
-        for own, step in zip(self.taken, steps, strict=False):
-            self._correct(program, own, step)
+        for taken, step in zip(self.taken, steps, strict=False):
+            self._correct(program, taken, step)
         for step in steps[len(self.taken) :]:
             self.rule.emit(program, self._real(step))
         self.taken = ()
@@ -360,8 +359,8 @@ class SyncReplica(Replica):
         applied = super().catch_up(records)
         if self.taken:
             program = self._program()
-            for own in self.taken:
-                self._correct(program, own, None)
+            for taken in self.taken:
+                self._correct(program, taken, None)
             self._run(program)
             self.taken = ()
         return applied

@@ -91,13 +91,13 @@ class Group(NamedTuple):
 
 def programs_of(groups: Sequence[Group], steps: Sequence[Step]) -> list[Program]:
     """The program of each piece of x: these steps, by the rule and the learning rate of its group."""
-    found: list[Program] = []
+    programs: list[Program] = []
     for group in groups:
         program = Program(["x", *group.rule.slots])
         for step in steps:
             group.rule.emit(program, replace(step, eta=step.eta * group.factor))
-        found += [program] * group.pieces
-    return found
+        programs += [program] * group.pieces
+    return programs
 
 
 def _check_weight_decay(weight_decay: float) -> None:
@@ -153,27 +153,26 @@ class Sgd(UpdateRule):
         """See ``UpdateRule.correctable``: without weight decay, which would scale x between the two."""
         return not self.weight_decay
 
-    def emit_correction(self, program: Program, own: Step, step: Step | None, *, wide: bool) -> None:
-        """Write x ← x + (η/P) Σ_p (g_{i,p} − g_p) z_p: x has taken the step ``own`` instead of ``step``.
+    def emit_correction(self, program: Program, taken: Step, step: Step | None, *, wide: bool) -> None:
+        """Write x ← x + (η/P) Σ_p (g_{i,p} − g_p) z_p: x has taken the step ``taken`` instead of ``step``.
 
-        The difference of the coefficients is exact
-        in float64 (but for hopelessly unequal sizes) and is rounded to float32, as every coefficient is; for a float64
-        x what that cuts off follows as a second term.
+        The difference of the coefficients is exact in float64 (but for hopelessly unequal sizes) and is rounded to
+        float32, as every coefficient is; for a float64 x what that cuts off follows as a second term.
 
         Args:
             program: The program that the instructions are added to.
-            own: The step that was taken, with the client's scalars g_i.
-            step: The step to be taken in its place, along the same directions; None takes ``own`` back.
+            taken: The step that was taken, with the client's scalars g_i.
+            step: The step to be taken in its place, along the same directions; None takes ``taken`` back.
             wide: Whether x is float64.
 
         Source: [DeComFL, eq. (sync)].
         """
-        taken, wanted = (np.zeros(1) if at is None else np.asarray(_coefficients(at, -at.eta)) for at in (own, step))
-        difference = wanted.astype(np.float64) - taken
+        wanted = np.zeros(1) if step is None else np.asarray(_coefficients(step, -step.eta)).astype(np.float64)
+        difference = wanted - np.asarray(_coefficients(taken, -taken.eta))
         high = difference.astype(np.float32)
-        add_directions(program, "x", own, high)
+        add_directions(program, "x", taken, high)
         if wide:
-            add_directions(program, "x", own, (difference - high).astype(np.float32))
+            add_directions(program, "x", taken, (difference - high).astype(np.float32))
 
 
 @dataclass(frozen=True)

@@ -56,15 +56,9 @@ def said(
 
 
 def made_again(start: Struct, packed: bytes, d: int) -> Tensor | None:
-    """x_0, shape (d,), from what a log says of it; None where it does not say it.
+    """x_0, shape (d,), from the ``start`` of a log's header and its bytes in the file; None where it is not said.
 
-    Args:
-        start: The ``start`` of the log's header.
-        packed: The bytes of x_0 in the file.
-        d: How many elements x_0 has.
-
-    Raises:
-        InputError: If there is not the memory for it, or the bytes are not those of d numbers.
+    InputError if there is not the memory for it, or the bytes are not those of d numbers.
     """
     match start:
         case StreamStart():
@@ -88,5 +82,5 @@ def _by_stream(start: StreamStart, d: int) -> Tensor:
     """x_0 of d elements, drawn tensor by tensor."""
     require_possible("d in the header", d, memory=16.0 * d)
     seed = int(start.key, 16)
-    parts = [own.elements(seed, t, math.prod(own.shape)) for t, own in enumerate(start.tensors)]
+    parts = [tensor.elements(seed, t, math.prod(tensor.shape)) for t, tensor in enumerate(start.tensors)]
     return torch.from_numpy(np.concatenate(parts))

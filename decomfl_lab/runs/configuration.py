@@ -101,16 +101,16 @@ class TrainConfig:
             InputError: If a value breaks a rule, or is of an option that neither the run nor this method has.
         """
         require(isinstance(method, Method | str), "method", "be a method, as lab.DeComFL(), or its name", method)
-        made = method if isinstance(method, Method) else find_method(method)()
-        own = run_options()
-        if made.alone:
+        method_ = method if isinstance(method, Method) else find_method(method)()
+        run_fields = run_options()
+        if method_.alone:
             values = {"clients": 1, "sampled": 1, **values}
-        more = {name: value for name, value in values.items() if name not in own}
-        for name in more.keys() - {each.name for each in dataclasses.fields(made)}:
-            require_option(f"option of {made.name}", name, [*made.options(), *own])
-        object.__setattr__(self, "method", made.but(more) if more else made)
-        for name, each in own.items():
-            default = dict(each.default) if each.is_schedule else each.default
+        of_method = {name: value for name, value in values.items() if name not in run_fields}
+        for name in of_method.keys() - {part.name for part in dataclasses.fields(method_)}:
+            require_option(f"option of {method_.name}", name, [*method_.options(), *run_fields])
+        object.__setattr__(self, "method", method_.but(of_method) if of_method else method_)
+        for name, declared in run_fields.items():
+            default = dict(declared.default) if declared.is_schedule else declared.default
             object.__setattr__(self, name, values.get(name, default))
         if "sampled" not in values and isinstance(self.clients, int):  # of fewer than are usual, all
             object.__setattr__(self, "sampled", min(self.sampled, max(self.clients, 1)))
@@ -175,8 +175,7 @@ class TrainConfig:
     def of_first(self, M: int) -> "TrainConfig":
         """The run as it was when it had M clients: without those that joined later.
 
-        Raises:
-            InputError: If it never had M clients.
+        InputError if it never had M clients.
         """
         present = self.present
         sizes = [present.initial, *present.changes.values()]
@@ -207,12 +206,12 @@ class TrainConfig:
         """
         values = {name: getattr(self, name) for name in run_options() if name != "data" or not self.task}
         values |= self.method.plain()
-        for name, each in (run_options() | self.method.options()).items():
-            if each.rare and values[name] == each.default:
+        for name, declared in (run_options() | self.method.options()).items():
+            if declared.rare and values[name] == declared.default:
                 del values[name]
-        found = {"method": name_of(self.method), **values}
-        schedules = {name: value for name, value in found.items() if isinstance(value, Mapping)}
-        return found | {name: {str(r): v for r, v in sorted(rates.items())} for name, rates in schedules.items()}
+        plain = {"method": name_of(self.method), **values}
+        schedules = {name: value for name, value in plain.items() if isinstance(value, Mapping)}
+        return plain | {name: {str(r): v for r, v in sorted(rates.items())} for name, rates in schedules.items()}
 
     def to_toml(self) -> str:
         """The configuration as TOML that ``read_config`` reads back."""
@@ -233,8 +232,9 @@ class TrainConfig:
         """
         first = self.of_first(self.present.initial)
         known = run_options() | self.method.options()
-        own = {"rounds", "data", "task_data", *(name for name, each in known.items() if each.group in LOCAL_GROUPS)}
-        agreed = {name: value for name, value in first.to_dict().items() if name not in own}
+        local = {name for name, declared in known.items() if declared.group in LOCAL_GROUPS}
+        local |= {"rounds", "data", "task_data"}
+        agreed = {name: value for name, value in first.to_dict().items() if name not in local}
         # As in runs that were begun before there was another.
         if agreed.get("weighting") == Weighting.CLIENTS:
             del agreed["weighting"]
@@ -279,7 +279,7 @@ def config_from_mapping(
         require_trusted(values, origin, trust_code, unused)
         kind = find_method(name)
     known = run_options() | kind.options()
-    others = [each.options() for each in METHODS.values()]
+    others = [kind_.options() for kind_ in METHODS.values()]
     clean: dict[str, Any] = {"method": kind.of({})}
     for key, value in values.items():
         if key == "method":
@@ -288,7 +288,7 @@ def config_from_mapping(
             one = type(value) is int and value == _RANK_ONE[key]
             require(one, f"{key} in {origin}", f"be 1, {NO_LOW_RANK}", value)
         elif key not in known:
-            defaults = [own[key].default for own in others if key in own]
+            defaults = [options[key].default for options in others if key in options]
             require_option(f"key in {origin}", key, ["method", *known, *([key] if defaults else [])])
             rule = f"be left out for {values.get('method', DeComFL.name)}, which has no such option"
             require(lenient or value in defaults, f"{key} in {origin}", rule, value)
@@ -296,7 +296,7 @@ def config_from_mapping(
             place = known[key].title(key) if origin == FLAGS else f"{key} in {origin}"
             clean[key] = known[key].read(place, value)
     if lenient:
-        clean = {key: own.earlier for key, own in known.items() if own.earlier is not None} | clean
+        clean = {key: options.earlier for key, options in known.items() if options.earlier is not None} | clean
     return TrainConfig(**clean)
 
 
@@ -306,10 +306,10 @@ def config_like(config: TrainConfig, values: Mapping[str, Any], origin: str) -> 
     Raises:
         InputError: As ``config_from_mapping``; or if the folder names code that is not the run's own method.
     """
-    own = name_of(config.method)
+    ours = name_of(config.method)
     theirs = values.get("method", DeComFL.name)
-    if theirs != own:
-        require("method" not in code_in(values), f"method in {origin}", f"be {own}", theirs)
+    if theirs != ours:
+        require("method" not in code_in(values), f"method in {origin}", f"be {ours}", theirs)
         return config_from_mapping(values, origin, lenient=True, unused=OBJECTS)
     return config_from_mapping(values, origin, lenient=True, kind=type(config.method))
 
@@ -317,9 +317,7 @@ def config_like(config: TrainConfig, values: Mapping[str, Any], origin: str) -> 
 def read_config(path: Path, *, plain: bool = False) -> dict[str, Any]:
     """The values in a TOML file; InputError if it cannot be read or parsed.
 
-    Args:
-        path: The file.
-        plain: Whether it must be a plain file, as in a folder that is looked at: nobody has said that it has an end.
+    It must be a ``plain`` file in a folder that is looked at: nobody has said that others have an end.
     """
     content = read_file("config", path, plain=plain)
     try:

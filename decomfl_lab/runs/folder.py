@@ -91,11 +91,7 @@ class FoundRun:
 
 
 def found_runs(folders: Sequence[Path]) -> list[FoundRun]:
-    """The runs in these folders and below, in the order of their names.
-
-    Raises:
-        InputError: If one of them is no folder.
-    """
+    """The runs in these folders and below, in the order of their names; InputError if one of them is no folder."""
     for folder in folders:
         require(folder.is_dir(), "folder", "be a folder that exists", str(folder))
     below: dict[Path, Path] = {}
@@ -133,8 +129,8 @@ def looked_at(folder: Path) -> FoundRun:
         state = "diverged" if later else "finished" if done >= config["rounds"] else "interrupted"
         return FoundRun(folder, "running" if running else state, config, [*saved.rows, *later], done, d, remark=remark)
     except (InputError, LookupError, TypeError, ValueError) as error:
-        told = str(error) if isinstance(error, InputError) else f"the files of {folder} must be those of a run"
-        return FoundRun(folder, "damaged", config, [], 0, trouble=told)
+        trouble = str(error) if isinstance(error, InputError) else f"the files of {folder} must be those of a run"
+        return FoundRun(folder, "damaged", config, [], 0, trouble=trouble)
 
 
 def open_log(path: Path, *, end: int | None = None, write: bool = True) -> RunLog:
@@ -151,8 +147,7 @@ def open_log(path: Path, *, end: int | None = None, write: bool = True) -> RunLo
 def read_rows(path: Path) -> list[dict[str, float]]:
     """The rows of metrics.csv, NaN where a cell is empty; none without the file.
 
-    Raises:
-        InputError: If it cannot be read, or the rows cannot be evaluations of one run.
+    InputError if it cannot be read, or the rows cannot be evaluations of one run.
     """
     if not path.exists():
         return []
@@ -173,8 +168,8 @@ def table_is_sound(folder: Path) -> bool:
     """Whether there is a metrics.csv, as the run left it: by the digest in provenance.json, if a version wrote one."""
     try:
         read_rows(folder / METRICS_FILE)
-        said = json.loads(require_plain(folder / PROVENANCE_FILE).read_text(encoding="utf-8")).get("metrics_sha256")
-        return said in (None, hashlib.sha256((folder / METRICS_FILE).read_bytes()).hexdigest())
+        digest = json.loads(require_plain(folder / PROVENANCE_FILE).read_text(encoding="utf-8")).get("metrics_sha256")
+        return digest in (None, hashlib.sha256((folder / METRICS_FILE).read_bytes()).hexdigest())
     except (OSError, ValueError, AttributeError, RecursionError):
         return False
 
@@ -182,75 +177,63 @@ def table_is_sound(folder: Path) -> bool:
 def compared(folder: Path, rows: Sequence[Row], *, rel_tol: float = 0.0) -> tuple[Sequence[Row], str]:
     """The rows of metrics.csv, and in words where they are not those that the run has; empty where they are.
 
-    Args:
-        folder: The folder of the run.
-        rows: The rows that the run has.
-        rel_tol: How far apart numbers may be, relative to them.
+    Numbers may be ``rel_tol`` apart, relative to them.
     """
     try:
         table = read_rows(folder / METRICS_FILE)
     except InputError as error:
         return (), str(error)
-    known, found = {row["round"]: row for row in rows}, []
-    for own in table:
-        for name, right in known.get(own["round"], {}).items():
-            cell = own.get(name, right)
+    by_round = {row["round"]: row for row in rows}
+    others: list[str] = []
+    for row in table:
+        for name, right in by_round.get(row["round"], {}).items():
+            cell = row.get(name, right)
             # Accuracies near 0 may differ by an example or two where ``rel_tol`` is not 0.
             alike = math.isclose(cell, right, rel_tol=rel_tol, abs_tol=5 * rel_tol)
             if not alike and not (math.isnan(cell) and math.isnan(right)):
-                found.append(f"{name} = {cell:.6g} for {right:.6g} in round {own['round']}")
-    more = f" and {len(found) - 1} more" * (len(found) > 1)
-    return table, f"{METRICS_FILE} says {found[0]}{more}" if found else ""
+                others.append(f"{name} = {cell:.6g} for {right:.6g} in round {row['round']}")
+    more = f" and {len(others) - 1} more" * (len(others) > 1)
+    return table, f"{METRICS_FILE} says {others[0]}{more}" if others else ""
 
 
 def joining(config: TrainConfig, dataset: Dataset, folder: Path, *, follows: bool = False) -> TrainConfig:
     """``config`` as it goes on in the folder: clients that the run there does not have join in its next round.
 
     Clients that joined there before are noted where ``config`` does not say so. Everything else that differs is left
-    for ``differing`` to find.
-
-    Args:
-        config: The run with all its clients.
-        dataset: Their data.
-        folder: The folder, which may be empty or not be there.
-        follows: Whether the run goes on after its log, as a server does, and not after its checkpoint.
-
-    Raises:
-        InputError: If more clients than before are to have parts of the same examples.
+    for ``differing`` to find. The folder may be empty or not be there. A run that ``follows`` goes on after its log, as
+    a server does, and not after its checkpoint. InputError if more clients than before are to have parts of the same
+    examples.
     """
     # The configuration of the run in the folder, as far as it is known, and the round in which it goes on.
-    found: list[tuple[TrainConfig, int]] = []
+    earlier: list[tuple[TrainConfig, int]] = []
     checkpoint, path = folder / CHECKPOINT_FILE, folder / LOG_FILE
     if checkpoint.exists():
         saved = read_as(SavedRun, read_values(checkpoint)[1], f"checkpoint {checkpoint}")
-        found.append((config_like(config, saved.config, f"run {folder}"), saved.federation.round))
-    rests_on_log = follows or not found
+        earlier.append((config_like(config, saved.config, f"run {folder}"), saved.federation.round))
+    rests_on_log = follows or not earlier
     if rests_on_log and path.exists():
         with open_log(path, write=False) as log:
-            found.append((config_like(config, log.header["config"], f"run {folder}"), len(log)))
-    if not found:
+            earlier.append((config_like(config, log.header["config"], f"run {folder}"), len(log)))
+    if not earlier:
         return config
     # Who joined stands in the log first, and the rounds of a log are those of its checkpoint and perhaps some more.
-    then, r = max(found, key=lambda each: (each[0].clients, each[1]))
-    if config.joined not in ({}, then.joined):
+    before, r = max(earlier, key=lambda run: (run[0].clients, run[1]))
+    if config.joined not in ({}, before.joined):
         return config
-    more = config.clients - then.clients
+    more = config.clients - before.clients
     if more <= 0:
-        return config.but(joined=then.joined) if more == 0 else config
-    require(r > 0, f"clients M of the run in {folder}", f"be {then.clients} until a round is done", config.clients)
+        return config.but(joined=before.joined) if more == 0 else config
+    require(r > 0, f"clients M of the run in {folder}", f"be {before.clients} until a round is done", config.clients)
     dealt = "as its examples are dealt by split, and one more would change everybody's part"
-    rule = f"be {then.clients}, {dealt} (clients with data of their own, a list, can join)"
+    rule = f"be {before.clients}, {dealt} (clients with data of their own, a list, can join)"
     require(dataset.parts is not None, f"clients M of the run in {folder}", rule, config.clients)
-    return config.but(joined={**then.joined, r: then.joined.get(r, 0) + more})
+    return config.but(joined={**before.joined, r: before.joined.get(r, 0) + more})
 
 
 def differing(then: TrainConfig, now: TrainConfig, done: int = 0) -> list[str]:
-    """The names of the options in which a run differs from one that it goes on from, but for clients that join.
+    """The names of the options in which the run ``now`` differs from the one it goes on from, but for joining clients.
 
-    Args:
-        then: The earlier run.
-        now: The run that goes on.
-        done: The rounds of the earlier one, in none of which another client may have been there.
+    In none of the rounds ``done`` of the earlier one may another client have been there.
     """
     sizes = {now.present(r) for r in (0, *now.joined)}
     later = [r for r in now.joined if now.present(r) > then.clients]
@@ -308,9 +291,7 @@ def read_saved(
 ) -> tuple[dict[str, Tensor], SavedRun]:
     """The checkpoint in a folder; InputError if there is none, or its configuration is not that of config.toml.
 
-    Args:
-        folder: The folder.
-        understand: The configuration of plain values and their origin; it says which code these may name.
+    ``understand`` gives the configuration of plain values and their origin; it says which code these may name.
     """
     file, written = folder / CHECKPOINT_FILE, folder / CONFIG_FILE
     log = "; the call of lab.train, or the command, that made it goes on from its log" * (folder / LOG_FILE).exists()
@@ -363,19 +344,20 @@ def resume_run(run: Run, folder: Path, *, any_code: bool) -> None:
     done = saved.federation.round
     require_same(run, saved.config, saved.data, folder, done)
     _take_over(run, folder, saved, done, any_code=any_code)
-    then, now = tensors["x"].numel(), run.federation.x.numel()
-    require(then == now, "model", f"have d = {then}, as that of the run in {folder}", now)
+    d_then, d = tensors["x"].numel(), run.federation.x.numel()
+    require(d_then == d, "model", f"have d = {d_then}, as that of the run in {folder}", d)
     where, steps = f"in the checkpoint of {folder}", saved.federation.steps
     by_records = run.federation.by_records
     # Tensors are as those that the run has under these names, and hold numbers.
     slots = {} if by_records is None else by_records.observer.state
-    own = {"x": run.federation.x} | {f"state.{slot}": each for slot, each in slots.items()}
-    own |= {name: run.federation.x for name in tensors if re.fullmatch(r"client\.\d+\.x", name)}
-    for name, like in own.items():
-        right, got = ((tuple(each.shape), each.dtype) for each in (like, tensors[name]))
-        require(got == right, f"{name} {where}", f"be {right[1]} of shape {right[0]}", got)
-    for name, there in tensors.items():
-        require(not there.isnan().any(), f"{name} {where}", "be of numbers", "NaN")
+    ours = {"x": run.federation.x} | {f"state.{slot}": vector for slot, vector in slots.items()}
+    ours |= {name: run.federation.x for name in tensors if re.fullmatch(r"client\.\d+\.x", name)}
+    for name, like in ours.items():
+        shape = tuple(like.shape)
+        saved_form = tuple(tensors[name].shape), tensors[name].dtype
+        require(saved_form == (shape, like.dtype), f"{name} {where}", f"be {like.dtype} of shape {shape}", saved_form)
+    for name, tensor in tensors.items():
+        require(not tensor.isnan().any(), f"{name} {where}", "be of numbers", "NaN")
     if by_records is not None:
         most = done * run.config.method.sizes.get("K", 1)
         require(max(steps) <= most, f"steps_taken {where}", f"be at most {most}, after {done} rounds", steps)
@@ -384,9 +366,9 @@ def resume_run(run: Run, folder: Path, *, any_code: bool) -> None:
         require(drift is None, f"drift {where}", "not be there without revert sync", drift)
     if wrong := compared(folder, saved.rows)[1]:
         logger.warning("%s: %s; it is written anew from the checkpoint", folder, wrong)
-    kept = saved.constants or run.constants()  # older checkpoints have none
+    constants = saved.constants or run.constants()  # older checkpoints have none
     rule = f"have the frozen parameters, buffers and padding rows of the run in {folder}"
-    require(kept == run.constants(), "model", rule, f"others ({run.constants()} for {kept})")
+    require(constants == run.constants(), "model", rule, f"others ({run.constants()} for {constants})")
     probe = saved.probe
     state: Saved = tensors, saved.federation
     if saved.federation.clients < run.config.clients and by_records is not None and not by_records.follows:
@@ -416,17 +398,17 @@ def resume_run(run: Run, folder: Path, *, any_code: bool) -> None:
     run.rows[:], run.losses[:], run.seconds = saved.rows, saved.losses, saved.seconds
     run.first = saved.first
     # The loss of the same examples at the loaded x: it can be asked only now that the run is there.
-    if probe is not None and (now_ := run.probe()) is not None:
-        same = math.isclose(probe, now_, rel_tol=PROBED, abs_tol=1e-6)
-        require(same, "model and loss", f"give the loss {probe:.6g} that they gave in {folder}", now_)
+    if probe is not None and (loss := run.probe()) is not None:
+        same = math.isclose(probe, loss, rel_tol=PROBED, abs_tol=1e-6)
+        require(same, "model and loss", f"give the loss {probe:.6g} that they gave in {folder}", loss)
 
 
 def _take_over(run: Run, folder: Path, facts: SavedRun | Provenance, done: int, *, any_code: bool) -> None:
     """Have the hands of the run in the folder, at round ``done``; InputError if it may not go on here."""
     run.resolution.over = done > 0  # the first rounds have been looked at then
-    for name, own in run.hands.items():
+    for name, here in run.hands.items():
         earlier = getattr(facts, name) or [facts.code] * (name == "codes")
-        run.hands[name] = list(dict.fromkeys([*earlier, *own]))
+        run.hands[name] = list(dict.fromkeys([*earlier, *here]))
     if facts.code != code_version() and not any_code:
         rule = f"out must hold a run of this code ({code_version()}), got one of {facts.code}"
         raise InputError(f"{rule}; lab.load({str(folder)!r}).more(10, any_code=True) goes on with it, in Python")
@@ -483,21 +465,20 @@ def repeat(run: Run, folder: Path, on_round: Callable[[Progress], None] | None) 
             run.evaluate()
         for entry in log.entries(0, end):
             federation.repeat(entry)
-            found = federation.observer.digest() if entry.digest else entry.digest
+            digest = federation.observer.digest() if entry.digest else entry.digest
             what = f"model after round {entry.record.round} of {path}"
-            require(found == entry.digest, what, f"have the digest {entry.digest}", found)
+            require(digest == entry.digest, what, f"have the digest {entry.digest}", digest)
             if run.config.evaluates(run.round):
                 run.evaluate()
                 # What only the table has; it must count the same messages.
-                row, then = run.rows[-1], table.get(run.round, {})
+                row, written = run.rows[-1], table.get(run.round, {})
                 for name in ("wire_bytes", "up_bytes", "gradient_scalars", "model_pulls"):
-                    same = then.get(name, row[name]) == row[name]
+                    same = written.get(name, row[name]) == row[name]
                     messages = f"{name} of round {row['round']} in {folder / METRICS_FILE}"
-                    require(same, messages, f"be {row[name]}, as in {folder / LOG_FILE}", then.get(name))
+                    require(same, messages, f"be {row[name]}, as in {folder / LOG_FILE}", written.get(name))
                 unknown = {"train_loss": math.nan, "seconds": math.nan}
-                row.update(
-                    unknown | {name: value for name, value in then.items() if name in unknown or name not in row}
-                )
+                kept = {name: value for name, value in written.items() if name in unknown or name not in row}
+                row.update(unknown | kept)
             if on_round is not None:
                 accuracy = run.rows[-1]["test_accuracy"] if run.rows else math.nan
                 on_round(Progress(run.round, run.config.rounds, math.nan, accuracy, run.wire_scalars))
@@ -553,9 +534,9 @@ def remembered(run: Run) -> Iterator[None]:
 
 def write_log(run: Run, path: Path) -> None:
     """Write the log of the run's rounds to ``path``, from memory or from the folder where it is, if it is anywhere."""
-    there = run.folder / LOG_FILE if run.folder is not None else None
-    if run.log is None and there is not None and there.exists() and realpath(there) != realpath(path):
-        with open_log(there, end=run.round, write=False) as log:
+    own_path = run.folder / LOG_FILE if run.folder is not None else None
+    if run.log is None and own_path is not None and own_path.exists() and realpath(own_path) != realpath(path):
+        with open_log(own_path, end=run.round, write=False) as log:
             if len(log) == run.round:
                 write_atomically(path, log.content())
     elif run.log is not None and len(run.log) == run.round:
@@ -591,8 +572,8 @@ def logged(run: Run, out: Path) -> Iterator[None]:
                 )
             digest = log.entry(run.round - 1).digest if run.round else None
             if digest is not None:
-                found, what = federation.observer.digest(), f"model after round {run.round - 1}"
-                require(found == digest, what, f"have the digest {digest}, as in {log.name}", found)
+                present, what = federation.observer.digest(), f"model after round {run.round - 1}"
+                require(present == digest, what, f"have the digest {digest}, as in {log.name}", present)
             federation.log_to(log)
             try:
                 yield
@@ -626,8 +607,8 @@ def _identity(run: Run, federation: DeComFLFederation) -> tuple[dict[str, Any], 
 
 def _require_frame(run: Run, federation: DeComFLFederation, log: RunLog) -> None:
     """InputError that names what the log says of the run, and is not so."""
-    for name, own in _frame(run, federation).items():
-        require(log.header.get(name) == own, f"{name} of {log.name}", f"be {own}", log.header.get(name))
+    for name, value in _frame(run, federation).items():
+        require(log.header.get(name) == value, f"{name} of {log.name}", f"be {value}", log.header.get(name))
 
 
 def _frame(run: Run, federation: DeComFLFederation) -> dict[str, Any]:

@@ -81,10 +81,10 @@ Hook = Callable[[Round], object]
 
 def as_hooks(on_round: Hook | Sequence[Hook] | None) -> tuple[Hook, ...]:
     """The hooks that a user gives; InputError if they are none."""
-    found = () if on_round is None else tuple(on_round) if isinstance(on_round, list | tuple) else (on_round,)
-    for hook in found:
+    hooks = () if on_round is None else tuple(on_round) if isinstance(on_round, list | tuple) else (on_round,)
+    for hook in hooks:
         require(callable(hook), "on_round", "be a function of a round, or a list of such functions", hook)
-    return found
+    return hooks
 
 
 def call(hooks: Sequence[Hook], run: Run, train_loss: float) -> bool:
@@ -97,7 +97,7 @@ def call(hooks: Sequence[Hook], run: Run, train_loss: float) -> bool:
         return False
     row = run.rows[-1] if run.rows and run.rows[-1]["round"] == run.round else {}
     ledger = run.federation.ledger
-    at = Round(
+    round_ = Round(
         run.round,
         run.config.rounds,
         train_loss,
@@ -115,7 +115,7 @@ def call(hooks: Sequence[Hook], run: Run, train_loss: float) -> bool:
     for hook in hooks:
         before = _state(run)
         try:
-            hook(at)
+            hook(round_)
         except THEIRS as error:
             what = f"{type(error).__name__}: {brief(printable(str(error)), 300)}"
             raise HookError(f"hook {_name(hook)} failed after round {run.round} with {what}") from error
@@ -125,8 +125,8 @@ def call(hooks: Sequence[Hook], run: Run, train_loss: float) -> bool:
             if torch.get_num_threads() != threads:
                 torch.set_num_threads(threads)
         if _state(run) != before:
-            raise HookError(f"hook {_name(hook)} must leave the run as it is, but changed it after round {at.round}")
-    return bool(at._stops)
+            raise HookError(f"hook {_name(hook)} must leave the run as it is, but changed it after round {run.round}")
+    return bool(round_._stops)
 
 
 @contextmanager
@@ -148,8 +148,8 @@ def _state(run: Run) -> tuple[int, ...]:
     """What changes where somebody plays a round, or writes into the model or the data: torch counts writes."""
     data = run.dataset
     examples = (data.train_images, data.train_labels, data.test_images, data.test_labels)
-    counted = (each for each in tensors((run.federation.x, *examples)) if not each.is_inference())
-    return run.round, *(each._version for each in counted)
+    counted = (tensor for tensor in tensors((run.federation.x, *examples)) if not tensor.is_inference())
+    return run.round, *(tensor._version for tensor in counted)
 
 
 def _name(hook: Hook) -> str:
@@ -160,14 +160,7 @@ class TensorBoard:
     """Write ``Round.values`` to an event file for TensorBoard."""
 
     def __init__(self, folder: Path | str) -> None:
-        """A writer.
-
-        Args:
-            folder: The folder of the event file; made if missing.
-
-        Raises:
-            InputError: If tensorboard is not installed.
-        """
+        """A writer to an event file in the folder, made if missing; InputError if tensorboard is not installed."""
         self._writer = _library("tensorboard", "torch.utils.tensorboard").SummaryWriter(str(folder))
 
     def __call__(self, at: Round) -> None:

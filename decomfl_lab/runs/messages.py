@@ -68,12 +68,12 @@ class Rebuilt(Told):
 
 def diverged(error: DivergedError, done: int, method: Method, out: Path | None) -> DivergedError:
     """The error with the round, what was too large, what to try, and where the rounds before it are."""
-    kept = "" if out is None else f"; the rounds before are in {out / METRICS_FILE}"
+    where = "" if out is None else f"; the rounds before are in {out / METRICS_FILE}"
     lr, plain = method.eta(done), method.plain()
     if done == 0 and plain.get("local_steps", 1) == 1 and "mu" in plain and str(error.args[0]).startswith("scalars"):
         blame = f"before any step: a loss is no finite number at x_0 or mu = {plain['mu']:g} from it; try a smaller mu"
-        return DivergedError(error.args[0], f"in round 0, {blame}{kept}")
-    return DivergedError(error.args[0], f"in round {done} {_remedy(method, lr)}{kept}")
+        return DivergedError(error.args[0], f"in round 0, {blame}{where}")
+    return DivergedError(error.args[0], f"in round {done} {_remedy(method, lr)}{where}")
 
 
 def warn_if_risen(first: float, last: float, method: Method, lr: float) -> None:
@@ -92,19 +92,13 @@ def _remedy(method: Method, lr: float) -> str:
         liars, rule = plural(plain["attackers"], "attacker"), plain["aggregation"]
         return f"with {liars} ({plain['attack']}) and --aggregation {rule}; try another --aggregation (docs/robust.md)"
     if plain.get("server_optimizer", "sgd") != "sgd":
-        own = plain["server_lr"]
-        return f"with server_optimizer {plain['server_optimizer']} at --server-lr {own:g}; try --server-lr {own / 10:g}"
+        optimizer, server_lr = plain["server_optimizer"], plain["server_lr"]
+        return f"with server_optimizer {optimizer} at --server-lr {server_lr:g}; try --server-lr {server_lr / 10:g}"
     return f"at lr = {lr:g}; try lr = {lr / 10:g}"
 
 
 def curves(rows: pd.DataFrame, clients: int, title: str) -> Figure:
-    """Accuracy, where there is one, and losses over the rounds, with the bytes a client sent and got above.
-
-    Args:
-        rows: The table of a run.
-        clients: Its number of clients.
-        title: The title.
-    """
+    """Accuracy, where there is one, and losses over the rounds of a run, with the bytes a client sent and got above."""
     import numpy as np
     from matplotlib.figure import Figure
 

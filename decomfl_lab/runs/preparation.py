@@ -88,8 +88,8 @@ class Materials:
         rule = "be given again, as the run was trained on examples given in Python"
         require(config.data != OWN or clients is not None, "clients", rule, None)
         if clients is None and not is_own(config.data):
-            found = task_dataset(config) if config.task else load_dataset(config.data)
-            return found.to(place)
+            dataset = task_dataset(config) if config.task else load_dataset(config.data)
+            return dataset.to(place)
         loss = self.loss_function() if loss is None and is_own(config.loss) else loss
         whole = loss is not None and BatchLoss.of(loss).form is Form.MODEL
         if clients is not None:
@@ -105,57 +105,52 @@ class Materials:
         return own_loss(self.config.loss)
 
     def workspace(self, dataset: Dataset, module: nn.Module | None, x: Tensor | None = None) -> nn.Module:
-        """A module of the run's own at x_0, where the data are.
+        """A module of the run's own at x_0, where the data are: a copy of the user's, None for the one that is named.
 
-        Args:
-            dataset: The data.
-            module: The user's own module, which is copied; None for the one that is named.
-            x: x_0, where it is known otherwise, as from a log; None for what the module has, or the run draws.
-
-        Raises:
-            InputError: If there is no module, it has no finite values, or another number of them than x.
+        x is x_0, (d,), where it is known otherwise, as from a log; None for what the module has, or the run draws.
+        InputError if there is no module, it has no finite values, or another number of them than x.
         """
         config = self.config
         require(module is None or isinstance(module, nn.Module), "model", MODULE, module)
         lacks = config.model == OWN and module is None and not config.task
         require(not lacks, "model", "be given again, as the run trained a module given in Python", None)
         if config.task:
-            own = task_module(config, dataset)
+            workspace = task_module(config, dataset)
         elif module is not None or is_own(config.model):
-            own = prepared(made("model", config.model, nn.Module) if module is None else module, shared=False)
+            workspace = prepared(made("model", config.model, nn.Module) if module is None else module, shared=False)
         else:
             shape, classes = tuple(dataset.train_images.shape[1:]), dataset.classes
-            own = build_model(config.model, seed=config.seed, in_shape=shape, classes=classes, draws=config.draws)
-        empty = any(p.is_meta for p in own.parameters())
-        require(not empty, "model", "have values, and not be on the meta device", type(own).__name__)
+            workspace = build_model(config.model, seed=config.seed, in_shape=shape, classes=classes, draws=config.draws)
+        empty = any(p.is_meta for p in workspace.parameters())
+        require(not empty, "model", "have values, and not be on the meta device", type(workspace).__name__)
         if x is not None:
-            layout = Layout.of(own)
+            layout = Layout.of(workspace)
             require(layout.d == x.numel(), "model", f"have d = {x.numel()}, as x_0 in the log", layout.d)
             same = layout.dtype == x.dtype
             require(same, "dtype of the parameters", f"be {x.dtype}, as of x_0 in the log", layout.dtype)
-            layout.bind(own, x)
-        own.to(dataset.device)
+            layout.bind(workspace, x)
+        workspace.to(dataset.device)
         if config.task:
-            return own
-        unfit = next((name for name, p in own.named_parameters() if not p.isfinite().all()), None)
-        found = f"{type(own).__name__} with NaN or infinity in {unfit}"
-        require(unfit is None, "model", "have finite parameters", found)
+            return workspace
+        unfit = next((name for name, p in workspace.named_parameters() if not p.isfinite().all()), None)
+        got = f"{type(workspace).__name__} with NaN or infinity in {unfit}"
+        require(unfit is None, "model", "have finite parameters", got)
         if config.batchnorm == "frozen":
-            numbers = next((p.dtype for p in own.parameters() if p.is_floating_point()), torch.float32)
-            freeze_(own, self.calibration(dataset.cast(numbers)))
+            numbers = next((p.dtype for p in workspace.parameters() if p.is_floating_point()), torch.float32)
+            freeze_(workspace, self.calibration(dataset.cast(numbers)))
         else:
-            use_batch_statistics_(own)
-        return own
+            use_batch_statistics_(workspace)
+        return workspace
 
     def calibration(self, dataset: Dataset) -> Any:
         """Training images, the same for every seed, on which BatchNorm's statistics are made; labels play no part.
 
         Those of clients that join later are not among them: the losses of the others stay what they were.
         """
-        there = np.arange(dataset.N)
+        numbers = np.arange(dataset.N)
         if self.config.joined and dataset.parts is not None:
-            there = np.concatenate(dataset.parts[: self.config.present.initial])
-        chosen = torch.from_numpy(there)[fixed_choice(len(there), self.config.calibration_examples, 6)]
+            numbers = np.concatenate(dataset.parts[: self.config.present.initial])
+        chosen = torch.from_numpy(numbers)[fixed_choice(len(numbers), self.config.calibration_examples, 6)]
         return fast_layout(rows(dataset.train_images, chosen))
 
 
@@ -208,18 +203,10 @@ class Prepared:
         device: str | None = None,
         x: Tensor | None = None,
     ) -> Self:
-        """Resolve a configuration.
+        """Resolve a configuration; arguments and errors as of ``Run``.
 
-        Args:
-            config: The configuration of the run.
-            dataset: The data; None for those that ``config`` names.
-            module: The model at x_0, which is copied; None for the one that ``config`` names.
-            loss: The loss of a batch; None for the one that ``config`` names. A ``BatchLoss`` has been tried.
-            device: The device, cpu, cuda, cuda:N or auto; None for the one that the data are on.
-            x: x_0, as a log has it; None for what the module has, or ``config`` draws.
-
-        Raises:
-            InputError: If there are no such data, or module and loss do not fit them.
+        A ``BatchLoss`` has been tried; x is x_0, (d,), as a log has it, None for what the module has or ``config``
+        draws.
         """
         materials = Materials(config)
         dataset = materials.dataset() if dataset is None else dataset
@@ -227,8 +214,8 @@ class Prepared:
         use_tf32_(config.compute == "tf32")
         on_gpu = dataset.device.type == "cuda"
         require(config.compute != "tf32" or on_gpu, "compute", "be float32 or bfloat16 on the CPU", config.compute)
-        own = module is not None or loss is not None or any(map(is_own, (config.model, config.data, config.loss)))
-        untried = own and not isinstance(loss, BatchLoss) and not config.trust
+        users = module is not None or loss is not None or any(map(is_own, (config.model, config.data, config.loss)))
+        untried = users and not isinstance(loss, BatchLoss) and not config.trust
         measure = BatchLoss.of(materials.loss_function() if loss is None else loss)
         copied = materials.workspace(dataset, module, x)
         layout = Layout.of(copied)
@@ -281,12 +268,9 @@ class Prepared:
         """
         ascending = self.dataset.pad is not None or not self.loss.additive
         B, seed, redraw = self.config.batch_size, self.config.seed, self.dataset.redraw
-        own = partial(EpochBatches, draws=self.config.draws, ascending=ascending, redraw=redraw)
-        return [
-            # 3 tells batches from what else is drawn
-            own(len(index) // redraw, B, (seed, 3, i))
-            for i, index in enumerate(self.chosen)
-        ]
+        make = partial(EpochBatches, draws=self.config.draws, ascending=ascending, redraw=redraw)
+        # 3 tells batches from what else is drawn
+        return [make(len(index) // redraw, B, (seed, 3, i)) for i, index in enumerate(self.chosen)]
 
     def objectives(self) -> list[Objective]:
         """f_i of every client, all in the one module."""
@@ -298,33 +282,32 @@ class Prepared:
         first = ModuleObjective(
             module, layout, self.loss, fast_layout(data.train_images), data.train_labels, batches[0]
         )
-        exact = [first.of(index, own) for index, own in zip(self.chosen, batches, strict=True)]
+        exact = [first.of(index, of_client) for index, of_client in zip(self.chosen, batches, strict=True)]
         return [RoundedObjective(objective) for objective in exact] if rounded else [*exact]
 
     def federation(self, by: Elsewhere | None = None) -> Federation:
         """The method's federation at round 0, its clients in this process or elsewhere.
 
-        Raises:
-            InputError: If the data cannot be split so, or clients that are elsewhere send more than scalars, or keep
-                something in this process.
+        InputError if the data cannot be split so, or clients that are elsewhere send more than scalars, or keep
+        something in this process.
         """
         config, method, engine = self.config, self.config.method, make_engine(self.config.engine)
         engine = Tried(engine, config.engine) if self.loss.tried else engine
         objectives = self.objectives()
         setting = TrainingSetting(self.x, objectives, config.sampled, config.seed, engine, joined=config.joined)
-        here = method.federation(setting)
+        local = method.federation(setting)
         if by is None:
-            return here
+            return local
         rule = "be lab.Ray(workers=N), or None for this process, or another federations.carrier.Elsewhere"
         require(isinstance(by, Elsewhere), "federation", rule, by)
-        federation = movable(here, method)
+        federation = movable(local, method)
         method.require_carried(by)
         require(self.dataset.device.type == "cpu", "device", f"be cpu with federation {by}", self.dataset.device.type)
         # In each host there is one model for all of its clients anyway: they replay.
-        there = config.but(method.replaying())
-        make = partial(build_host, there, self.dataset, self.given, self.loss)
-        run, m = there.identity(federation.observer.digest()), there.sampled
-        return CarriedFederation.of(federation, by.carrier(make, there.clients), run, quorum=m, patience=PATIENCE)
+        carried = config.but(method.replaying())
+        make = partial(build_host, carried, self.dataset, self.given, self.loss)
+        run, m = carried.identity(federation.observer.digest()), carried.sampled
+        return CarriedFederation.of(federation, by.carrier(make, carried.clients), run, quorum=m, patience=PATIENCE)
 
 
 def build_host(
@@ -341,14 +324,14 @@ def build_host(
 
 def movable(federation: Federation, method: Method) -> DeComFLFederation:
     """The federation; InputError unless its clients can be in other processes, as only scalars travel."""
-    found = federation.by_records
-    if found is None or found.delivery.models:
+    by_records = federation.by_records
+    if by_records is None or by_records.delivery.models:
         rule = f"be one of {', '.join(LAGGING)} where clients are in other processes, as only scalars travel"
         raise InputError(f"method must {rule}, got {method.name}")
-    kind = None if found.attack is None else found.attack.kind
+    kind = None if by_records.attack is None else by_records.attack.kind
     rule = "be none where clients are in other processes, as liars here know all replies"
     require(kind is None, "attack", rule, kind)
-    return found
+    return by_records
 
 
 class _Batches(Sequence[Piece]):
@@ -358,9 +341,9 @@ class _Batches(Sequence[Piece]):
         data, size = start.numbers, start.config.batch_size
         trained = fast_layout(data.train_images), data.train_labels
         self.parts: list[tuple[str, Any, Any]] = []
-        for i, (index, own) in enumerate(zip(start.chosen, start.batches(), strict=True)):
-            for step in range(-(-own.n // own.batch_size)):
-                self.parts.append((f"client {i}", trained, index[torch.from_numpy(own(step)).to(index.device)]))
+        for i, (index, batches) in enumerate(zip(start.chosen, start.batches(), strict=True)):
+            for step in range(-(-batches.n // batches.batch_size)):
+                self.parts.append((f"client {i}", trained, index[torch.from_numpy(batches(step)).to(index.device)]))
         held = fast_layout(data.test_images), data.test_labels
         for a in range(0, data.held_out, size):
             self.parts.append(("test", held, slice(a, min(a + size, data.held_out))))
@@ -377,9 +360,8 @@ class _Batches(Sequence[Piece]):
 def tried(start: Prepared) -> Prepared:
     """The same with a loss that says whether its batches may be cut; all of the lab's own may.
 
-    Raises:
-        InputError: If the user's model and loss do not take the data, or are no function of x and a batch alone, or
-            torch's derivative is not that function's and the method needs it.
+    InputError if the user's model and loss do not take the data, or are no function of x and a batch alone, or torch's
+    derivative is not that function's and the method needs it.
     """
     if not start.own:
         return start
@@ -390,7 +372,7 @@ def tried(start: Prepared) -> Prepared:
     fresh = copy.copy(f)
     fresh.module = copy.deepcopy(module)
     trial = Trial(f, x)
-    given = {} if start.given is None else dict(start.given.named_parameters())
+    replaced = {} if start.given is None else dict(start.given.named_parameters())
     with torch.inference_mode(False), initialising(0):
         data = start.dataset
         refuse(narrowed("clients", (data.train_images, data.train_labels), f.dtype))
@@ -406,9 +388,9 @@ def tried(start: Prepared) -> Prepared:
                     continue
                 rule = f"be a class in 0..{outputs.shape[1] - 1}, as the model has {outputs.shape[1]} outputs"
                 wrong = ((targets < 0) | (targets >= outputs.shape[1])) & (targets != IGNORED)
-                for at in wrong.nonzero()[:1, 0].tolist():
-                    require(False, f"target {at} of {who}", rule, int(targets[at]))
-        refuse(trial.closed(fresh, given))
+                for n in wrong.nonzero()[:1, 0].tolist():
+                    require(False, f"target {n} of {who}", rule, int(targets[n]))
+        refuse(trial.closed(fresh, replaced))
         refuse(trial.still())
         # A BatchNorm has statistics that are fixed while parts are compared with wholes.
         f.layout.bind(module, trial.near)

@@ -110,30 +110,32 @@ class Replay:
     @property
     def agrees(self) -> bool:
         """Whether every digest agrees, every record is of this run, and every round that was measured."""
-        exact = all(each.agrees for each in self.compared)
-        return exact and not self.unlike and all(each.agrees for each in self.measured)
+        exact = all(digest.agrees for digest in self.compared)
+        return exact and not self.unlike and all(measured.agrees for measured in self.measured)
 
     def __str__(self) -> str:
-        digests, wrong = len(self.compared) - 1, [each.round for each in self.compared if not each.agrees]
+        wrong = [digest.round for digest in self.compared if not digest.agrees]
         if 0 in wrong:
             return (
                 "the model does NOT agree: x_0 is not the run's (another model; or torch drew it, as before version 2 "
                 "of the log, and draws other numbers on this processor), so no record was applied"
             )
         if wrong:
-            last = max((each.round for each in self.compared if each.round < wrong[0]), default=0)
+            last = max((digest.round for digest in self.compared if digest.round < wrong[0]), default=0)
             return (
                 f"the model does NOT agree: after {wrong[0]} rounds its bits are not those that the log has a digest "
                 f"of, as they were after {last}"
             )
-        at = self.compared[-1].round
-        agreed = f"x_0 and {plural(digests, 'digest')} of the log agree, the last after round {at}"
-        rest = "" if at == self.round else f"; rounds {at + 1} to {self.round} have no digest, so they are not checked"
+        last = self.compared[-1].round
+        agreed = f"x_0 and {plural(len(self.compared) - 1, 'digest')} of the log agree, the last after round {last}"
+        rest = ""
+        if last != self.round:
+            rest = f"; rounds {last + 1} to {self.round} have no digest, so they are not checked"
         if self.unlike:
             rest += f"; but NOT the records of this run: {self.unlike}"
         if self.rounds < self.planned:
             rest += f"; the log ends before the {self.planned} rounds that the run was to have"
-        exact = ", bit for bit" if at == self.round else ""
+        exact = ", bit for bit" if last == self.round else ""
         lacking = f"\n{self.remark}" if self.remark else ""
         return f"the model after {self.round} of {self.rounds} rounds is rebuilt{exact}: {agreed}{rest}{lacking}"
 
@@ -205,8 +207,8 @@ def replay(
             if any(buffer.is_floating_point() for buffer in buffers):  # which training may have written to
                 rolling.remark = "parameters only: buffers, as statistics, are those of the module that was given"
         else:
-            own = {"model": model, "loss": loss, "clients": clients}
-            rolling = _of_run(path, log, header, own, test, frozenset(measure), device, trust_code=trust_code)
+            given = {"model": model, "loss": loss, "clients": clients}
+            rolling = _of_run(path, log, header, given, test, frozenset(measure), device, trust_code=trust_code)
             rolling.tolerance = tolerance
         if rolling.compared[0].agrees:
             for r, entry in enumerate(log.entries(0, end), 1):
@@ -215,9 +217,9 @@ def replay(
                     on_round(r, end)
             rolling.apply()
         done, digest = rolling.observer.round, rolling.observer.digest()
-        found = tuple(rolling.compared), tuple(rolling.measured)
+        checks = tuple(rolling.compared), tuple(rolling.measured)
         planned = rolling.planned or len(log)
-        return Replay(rolling.model(), done, len(log), planned, digest, *found, rolling.unlike, rolling.remark)
+        return Replay(rolling.model(), done, len(log), planned, digest, *checks, rolling.unlike, rolling.remark)
 
 
 @dataclass(eq=False)
@@ -288,17 +290,18 @@ class _Rolling:
         again = server.aggregate(replies)
         size = float(np.sqrt(np.mean(np.square([reply.scalars for reply in replies], dtype=np.float64))))
         # What a record has besides its scalars, there and here.
-        said = {
+        pairs = {
             "eta": (record.eta, again.eta),
             "seeds": (tuple(record.seeds), tuple(again.seeds)),
             "distribution": (record.distribution, again.distribution),
             "shape": (record.scalars.shape, again.scalars.shape),
         }
-        others = tuple(name for name, (there, here) in said.items() if there != here)
+        others = tuple(name for name, (recorded, measured) in pairs.items() if recorded != measured)
         if server.weights.of(entry.answered) != entry.examples:
             others += ("numbers of examples",)
-        apart = "shape" in others
-        difference = np.nan if apart else float(np.abs(record.scalars.astype(np.float64) - again.scalars).max())
+        difference = np.nan
+        if "shape" not in others:
+            difference = float(np.abs(record.scalars.astype(np.float64) - again.scalars).max())
         return MeasuredRound(record.round, len(clients), difference, self.tolerance * size, others)
 
 
@@ -315,14 +318,14 @@ def _of_optimizer(path: Path, log: RunLog, header: Header, model: nn.Module | No
         require(model is not None, "weights at x_0", rule, None)
         assert model is not None
         # x, shape (d,), of the module's parameters that the log is of.
-        found = _places(model, header.tensors)
-        kinds = sorted({str(p.dtype) for p in found})
-        plain = len(kinds) == 1 and found[0].is_floating_point()
+        parameters = _places(model, header.tensors)
+        kinds = sorted({str(p.dtype) for p in parameters})
+        plain = len(kinds) == 1 and parameters[0].is_floating_point()
         require(plain, "dtype of the weights at x_0", "be one for all", kinds)
-        x = torch.cat([p.detach().reshape(-1) for p in found])
+        x = torch.cat([p.detach().reshape(-1) for p in parameters])
     else:
         x = method.rule.begin(x)
-    sizes = [math.prod(own.shape) for own in header.tensors]
+    sizes = [math.prod(tensor.shape) for tensor in header.tensors]
     groups = groups_of(method, header.groups) or [Group(len(sizes), method.rule)]
     observer = GroupedReplica(x.to(find_device(device)), groups, sizes=sizes)
     seeding, kind = Seeding(method.seeds), Distribution(method.distribution)
@@ -330,17 +333,16 @@ def _of_optimizer(path: Path, log: RunLog, header: Header, model: nn.Module | No
 
     def rebuilt() -> nn.Module:
         """A copy of the module with x in the parameters that the log is of; without one the weights alone."""
-        tensors = header.tensors
-        parts = [part.view(own.shape) for part, own in zip(observer.x.split(sizes), tensors, strict=True)]
+        parts = zip(header.tensors, observer.x.split(sizes), strict=True)
+        weights = [(tensor.name, part.view(tensor.shape)) for tensor, part in parts]
         if model is None:
-            named = zip(tensors, parts, strict=True)
-            found = with_weights({own.name or str(n): part for n, (own, part) in enumerate(named)})
+            module = with_weights({name or str(n): w for n, (name, w) in enumerate(weights)})
         else:
-            found = copied(model)
-            for p, part in zip(_places(found, tensors), parts, strict=True):
-                p.data = part.to(p.device)
-        refuse_evaluation_(found, "the module in eval mode, with the statistics that it was trained with")
-        return found
+            module = copied(model)
+            for p, (_, w) in zip(_places(module, header.tensors), weights, strict=True):
+                p.data = w.to(p.device)
+        refuse_evaluation_(module, "the module in eval mode, with the statistics that it was trained with")
+        return module
 
     return _Rolling(observer, terms, header.x0, rebuilt)
 
@@ -350,7 +352,7 @@ def _of_run(
     path: Path,
     log: RunLog,
     header: Header,
-    own: dict[str, Any],
+    given: dict[str, Any],
     test: Any,
     measure: Collection[int],
     device: str,
@@ -359,11 +361,12 @@ def _of_run(
 ) -> _Rolling:
     """The model of a run at round 0, with all of its clients where they measure.
 
-    The run has its data where they are needed, and examples of zeros elsewhere.
+    The run has its data where they are needed, and examples of zeros elsewhere; ``given`` are the model, loss and
+    clients that ``replay`` was given.
     """
     require(header.stream == STREAM_VERSION, f"stream of the log {path}", f"be {STREAM_VERSION}", header.stream)
     with_data = bool(measure) or header.config.get("batchnorm") == "frozen"
-    objects = {"model": own["model"], "loss": own["loss"], "data": own["clients"]}
+    objects = {"model": given["model"], "loss": given["loss"], "data": given["clients"]}
     unused = [name for name in objects if objects[name] is not None or not (with_data or name == "model")]
     # No metrics are computed; and the log has what came of the parts, which are made to measure alone.
     unused += ["metrics", *(() if measure else PARTS)]
@@ -372,15 +375,15 @@ def _of_run(
         rates = {} if isinstance(config.lr_schedule, str) else config.lr_schedule
         config = config.but(config.method.averaged(), lr_schedule=rates)
     x = made_again(header.start, log.start, header.d)
-    wanted = own if with_data else {"model": own["model"]}
+    wanted = given if with_data else {"model": given["model"]}
     require_own(config, f"lab.replay({str(path)!r}", **wanted)
     if with_data:
-        dataset = _data(path, header, config, own, test)
-        start = Prepared.of(config, dataset, own["model"], own["loss"], device=device, x=x)
+        dataset = _data(path, header, config, given, test)
+        start = Prepared.of(config, dataset, given["model"], given["loss"], device=device, x=x)
     else:
-        if own["model"] is None and config.model in MODELS and not config.task:
-            there = size_of(config.model, header.shape, header.classes)  # before memory is taken for it
-            require(there == header.d, "model", f"have d = {header.d}, as in {path}", there)
+        if given["model"] is None and config.model in MODELS and not config.task:
+            d = size_of(config.model, header.shape, header.classes)  # before memory is taken for it
+            require(d == header.d, "model", f"have d = {header.d}, as in {path}", d)
         alone = config.but(clients=1, sampled=1, joined={}, compute="float32", engine="auto", trust=True)
         # Two examples that have nothing of the run's but their shape: all that a model at x_0 needs.
         inputs = torch.zeros(2, *header.shape, dtype=getattr(torch, header.dtype))
@@ -396,10 +399,10 @@ def _of_run(
             digest=header.data,
             parts=[np.arange(2)],
         )
-        start = Prepared.of(alone, zeros, own["model"], lambda *_: torch.zeros(()), device=device, x=x)
+        start = Prepared.of(alone, zeros, given["model"], lambda *_: torch.zeros(()), device=device, x=x)
     run, lacking = Run(tried(start)), ""
     if not with_data and uses_batch_statistics(run.module):
-        lacking = _calibrate_(run, path, header, config, own, test, trust_code=trust_code)
+        lacking = _calibrate_(run, path, header, config, given, test, trust_code=trust_code)
     federation = run.federation.by_records
     assert federation is not None  # no other method has a log
     require(federation.x.numel() == header.d, "model", f"have d = {header.d}, as in {path}", federation.x.numel())
@@ -408,10 +411,11 @@ def _of_run(
     require(not (measure and drifts), "measure", rule, "rounds")
 
     def model() -> nn.Module:
-        found = run.as_trained if lacking else run.model
-        if lacking:
-            refuse_evaluation_(found, "the clients and test of the run")
-        return found
+        if not lacking:
+            return run.model
+        module = run.as_trained
+        refuse_evaluation_(module, "the clients and test of the run")
+        return module
 
     federation.server.replica = None  # the observer is the only model that moves
     terms = Terms.of(federation.server)
@@ -422,28 +426,28 @@ def _of_run(
     return rolling
 
 
-def _data(path: Path, header: Header, config: TrainConfig, own: dict[str, Any], test: Any) -> Dataset:
+def _data(path: Path, header: Header, config: TrainConfig, given: dict[str, Any], test: Any) -> Dataset:
     """The data that are given, or that the configuration names; InputError if they are not those of the log."""
-    dataset = Materials(config).dataset(clients=own["clients"], test=test, loss=own["loss"])
+    dataset = Materials(config).dataset(clients=given["clients"], test=test, loss=given["loss"])
     if dataset.digest != header.data:
         raise InputError(f"data must be those of the log {path} ({header.source}), got {dataset.source}")
     return dataset
 
 
 def _calibrate_(
-    run: Run, path: Path, header: Header, config: TrainConfig, own: dict[str, Any], test: Any, *, trust_code: bool
+    run: Run, path: Path, header: Header, config: TrainConfig, given: dict[str, Any], test: Any, *, trust_code: bool
 ) -> str:
     """Give the run the images on which BatchNorm's statistics are made, or say in words why they are not to be had."""
-    given = own["clients"] is not None
-    if not given and (config.data == OWN or (is_own(config.data) and not trust_code)):
+    with_clients = given["clients"] is not None
+    if not with_clients and (config.data == OWN or (is_own(config.data) and not trust_code)):
         return "lab.replay makes them of the clients and test of the run, which were not given"
     of_ours = config.loss in (CROSS_ENTROPY, OWN_LOSS) or (trust_code and is_own(config.loss))
     rule = "be given with clients, as it says what form batches have"
-    require(not given or of_ours or own["loss"] is not None, "loss", rule, None)
+    require(not with_clients or of_ours or given["loss"] is not None, "loss", rule, None)
     try:
-        dataset = _data(path, header, config, own, test)
+        dataset = _data(path, header, config, given, test)
     except InputError as error:
-        if given:
+        if with_clients:
             raise
         return str(error)
     run.calibration = Materials(config).calibration(dataset.cast(run.layout.dtype).to(run.dataset.device))
@@ -473,18 +477,19 @@ def read_weights(path: Path) -> nn.Module:
 def _places(module: nn.Module, tensors: Sequence[NamedTensor]) -> list[nn.Parameter]:
     """The module's parameters that the log is of, in its order.
 
-    Raises:
-        InputError: If a name or a shape is another; where the log has no names the trainable parameters are taken.
+    InputError if a name or a shape is another; where the log has no names the trainable parameters are taken.
     """
-    known = dict(module.named_parameters(remove_duplicate=False))
-    if any(own.name for own in tensors):
-        for own in tensors:
-            require(own.name in known, "weights at x_0", f"have the parameter {own.name!r} of the log", list(known))
-        found = [known[own.name] for own in tensors]
+    named = dict(module.named_parameters(remove_duplicate=False))
+    if any(tensor.name for tensor in tensors):
+        for tensor in tensors:
+            rule = f"have the parameter {tensor.name!r} of the log"
+            require(tensor.name in named, "weights at x_0", rule, list(named))
+        parameters = [named[tensor.name] for tensor in tensors]
     else:
-        found = [p for p in module.parameters() if p.requires_grad]
+        parameters = [p for p in module.parameters() if p.requires_grad]
         rule = f"have the {len(tensors)} trainable parameters of the log, which has no names of them"
-        require(len(found) == len(tensors), "model at x_0", rule, len(found))
-    for own, p in zip(tensors, found, strict=True):
-        require(tuple(p.shape) == own.shape, f"shape of {own.name!r} at x_0", f"be {own.shape}", tuple(p.shape))
-    return found
+        require(len(parameters) == len(tensors), "model at x_0", rule, len(parameters))
+    for tensor, p in zip(tensors, parameters, strict=True):
+        shape = tuple(p.shape)
+        require(shape == tensor.shape, f"shape of {tensor.name!r} at x_0", f"be {tensor.shape}", shape)
+    return parameters

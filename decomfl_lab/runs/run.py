@@ -158,7 +158,7 @@ class Run:
         self.saved: int | None = None
         self.x0: Snapshot | None = None
         self.log: RunLog | None = None
-        sizes = [len(own) for own in start.chosen]
+        sizes = [len(index) for index in start.chosen]
         span = str(max(sizes)) if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
         self.whole = (
             f"a batch is a client's whole data, {span} examples" if max(sizes) < start.config.batch_size else ""
@@ -172,9 +172,9 @@ class Run:
         if metrics is not None:
             require(metrics.keys() == targets.keys(), "metrics", f"be {[*targets]}, as in the run", [*metrics])
         for name, target in targets.items():
-            own = OwnFunction.of(target if metrics is None else metrics[name], "metrics", "(outputs, targets)")
-            require(callable(own), f"metric {name!r}", "be a function of (outputs, targets)", own)
-            self.measures[f"test_{name}"] = own.function
+            metric = OwnFunction.of(target if metrics is None else metrics[name], "metrics", "(outputs, targets)")
+            require(callable(metric), f"metric {name!r}", "be a function of (outputs, targets)", metric)
+            self.measures[f"test_{name}"] = metric.function
         if self.measures:  # whatever they fail with is told before the first round
             first, again = self._measured(), self._measured()
             for column in self.measures:
@@ -229,11 +229,10 @@ class Run:
     def evaluate(self) -> None:
         """Add a row: how good the model is, and what it took."""
         federation = self.federation
-        found = self._measured()
         self.rows.append(
             {
                 "round": federation.round,
-                **found,
+                **self._measured(),
                 "train_loss": float(np.mean(self.losses)) if self.losses else float("nan"),
                 "norm": length(federation.x),
                 "wire_scalars": self.wire_scalars,
@@ -263,13 +262,13 @@ class Run:
 
     def constants(self) -> str:
         """What a user's own module brings beside x, which the run does not keep."""
-        own = self.config.model == OWN or is_own(self.config.model)
-        return constants(self.module, self.layout.names) if own else ""
+        users = self.config.model == OWN or is_own(self.config.model)
+        return constants(self.module, self.layout.names) if users else ""
 
     def probe(self) -> float | None:
         """The loss of a batch of a user's own model, in its order, by which another model or loss is noticed."""
-        own = self.config.model == OWN or is_own(self.config.model) or self.config.loss != CROSS_ENTROPY
-        if not own or self.config.trust:
+        users = self.config.model == OWN or is_own(self.config.model) or self.config.loss != CROSS_ENTROPY
+        if not users or self.config.trust:
             return None
         n = self.dataset.N if self.dataset.parts is None else len(self.dataset.parts[0])
         inputs, targets = rows(self._numbers, slice(0, min(n, self.config.batch_size)))  # of the first client
@@ -282,10 +281,11 @@ class Run:
         self.layout.bind(self.module, self.federation.x.to(self.layout.dtype).clone())
 
     def __repr__(self) -> str:
-        config, row = self.config, self.rows[-1] if self.rows else {}
+        config = self.config
+        row = self.rows[-1] if self.rows else {}
         names = [*METRICS[1:4], *further(config)]
-        found = ", ".join(f"{name} {row[name]:.4g}" for name in names if math.isfinite(row.get(name, math.nan)))
-        state = f"{plural(self.round, 'round')} of {config.rounds}{found and ': ' + found}"
+        measures = ", ".join(f"{name} {row[name]:.4g}" for name in names if math.isfinite(row.get(name, math.nan)))
+        state = f"{plural(self.round, 'round')} of {config.rounds}{measures and ': ' + measures}"
         return f"<Run of {config.method.name} on {self.dataset.name}, {state}{self.remark and '; ' + self.remark}>"
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
@@ -338,8 +338,8 @@ class Run:
         small = min(4, self.config.batch_size)
         config = self.config.but(method, clients=M, sampled=1, joined={}, rounds=4, batch_size=small)
         start = Prepared.of(config, replace(self.dataset, parts=parts), self.module, self.loss)
-        said = method.traffic(config.cohort, start.layout.d)
-        return TrafficCheck(said, mean_traffic(start.federation(), config.cohort))
+        stated = method.traffic(config.cohort, start.layout.d)
+        return TrafficCheck(stated, mean_traffic(start.federation(), config.cohort))
 
     def plot(self, path: Path | str) -> Path:
         """Draw accuracy, where there is one, and losses over the rounds, with the bytes a client sent and got.
@@ -459,9 +459,11 @@ class Run:
                 except HookError as error:
                     save()
                     where = "the run up to there is the error's attribute run"
-                    found = HookError(f"{error.args[0]}; {where if out is None else f'the run is saved in {out}'}")
-                    found.run = self
-                    raise found from error.__cause__
+                    if out is not None:
+                        where = f"the run is saved in {out}"
+                    failure = HookError(f"{error.args[0]}; {where}")
+                    failure.run = self
+                    raise failure from error.__cause__
                 if stops:
                     if not rows or rows[-1]["round"] != self.round:
                         self.evaluate()
@@ -557,12 +559,12 @@ def load_run(
     model, loss, metrics = own.get("module"), own.get("loss"), own.get("metrics")
     functions = {name: own.pop(name, None) for name in PARTS}
     objects = {"model": model, "loss": loss, "data": dataset, "metrics": metrics, **functions}
-    given = [name for name, each in objects.items() if each is not None]
-    understand = partial(config_from_mapping, lenient=True, trust_code=trust_code, unused=given)
+    brought = [name for name, value in objects.items() if value is not None]
+    understand = partial(config_from_mapping, lenient=True, trust_code=trust_code, unused=brought)
     _, saved = read_saved(out, understand)
     config = understand(saved.config, f"run {out}")
     require_own(config, f"lab.load({str(out)!r}", model=model, loss=loss, clients=dataset, metrics=metrics, **functions)
-    config = config.but(None, **{name: each for name, each in functions.items() if each is not None})
+    config = config.but(None, **{name: value for name, value in functions.items() if value is not None})
     if not isinstance(dataset, Dataset):
         dataset = Materials(config).dataset() if dataset is None else dataset(config)
     # Clients more than the run has, who have brought data, join; a run that samples every client goes on to do so.

@@ -138,7 +138,8 @@ def rehearse(begin: Begin, P: int | None, rule: UpdateRule) -> Tuning:
     require(plain, "rule", "be sgd with lr auto, whose condition is that of sgd and momentum", inner)
     beta, factor = 0.0, 1.0
     if isinstance(inner, Momentum):
-        beta, factor = inner.beta, 1.0 - inner.beta if inner.convention == "torch" else 1.0
+        beta = inner.beta
+        factor = 1.0 - beta if inner.convention == "torch" else 1.0
     rounds = passes = 0
 
     def stages(h: float, P: int, number: int) -> Iterator[Seen | None]:
@@ -173,11 +174,11 @@ def rehearse(begin: Begin, P: int | None, rule: UpdateRule) -> Tuning:
     for _ in range(ATTEMPTS):
         admitted, worst = math.inf, still
         for seen in stages(h, P, STAGES):
-            found = 0.0 if seen is None else largest_step(seen.trace, seen.frobenius, P=P, beta=beta)
-            if seen is not None and found < admitted:
-                admitted, worst = found, seen
-            if found < h:
-                h = max(found, SMALLER * h)
+            step = 0.0 if seen is None else largest_step(seen.trace, seen.frobenius, P=P, beta=beta)
+            if seen is not None and step < admitted:
+                admitted, worst = step, seen
+            if step < h:
+                h = max(step, SMALLER * h)
                 break
         else:
             return Tuning(float(f"{h * factor:.2g}"), P, h, worst, rounds, passes)
@@ -187,8 +188,7 @@ def rehearse(begin: Begin, P: int | None, rule: UpdateRule) -> Tuning:
 def without_auto(values: Mapping[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
     """The options that have a value, and the names of those that ``tuned`` is to choose.
 
-    Raises:
-        InputError: If P is to be chosen and the learning rate is not.
+    InputError if P is to be chosen and the learning rate is not.
     """
     wanted = frozenset(name for name in CHOSEN if isinstance(values.get(name), str) and values[name] == AUTO)
     lr = values.get("lr", "its default")
@@ -225,5 +225,5 @@ def tuned(start: Prepared, wanted: Collection[str] = CHOSEN) -> tuple[Prepared, 
             client.mu = max(client.mu, reach)
         return federation
 
-    found = rehearse(begin, P, begin(method.lr, P or FIRST).observer.rule)
-    return replace(start, config=config.but(lr=found.lr, perturbations=found.P)), found
+    tuning = rehearse(begin, P, begin(method.lr, P or FIRST).observer.rule)
+    return replace(start, config=config.but(lr=tuning.lr, perturbations=tuning.P)), tuning

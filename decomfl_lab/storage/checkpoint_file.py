@@ -38,17 +38,16 @@ def write_checkpoint(path: Path, tensors: dict[str, Tensor], values: Struct | di
 
     contiguous = {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}
     blank = save(contiguous, metadata={_KEY: json.dumps(to_builtins(values, enc_hook=float)), "sha256": BLANK})
-    found = CHECKSUM.search(blank)
-    assert found is not None
-    start, end = found.span(1)
+    checksum = CHECKSUM.search(blank)
+    assert checksum is not None
+    start, end = checksum.span(1)
     write_atomically(path, b"".join((blank[:start], hashlib.sha256(blank).hexdigest().encode(), blank[end:])))
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors and values of ``path``, of which every bit is as it was written.
 
-    Raises:
-        InputError: If the file cannot be read, is damaged anywhere, or carries no checksum; it names the file.
+    InputError if the file cannot be read, is damaged anywhere, or carries no checksum; it names the file.
     """
     from safetensors.torch import load
 
@@ -68,17 +67,17 @@ def read_values(path: Path) -> tuple[dict[str, list[int]], dict[str, Any]]:
 def _checked(path: Path) -> bytes:
     remedy = "put a copy of it back, or remove it to begin anew"
     content = read_file("checkpoint", path)
-    found = CHECKSUM.search(content)
-    if found is None:
+    checksum = CHECKSUM.search(content)
+    if checksum is None:
         raise InputError(
             f"checkpoint must be a whole file of this version, got {path} without a checksum, which is damaged or was "
             f"written by a version that had none: {remedy}"
         )
-    start, end = found.span(1)
+    start, end = checksum.span(1)
     digest = hashlib.sha256(content[:start])
     digest.update(BLANK.encode())
     digest.update(memoryview(content)[end:])
-    if digest.hexdigest() != found[1].decode():
+    if digest.hexdigest() != checksum[1].decode():
         raise InputError(
             f"checkpoint must be a whole file as it was written, got {path}, which is damaged (its checksum differs): "
             f"{remedy}"
@@ -90,7 +89,7 @@ def _values(path: Path, content: bytes) -> tuple[dict[str, list[int]], dict[str,
     try:
         header = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
         values = json.loads(header.pop("__metadata__")[_KEY], object_hook=partial(_Saved, path))
-        shapes = {name: own["shape"] for name, own in header.items()}
+        shapes = {name: tensor["shape"] for name, tensor in header.items()}
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _refusal(path, error) from None
     require(isinstance(values, dict), "values of the checkpoint", "be a JSON object", values)
@@ -104,8 +103,8 @@ def _refusal(path: Path, error: Exception) -> InputError:
 class _Saved(dict[str, T]):
     """What a checkpoint has by name; InputError for what it lacks."""
 
-    def __init__(self, path: Path, found: Mapping[str, T]) -> None:
-        super().__init__(found)
+    def __init__(self, path: Path, values: Mapping[str, T]) -> None:
+        super().__init__(values)
         self._path = path
 
     def __missing__(self, name: str) -> T:

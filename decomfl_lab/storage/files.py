@@ -190,8 +190,8 @@ def _locked(
                 raise InputError(f"{rule} that can be written, got {got} ({error.strerror})") from None
         # Temporary files that killed writers have left, of the file that the lock is ``of``, or of all.
         for part in path.parent.iterdir():
-            found = _TEMPORARY.fullmatch(part.name)
-            if found is not None and of in ("", found[1]):
+            leftover = _TEMPORARY.fullmatch(part.name)
+            if leftover is not None and of in ("", leftover[1]):
                 _remove(part)
         yield
 
@@ -199,10 +199,10 @@ def _locked(
 def _is_lock(path: Path) -> bool:
     """Whether the file is a lock, or is not there: no link to another file, and no file that somebody else wrote."""
     try:
-        there = path.lstat()
-        plain = stat.S_ISREG(there.st_mode) and there.st_nlink == 1 and there.st_size < 1024
-        said = path.read_text(encoding="utf-8") if plain else "\n"
-        return "process ".startswith(said) or _SIGNED.fullmatch(said) is not None
+        status = path.lstat()
+        plain = stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and status.st_size < 1024
+        text = path.read_text(encoding="utf-8") if plain else "\n"
+        return "process ".startswith(text) or _SIGNED.fullmatch(text) is not None
     except FileNotFoundError:
         return True
     except (OSError, ValueError):
@@ -245,8 +245,8 @@ def read_sealed(path: Path) -> dict[str, Any] | None:
         return None
     if hashlib.sha256(text.encode()).hexdigest() != digest:
         return None
-    found: dict[str, Any] = json.loads(text)
-    return found
+    content: dict[str, Any] = json.loads(text)
+    return content
 
 
 # --- figures as files, refused early where they could not be written --------------------------------------------------

@@ -61,31 +61,31 @@ def read_as(kind: type[T], values: Any, what: str) -> T:
     # InputError where a text has half of a character, as JSON can write it: no file and no terminal takes that.
     left = [values]
     while left:
-        value = left.pop()
-        if isinstance(value, str):
-            whole = value.isascii() or not re.search("[\ud800-\udfff]", value)
-            require(whole, f"text in the {what}", "be of whole characters", value)
-        elif isinstance(value, Mapping):
-            left += [*value, *value.values()]
-        elif isinstance(value, list | tuple):
-            left += value
+        part = left.pop()
+        if isinstance(part, str):
+            whole = part.isascii() or not re.search("[\ud800-\udfff]", part)
+            require(whole, f"text in the {what}", "be of whole characters", part)
+        elif isinstance(part, Mapping):
+            left += [*part, *part.values()]
+        elif isinstance(part, list | tuple):
+            left += part
     try:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
-        said, _, place = str(error).partition(" - at `$")
+        message, _, place = str(error).partition(" - at `$")
         name = place.rstrip("`").lstrip(".")
-        found = values
+        value = values
         try:
             for step in re.findall(r"[^.\[\]]+", name):
-                found = found[step] if isinstance(found, Mapping) else found[int(step)]
+                value = value[step] if isinstance(value, Mapping) else value[int(step)]
         except (LookupError, ValueError):  # "..." is any key of a mapping, and what holds it is shown
             pass
-        rule = said.split(", got ")[0].replace("Expected", "be").replace("Object missing required field", "have")
+        rule = message.split(", got ")[0].replace("Expected", "be").replace("Object missing required field", "have")
         rule = re.sub("`([^`]*)`", lambda named: _PLAIN.get(named[1], named[1]), rule)
         where = f"{name} in the {what}" if name else what
         if rule.startswith(("be ", "have ")):
-            require(False, where, rule, found)
-        raise InputError(f"{where} must be sound: {said}") from None
+            require(False, where, rule, value)
+        raise InputError(f"{where} must be sound: {message}") from None
 
 
 # What a log says of itself (docs/run-log.md).
@@ -218,13 +218,14 @@ class SavedFederation(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def __post_init__(self) -> None:
         M, r, ledger = self.clients, self.round, self.ledger
         counts: dict[str, Sequence[object]] = {} if ledger is None else {"up": ledger.up, "down": ledger.down}
-        rounds = {name: own for name, own in {"held": self.held, "client_rounds": self.client_rounds}.items() if own}
-        for name, own in (counts | rounds).items():
-            require(len(own) == M, f"length of {name}", f"be {M}, as of steps_taken", len(own))
-        if self.told is not None and any(isinstance(each, bool) for each in self.told):
+        every = {"held": self.held, "client_rounds": self.client_rounds}
+        rounds = {name: of_clients for name, of_clients in every.items() if of_clients}
+        for name, of_clients in (counts | rounds).items():
+            require(len(of_clients) == M, f"length of {name}", f"be {M}, as of steps_taken", len(of_clients))
+        if self.told is not None and any(isinstance(client, bool) for client in self.told):
             require(len(self.told) == M, "length of told", f"be {M}, as of steps_taken", len(self.told))
-        for name, at in (rounds | {"base and first": [self.base or 0, self.first]}).items():
-            require(max(at) <= r, name, f"be at most the round, {r}", at)
+        for name, numbers in (rounds | {"base and first": [self.base or 0, self.first]}).items():
+            require(max(numbers) <= r, name, f"be at most the round, {r}", numbers)
         if self.held and self.client_rounds:
             same = self.held == self.client_rounds
             require(same, "held", "be client_rounds, as the server knows its clients' rounds", self.held)
@@ -285,15 +286,16 @@ class SavedRun(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         require_rows(self.rows, "rows")
-        last, r = (self.rows[-1]["round"] if self.rows else 0), self.federation.round
+        last = self.rows[-1]["round"] if self.rows else 0
+        r = self.federation.round
         require(last <= r, "round of the last row", f"be at most that of the run, {r}", last)
         if self.rows and (ledger := self.federation.ledger) is not None:
             up, down = (sum(counts[1] for counts in way) for way in (ledger.up, ledger.down))
             for name, most in {"wire_bytes": up + down, "up_bytes": up}.items():
-                own = self.rows[-1][name]
-                require(own <= most, f"{name} of the last row", f"be at most that of the ledger, {most}", own)
-        M, there = self.config.get("clients"), self.federation.clients
-        require(there == M, "clients in config", f"be {there}, as steps_taken has them", M)
+                counted = self.rows[-1][name]
+                require(counted <= most, f"{name} of the last row", f"be at most that of the ledger, {most}", counted)
+        M, clients = self.config.get("clients"), self.federation.clients
+        require(clients == M, "clients in config", f"be {clients}, as steps_taken has them", M)
 
 
 class SavedHost(Struct, frozen=True):

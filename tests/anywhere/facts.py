@@ -22,8 +22,8 @@ from decomfl_lab.datasets.splits import SPLITS, fit, split
 from decomfl_lab.models import MODEL_NAMES
 from decomfl_lab.noise import draws
 from decomfl_lab.noise.draws import draws_of
+from decomfl_lab.noise.known_answers import KNOWN_ANSWERS, POSITIONS, START_ANSWERS
 from decomfl_lab.noise.starts import Start
-from decomfl_lab.noise.vectors import KNOWN_ANSWERS, POSITIONS, START_ANSWERS
 from decomfl_lab.protocol.log import RunLog
 from decomfl_lab.protocol.server import sample_clients
 

@@ -9,7 +9,7 @@ import pytest
 
 from decomfl_lab import noise
 from decomfl_lab.cli.main import main
-from decomfl_lab.noise import vectors
+from decomfl_lab.noise import known_answers
 
 rebuild = importlib.import_module("benchmarks.rebuild")
 
@@ -62,6 +62,6 @@ def test_the_command_in_other_forms(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_printed_vectors_have_the_known_answers(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["noise", "--vectors"]) == 0
     printed = json.loads(capsys.readouterr().out)["directions"]
-    for answer, own in zip(vectors.KNOWN_ANSWERS, printed, strict=True):
+    for answer, own in zip(known_answers.KNOWN_ANSWERS, printed, strict=True):
         elements = own["bits"].split()
-        assert [elements[j] for j in vectors.POSITIONS] == list(answer.bits)
+        assert [elements[j] for j in known_answers.POSITIONS] == list(answer.bits)

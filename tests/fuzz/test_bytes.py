@@ -70,8 +70,8 @@ def test_every_kind_has_a_sample_that_damage_begins_with() -> None:
 
 
 def _take_without_limit(reader: Any, count: int) -> int:
-    reader.at += count
-    return int(reader.at - count)
+    reader.place += count
+    return int(reader.place - count)
 
 
 def _room_for_what_it_says(reader: Any, kind: np.dtype[Any], count: int) -> Any:

@@ -13,7 +13,7 @@ from decomfl_lab.laws import FAULTS, LAWS, Implementation, check, verify
 from decomfl_lab.laws.check import check_law, load_implementation
 from decomfl_lab.laws.contract import AcrossDevices, Case
 from decomfl_lab.laws.faults.federation import NARROW, NOT_SHOWN, narrow
-from decomfl_lab.noise.vectors import KNOWN_ANSWERS
+from decomfl_lab.noise.known_answers import KNOWN_ANSWERS
 from decomfl_lab.replicas.replica import Replica
 from tests.cases import cases, refuses, rows_of, sampled
 

@@ -11,7 +11,7 @@ from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require
 from decomfl_lab.interrupts import telling
 from decomfl_lab.options import MOST_THREADS, REQUIRED, option
-from decomfl_lab.runs.configuration import config_from_mapping, read_config
+from decomfl_lab.runs.configuration import TrainConfig, config_from_mapping, read_config
 from decomfl_lab.storage.json_values import print_json
 from decomfl_lab.storage.tables import table_beside
 
@@ -32,6 +32,24 @@ class JoinOptions:
     threads: int = option(1, "CPU threads of torch.", ge=1, le=MOST_THREADS)
     patience: float = option(60.0, "Seconds without a server after which to give up.", gt=0)
     as_json: bool = option(False, "Print one JSON object.", flag="--json")
+
+
+def _config_of(options: JoinOptions, offered: dict[str, Any]) -> TrainConfig:
+    """The run's configuration: that of this machine's file, or else what the server offers."""
+    if options.config is None:
+        # Refused where it would have this machine import code of the server's choice.
+        run_config = config_from_mapping(offered, "the server's config", trust_code=options.trust_code)
+        return run_config.but(run_config.method.replaying())
+    values, origin = read_config(options.config), f"config {options.config}"
+    run_config = config_from_mapping(values, origin, trust_code=options.trust_code)
+    if run_config.joined:
+        return run_config
+    # A client that joins need not write in its file in which round it and others came.
+    numbers: dict[str, Any] = {name: offered[name] for name in ("clients", "joined") if name in offered}
+    whole = config_from_mapping({**numbers, "sampled": 1}, "the server's config")
+    if any(whole.present(r) == run_config.clients for r in (0, *whole.joined)):
+        return run_config.but(joined=whole.of_first(run_config.clients).joined)
+    return run_config
 
 
 @command
@@ -55,12 +73,12 @@ def join(options: JoinOptions) -> None:
     from decomfl_lab.storage.outside import Offer, read_as
 
     use_threads_(options.threads)
-    given = "neither" if options.key is None else "both"
+    got = "neither" if options.key is None else "both"
     require(
         (options.certificates is None) != (options.key is None),
         "--key or --certificates",
         "be given, one of the two",
-        given,
+        got,
     )
     identity = (
         read_identity(options.certificates, client_name(options.client)) if options.certificates is not None else None
@@ -73,32 +91,18 @@ def join(options: JoinOptions) -> None:
         patience=options.patience,
     )
     offer = read_as(Offer, stream.offer(), f"offer of the server at {options.address}")
-    if options.config is None:
-        # Refused where it would have this machine import code of the server's choice.
-        run_config = config_from_mapping(offer.config, "the server's config", trust_code=options.trust_code)
-        run_config = run_config.but(run_config.method.replaying())
-    else:
-        values, origin = read_config(options.config), f"config {options.config}"
-        run_config = config_from_mapping(values, origin, trust_code=options.trust_code)
-        if not run_config.joined:
-            # A client that joins need not write in its file in which round it and others came.
-            numbers: dict[str, Any] = {
-                name: offer.config[name] for name in ("clients", "joined") if name in offer.config
-            }
-            whole = config_from_mapping({**numbers, "sampled": 1}, "the server's config")
-            if any(whole.present(r) == run_config.clients for r in (0, *whole.joined)):
-                run_config = run_config.but(joined=whole.of_first(run_config.clients).joined)
+    run_config = _config_of(options, offer.config)
     require(options.client < run_config.clients, "client", f"be in 0..{run_config.clients - 1}", options.client)
-    here = Run(run_config, dataset=Materials(run_config).dataset(options.device))
-    federation = movable(here.federation, run_config.method)
+    run = Run(run_config, dataset=Materials(run_config).dataset(options.device))
+    federation = movable(run.federation, run_config.method)
     x, server = federation.observer, federation.server
     require(x.digest() == offer.x0, "digest of x_0", f"be the server's, {offer.x0}", x.digest())
-    run = run_config.identity(x.digest())
-    host = host_of(federation, run, [options.client])
+    identity_of_run = run_config.identity(x.digest())
+    host = host_of(federation, identity_of_run, [options.client])
 
     def answer(frame: bytes) -> bytes:
         answered = host.handle({options.client: frame})[options.client]
-        here.resolution.tell()
+        run.resolution.tell()
         return answered
 
     model = 8 * x.d * (1 + len(x.state))
@@ -107,13 +111,13 @@ def join(options: JoinOptions) -> None:
         lambda: f"interrupted; the run goes on without client {options.client} until the same command is given again"
     ):
         stream.serve(
-            run.hex(),
+            identity_of_run.hex(),
             lambda: host.hello(options.client),
             answer,
             largest=4096 + model + record * (run_config.rounds + 1),
         )
-    found = {"client": options.client, "round": host.replica.round, "digest": host.replica.digest()}
+    summary = {"client": options.client, "round": host.replica.round, "digest": host.replica.digest()}
     if options.as_json:
-        print_json(found)
+        print_json(summary)
     else:
-        print(f"the run is over; digest of the model after round {found['round']}: {found['digest']}")
+        print(f"the run is over; digest of the model after round {summary['round']}: {summary['digest']}")

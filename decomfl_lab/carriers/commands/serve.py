@@ -59,32 +59,32 @@ def _serve(method: str, options: ServeOptions, flags: dict[str, Any]) -> None:
     if out is None:
         raise InputError("out must be a folder, where the run is kept, got None")
     require_address("bind", options.bind, secured=certificates is not None)
-    own = read_identity(certificates, "server") if certificates is not None else None
+    certificate = read_identity(certificates, "server") if certificates is not None else None
     run = prepared(method, options.place, flags, follows=True)
-    here = movable(run.federation, run.config.method)
-    x = here.observer.digest()
+    federation = movable(run.federation, run.config.method)
+    x = federation.observer.digest()
     identity = run.config.identity(x)
     with held(out), contextlib.ExitStack() as stack:
         server = StreamServer(
             options.bind,
             to_builtins(Offer(identity.hex(), x, run.config.to_dict())),
             run.config.clients,
-            largest=1024 + SCALAR_BYTES * here.server.K * here.server.P.largest,
-            identity=own,
-            keys=keys_in(out / "keys", identity, run.config.clients) if own is None else None,
+            largest=1024 + SCALAR_BYTES * federation.server.K * federation.server.P.largest,
+            identity=certificate,
+            keys=keys_in(out / "keys", identity, run.config.clients) if certificate is None else None,
         )
         stack.callback(server.close)
         waits = {"quorum": options.quorum, "deadline": options.deadline, "patience": options.patience}
-        remote = RemoteFederation.of(here, server, identity, **waits)
+        remote = RemoteFederation.of(federation, server, identity, **waits)
         run.federation = remote
         reach = "this machine alone (loopback)" if certificates is None else "clients with certificates"
         proof = f"--key {out / 'keys'}/client-I.key" if certificates is None else "--certificates DIR"
         how = f"each client I in 0..{run.config.clients - 1} by: decomfl join {server.address} --client I {proof}"
         print(f"listening on {server.address} for {reach}; {how}", file=sys.stderr, flush=True)
 
-        def show(at: Progress) -> None:
-            there = f"{len(server.connected)} of {run.config.clients} clients"
-            bars.show(title(run), at.round, at.rounds, f"{there}, {words(at)}")
+        def show(progress: Progress) -> None:
+            clients = f"{len(server.connected)} of {run.config.clients} clients"
+            bars.show(title(run), progress.round, progress.rounds, f"{clients}, {words(progress)}")
 
         with RunBars() as bars:
             run.train(out=out, on_round=show, any_code=True)  # rounds that the log has are not computed again
@@ -113,11 +113,11 @@ def keys_in(folder: Path, identity: bytes, M: int) -> Callable[[int], bytes]:
     from decomfl_lab.carriers.stream.certificates import client_name
     from decomfl_lab.carriers.stream.connection import KEY_BYTES, client_key
 
-    own = folder / "server.key"
+    secret = folder / "server.key"
     folder.mkdir(exist_ok=True)
-    if not own.exists() or not own.stat().st_size:
-        write_atomically(own, secrets.token_hex(KEY_BYTES), 0o600)
-    keys = [client_key(read_key(own), identity, i) for i in range(M)]
+    if not secret.exists() or not secret.stat().st_size:
+        write_atomically(secret, secrets.token_hex(KEY_BYTES), 0o600)
+    keys = [client_key(read_key(secret), identity, i) for i in range(M)]
     for i, key in enumerate(keys):
         path = folder / f"{client_name(i)}.key"
         if not path.exists() or path.read_bytes() != key.hex().encode():

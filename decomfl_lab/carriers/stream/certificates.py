@@ -37,27 +37,26 @@ class Identity:
     key: bytes
 
     def check(self, name: str) -> None:
-        """InputError where the other side could not take it: a server that does not is silent about the reason.
+        """InputError where the other side could not take it as ``name``, "server" or a ``client_name``.
 
-        Args:
-            name: "server", or a ``client_name``, as which it is shown.
+        A server that does not is silent about the reason.
         """
         what = f"certificate of {name}"
         try:
-            own, ca = map(x509.load_pem_x509_certificate, (self.certificate, self.authority))
+            leaf, ca = map(x509.load_pem_x509_certificate, (self.certificate, self.authority))
             key = serialization.load_pem_private_key(self.key, None)
         except (ValueError, TypeError):
             raise InputError(f"{what}, its key and ca.crt must be PEM files, got others") from None
-        require(own.public_key() == key.public_key(), f"key of {name}", "be the one of its certificate", "another")
-        names = [str(own.value) for own in own.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+        require(leaf.public_key() == key.public_key(), f"key of {name}", "be the one of its certificate", "another")
+        names = [str(leaf.value) for leaf in leaf.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
         require(name == "server" or names == [name], f"name in the {what}", f"be {name}", ", ".join(names))
-        for each, whose in ((own, what), (ca, "certificate in ca.crt")):
-            since, until = each.not_valid_before_utc, each.not_valid_after_utc
+        for certificate, whose in ((leaf, what), (ca, "certificate in ca.crt")):
+            since, until = certificate.not_valid_before_utc, certificate.not_valid_after_utc
             now = datetime.datetime.now(datetime.UTC)
             span = f"{since:%Y-%m-%d %H:%M} to {until:%Y-%m-%d %H:%M} UTC"
             require(since <= now <= until, whose, f"be valid now ({now:%Y-%m-%d %H:%M})", span)
         try:
-            own.verify_directly_issued_by(ca)
+            leaf.verify_directly_issued_by(ca)
         except (ValueError, TypeError, InvalidSignature):
             raise InputError(f"{what} must be of the authority in ca.crt, got one of another") from None
 
@@ -70,8 +69,7 @@ def client_name(i: int) -> str:
 def read_identity(folder: Path, name: str) -> Identity:
     """The identity of the server ("server") or of a client (``client_name``), as ``make_certificates`` wrote it.
 
-    Raises:
-        InputError: If a file cannot be read, or the other side could not take the certificate (``Identity.check``).
+    InputError if a file cannot be read, or the other side could not take the certificate (``Identity.check``).
     """
     identity = Identity(*(_read(folder / file) for file in ("ca.crt", f"{name}.crt", f"{name}.key")))
     identity.check(name)
@@ -135,9 +133,9 @@ def make_certificates(folder: Path, clients: int, hosts: Sequence[str] = (), day
                 made = made.add_extension(x509.SubjectAlternativeName(names), critical=False)
             written += _write(folder, name, made.sign(ca_key, hashes.SHA256()), key)
     if folder / "server.crt" not in written:
-        there = x509.load_pem_x509_certificate(_read(folder / "server.crt")).extensions
-        known = list(there.get_extension_for_class(x509.SubjectAlternativeName).value)
-        if lacking := [str(name.value) for name in names if name not in known]:
+        extensions = x509.load_pem_x509_certificate(_read(folder / "server.crt")).extensions
+        hosts_there = list(extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+        if lacking := [str(name.value) for name in names if name not in hosts_there]:
             raise InputError(f"host must be one of the server's certificate in {folder}, got {', '.join(lacking)}")
     return written
 
@@ -147,12 +145,12 @@ def _key(path: Path) -> ec.EllipticCurvePrivateKey:
     if not path.exists():
         return ec.generate_private_key(ec.SECP256R1())
     try:
-        found = serialization.load_pem_private_key(_read(path), None)
+        key = serialization.load_pem_private_key(_read(path), None)
     except (ValueError, TypeError):
-        found = None
-    if not isinstance(found, ec.EllipticCurvePrivateKey):
+        key = None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise InputError(f"{path} must be a private key, or be removed to have a new one made, got something else")
-    return found
+    return key
 
 
 def _builder(

@@ -63,23 +63,17 @@ class StreamClient:
 
     def offer(self) -> dict[str, Any]:
         """What the server says of its run; InputError as ``serve``."""
-        found: dict[str, Any] = self._persist(lambda offer, _: offer, OFFER_BYTES)
-        return found
+        of_run: dict[str, Any] = self._persist(lambda offer, _: offer, OFFER_BYTES)
+        return of_run
 
     def serve(
         self, run: str, hello: Callable[[], bytes], answer: Callable[[bytes], bytes], *, largest: int = 1 << 22
     ) -> None:
         """Answer frames, over as many connections as it takes, until the server says that the run is over.
 
-        Args:
-            run: The run's identity, as ``offer`` has it.
-            hello: What the client says first on a connection.
-            answer: The answer to a frame.
-            largest: The most bytes of a frame that the server sends.
-
-        Raises:
-            InputError: If the server refuses the client, offers another run, or cannot be reached for ``patience``
-                seconds.
+        ``run`` is the run's identity, as ``offer`` has it, ``hello`` what the client says first on a connection,
+        ``largest`` the most bytes of a frame that the server sends. InputError if the server refuses the client, offers
+        another run, or cannot be reached for ``patience`` seconds.
         """
 
         def work(offer: dict[str, Any], connection: Connection) -> None:
@@ -93,23 +87,23 @@ class StreamClient:
 
     def _persist(self, work: "Callable[[dict[str, Any], Connection], Any]", largest: int) -> Any:
         """What the work on a connection gives; it is done again on a new one where that breaks."""
-        seen, wait = time.monotonic(), FIRST_WAIT
+        last_reached, wait = time.monotonic(), FIRST_WAIT
         while True:
             try:
                 with self.connected(largest) as (offer, connection):
                     try:
                         return work(offer, connection)
                     finally:
-                        seen, wait = time.monotonic(), FIRST_WAIT
+                        last_reached, wait = time.monotonic(), FIRST_WAIT
             except grpc.RpcError as error:
                 code, words = error.code(), quoted(str(error.details()))
                 if code in FINAL:
                     raise InputError(f"server at {self.address} must take client {self.i}, got {words}") from None
-                rules = [rule for said, rule in UNTRUSTED.items() if said in words]
+                rules = [rule for cause, rule in UNTRUSTED.items() if cause in words]
                 if rules and code is grpc.StatusCode.UNAVAILABLE:
                     whose = f"certificate of the server at {self.address}"
                     raise InputError(f"{whose} must {rules[0]}, got {words}") from None
-                left = seen + self.patience - time.monotonic()
+                left = last_reached + self.patience - time.monotonic()
                 if left <= 0:
                     if self._identity is not None:
                         self._identity.check(client_name(self.i))  # it may have expired since
@@ -131,8 +125,8 @@ class StreamClient:
         if self._identity is None:
             channel = grpc.insecure_channel(self.address, [*OPTIONS, *more])
         else:
-            own = self._identity
-            proof = grpc.ssl_channel_credentials(own.authority, own.key, own.certificate)
+            identity = self._identity
+            proof = grpc.ssl_channel_credentials(identity.authority, identity.key, identity.certificate)
             channel = grpc.secure_channel(self.address, proof, [*OPTIONS, *more])
         nonce = secrets.token_bytes(HALF_NONCE)
         outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()

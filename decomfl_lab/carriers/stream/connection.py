@@ -58,13 +58,7 @@ class Seal:
     """One end of a connection: it closes what it sends and opens what it gets, each in order."""
 
     def __init__(self, key: bytes, nonce: bytes, *, server: bool) -> None:
-        """An end.
-
-        Args:
-            key: k_i, see ``client_key``.
-            nonce: The connection's, 16 bytes that the server drew for it.
-            server: Whether this is the server's end.
-        """
+        """An end, of the server or not: of k_i (``client_key``) and 16 bytes that the server drew for it."""
         require(len(nonce) == NONCE_BYTES, "nonce of the connection", f"have {NONCE_BYTES} bytes", len(nonce))
         self._key, self._nonce, self._server = key, nonce, server
         self._closed = self._opened = 0
@@ -97,11 +91,9 @@ class Link:
     """
 
     def __init__(self, seal: Seal | None, largest: int) -> None:
-        """An end.
+        """An end, to which frames of at most ``largest`` bytes come.
 
-        Args:
-            seal: It binds frames to the client and to this connection; None where certificates do.
-            largest: The most bytes of a frame that comes.
+        The seal binds frames to the client and to this connection; None where certificates do.
         """
         self._seal, self._largest = seal, largest
         self._deflate = zlib.compressobj(1, zlib.DEFLATED, -9, 4)  # 10 kB of state
@@ -112,7 +104,7 @@ class Link:
         if len(frame) <= MOST_DEFLATED:
             packed = (self._deflate.compress(frame) + self._deflate.flush(zlib.Z_SYNC_FLUSH))[: -len(FLUSHED)]
         else:  # a model, which is stored as it is; a full flush forgets the context, for nothing refers across it
-            pieces = [frame[at : at + STORED] for at in range(0, len(frame), STORED)]
+            pieces = [frame[start : start + STORED] for start in range(0, len(frame), STORED)]
             stored = [struct.pack("<BHH", 0, len(piece), len(piece) ^ STORED) + piece for piece in pieces]
             packed = b"".join([self._deflate.flush(zlib.Z_FULL_FLUSH), *stored, b"\0"])
         return packed if self._seal is None else self._seal.close(packed)

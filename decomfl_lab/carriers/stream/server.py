@@ -159,8 +159,8 @@ class StreamServer:
         self._end: asyncio.Future[bool] = self._loop.create_future()
         self._open: dict[int, _Connection] = {}
         self._unheard: dict[int, list[asyncio.Timeout]] = collections.defaultdict(list)
-        own = (("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", self._largest + 1024))
-        server = grpc.aio.server(options=[*OPTIONS, *own], maximum_concurrent_rpcs=(MOST_UNHEARD + 2) * self._M + 64)
+        more = (("grpc.so_reuseport", 0), ("grpc.max_receive_message_length", self._largest + 1024))
+        server = grpc.aio.server(options=[*OPTIONS, *more], maximum_concurrent_rpcs=(MOST_UNHEARD + 2) * self._M + 64)
         join = grpc.stream_stream_rpc_method_handler(self._join)
         server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, {"Join": join})])
         try:
@@ -215,14 +215,14 @@ class StreamServer:
 
     async def _opened(self, context: Any, limit: asyncio.Timeout) -> tuple[_Connection, Any]:
         """The connection of a client that has read the offer, and what its hello arrived as."""
-        said = dict(context.invocation_metadata() or ())
-        named = re.fullmatch(r"client-(0|[1-9]\d{0,8})", str(said.get("client", "")), re.ASCII)
+        metadata = dict(context.invocation_metadata() or ())
+        named = re.fullmatch(r"client-(0|[1-9]\d{0,8})", str(metadata.get("client", "")), re.ASCII)
         if named is None or int(named[1]) >= self._M:
-            raise InputError(f"client must be client-0..client-{self._M - 1}, got {shown(said.get('client'))}")
-        i, nonce = int(named[1]), said.get("nonce-bin", b"")
+            raise InputError(f"client must be client-0..client-{self._M - 1}, got {shown(metadata.get('client'))}")
+        i, nonce = int(named[1]), metadata.get("nonce-bin", b"")
         require(isinstance(nonce, bytes) and len(nonce) == HALF_NONCE, "nonce", f"have {HALF_NONCE} bytes", nonce)
-        own = secrets.token_bytes(HALF_NONCE)
-        seal = None if self._keys is None else Seal(self._keys(i), own + nonce, server=True)
+        own_half = secrets.token_bytes(HALF_NONCE)
+        seal = None if self._keys is None else Seal(self._keys(i), own_half + nonce, server=True)
         if seal is None:
             (name,) = context.auth_context().get("x509_common_name", [b""])
             whose = "be the one that its certificate names"
@@ -233,7 +233,7 @@ class StreamServer:
             unheard.pop(0).reschedule(asyncio.get_running_loop().time())
         unheard.append(limit)
         try:
-            await context.write(own + connection.link.close(self._offer))
+            await context.write(own_half + connection.link.close(self._offer))
             hello = await context.read()
         finally:
             if limit in unheard:
@@ -280,8 +280,8 @@ class _Connection:
         try:
             ends: set[asyncio.Future[Any]] = {*tasks, self._fate}
             done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            for each in done:
-                if (cut := each.result()) is not None:
+            for future in done:
+                if (cut := future.result()) is not None:
                     raise cut
         finally:
             for task in tasks:

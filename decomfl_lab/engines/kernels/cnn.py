@@ -8,11 +8,15 @@ parts of ``PART`` images, each in the order of its images.
 
 The gradient of a convolution by its input is a convolution of the slopes by its output with the weights turned
 around, and goes through the same code; the gradient by its weights is a product of the two maps.
+
+``engine.Fused`` calls ``Network``. In a kernel ``point`` is x, float32 (d,), a ``stage`` is a record ``STAGE``, and
+other arrays are flat float32: ``src`` and ``dst`` are places in one, steps are in numbers.
 """
 
 # mypy: disable-error-code="no-untyped-call,misc,untyped-decorator,no-any-return,no-untyped-def"
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -68,7 +72,7 @@ _NUMBERS = [
     "kind",
     # What is read, what is written, and the slopes that are read on the way back: the place of the first number, and
     # the steps from one row, and from one pixel or image, to the next.
-    *("src", "src_row", "src_step", "dst", "dst_row", "dst_step", "of", "of_row", "of_step"),
+    *("src", "src_row", "src_step", "dst", "dst_row", "dst_step", "slopes", "slopes_row", "slopes_step"),
     # Counts: pixels of a map, its channels, inputs and outputs of a layer; and whether a ReLU follows or precedes.
     *("height", "width", "channels", "inputs", "outputs", "relu"),
     # The places of weights and biases: in x for a linear layer, else among the packed numbers.
@@ -102,18 +106,19 @@ inner = njit(cache=True, nogil=True, inline="always")
 
 
 @njit(cache=True, nogil=True)
-def _pool(work, stage):
+def _pool(maps, stage):
     channels = stage.channels  # with those that fill up whole blocks
     for y in range(stage.height):
         for x in range(stage.width):
             corner = stage.src + y * stage.size * stage.src_row + x * stage.size * channels
             out = stage.dst + y * stage.dst_row + x * channels
             for c in range(0, channels, BLOCK):
-                largest(work, corner + c, stage.size, stage.src_row, channels, out + c)
+                largest(maps, corner + c, stage.size, stage.src_row, channels, out + c)
 
 
 @njit(cache=True, nogil=True)
 def _linear(work, point, stage, images):
+    """The outputs of a linear layer for so many images, whose inputs lie in ``work`` too."""
     src, step, features = stage.src, stage.src_step, stage.inputs
     dst, to_step, outputs = stage.dst, stage.dst_step, stage.outputs
     w, bias = stage.weights, stage.biases
@@ -126,19 +131,19 @@ def _linear(work, point, stage, images):
     whole_images, whole_outputs = images - images % _IMAGES, outputs - outputs % _OUTPUTS
     for first in range(0, features, _DEPTH):
         vectors = min(_DEPTH, features - first) // _DOT
-        a, at = src + first, w + first
+        a, b = src + first, w + first
         for o in range(0, whole_outputs, _OUTPUTS):
             for i in range(0, whole_images, _IMAGES):
                 out = dst + i * to_step + o
-                dots_block(work, a + i * step, step, point, at + o * features, features, vectors, out, to_step)
+                dots_block(work, a + i * step, step, point, b + o * features, features, vectors, out, to_step)
         for o in range(whole_outputs, outputs):
             for i in range(0, whole_images, _IMAGES):
                 out = dst + i * to_step + o
-                dots_column(work, a + i * step, step, point, at + o * features, features, vectors, out, to_step)
+                dots_column(work, a + i * step, step, point, b + o * features, features, vectors, out, to_step)
         for i in range(whole_images, images):
             for o in range(outputs):
                 out = dst + i * to_step + o
-                dots_one(work, a + i * step, step, point, at + o * features, features, vectors, out, to_step)
+                dots_one(work, a + i * step, step, point, b + o * features, features, vectors, out, to_step)
     # The last features, fewer than 8, one by one; then the ReLU. A NaN is not below 0 and stays.
     rest = features - features % _DOT
     for i in range(images):
@@ -151,31 +156,33 @@ def _linear(work, point, stage, images):
 
 @njit(cache=True, nogil=True)
 def _pack(packed, point, order):
+    """packed[n] = point[order[n]], or 0 where order[n], int64, is −1."""
     for n in range(order.size):
         packed[n] = point[order[n]] if order[n] >= 0 else np.float32(0)
 
 
 @njit(cache=True, nogil=True)
-def _convolve(work, stage, src_offsets, dst_offsets, packed):
+def _convolve(maps, stage, src_offsets, dst_offsets, packed):
+    """A convolution; pixel n is read from src + src_offsets[n] on, and written at dst + dst_offsets[n]."""
     src, row, rows, run = stage.src, stage.src_row, stage.rows, stage.run
     floor = np.float32(0) if stage.relu else _ANY
     for block in range(stage.blocks):
         # Packed weights are (block, row of the kernel, number in that row, output of the block).
         w = stage.weights + block * rows * run * stage.lanes
         b = stage.biases + block * stage.lanes
-        to = stage.dst + block * stage.lanes
+        dst = stage.dst + block * stage.lanes
         for n in range(0, stage.count, PIXELS):
             # The last tile begins early enough to be whole: it writes some pixels again, with the same bits.
-            at = stage.first + min(n, stage.count - PIXELS)
+            first = stage.first + min(n, stage.count - PIXELS)
             if stage.lanes == WIDE:
-                wide_tile(work, src, src_offsets, at, rows, row, run, packed, w, b, to, dst_offsets, floor)
+                wide_tile(maps, src, src_offsets, first, rows, row, run, packed, w, b, dst, dst_offsets, floor)
             else:
-                tile(work, src, src_offsets, at, rows, row, run, packed, w, b, to, dst_offsets, floor)
+                tile(maps, src, src_offsets, first, rows, row, run, packed, w, b, dst, dst_offsets, floor)
 
 
 @inner
-def _image(maps, features, stages, src_offsets, dst_offsets, packed, values, place):
-    """The stages of one image, up to its features."""
+def _image(maps, features, stages, src_offsets, dst_offsets, packed, values, n):
+    """The stages of one image, up to its features, which are those of image n."""
     for s in range(stages.shape[0]):
         stage = stages[s]
         if stage.kind == _CONV:
@@ -186,12 +193,12 @@ def _image(maps, features, stages, src_offsets, dst_offsets, packed, values, pla
             _pool(maps, stage)
         elif stage.kind == _FLATTEN:
             # torch flattens an image channel by channel, and here channels are innermost.
-            out = stage.dst + place * stage.dst_step
+            out = stage.dst + n * stage.dst_step
             for c in range(stage.channels):
                 for y in range(stage.height):
                     for x in range(stage.width):
-                        at = stage.src + y * stage.src_row + x * stage.src_step + c
-                        features[out + (c * stage.height + y) * stage.width + x] = maps[at]
+                        pixel = stage.src + y * stage.src_row + x * stage.src_step
+                        features[out + (c * stage.height + y) * stage.width + x] = maps[pixel + c]
 
 
 @njit(cache=True, nogil=True)
@@ -214,20 +221,24 @@ def cross_entropy_of(work, first, classes, target):
 
 
 @inner
-def _chunk(out, point, images, targets, each, shape, tables, memory):
-    """out[i] = cross entropy of image i, of at most ``CHUNK``; ``each`` numbers of ``maps`` are an image's own."""
+def _chunk(out, point, images, targets, map_size, shape, tables, memory):
+    """out[i] = cross entropy of image i, of at most ``CHUNK``; ``map_size`` numbers of ``maps`` are an image's own.
+
+    ``images`` is float32 (n, numbers of an image), ``targets`` int64 (n,), ``out`` float64 (n,); the tuples are
+    ``Network``'s.
+    """
     # ``width`` counts numbers, not pixels: an image comes as (row, pixel × channel).
     height, width, row, first, logits, classes = shape
     stages, linear, src_offsets, dst_offsets, _ = tables
     maps, features, packed, values = memory
     for i in range(images.shape[0]):
-        # Where no gradient follows, ``each`` is 0: all images use the same memory in turn, and it stays in the cache.
-        # The border of zeros around an image is never written, so only its inside is copied.
-        own = maps[i * each :]
+        # Where no gradient follows, ``map_size`` is 0: all images use the same memory in turn, which stays in the
+        # cache. The border of zeros around an image is never written, so only its inside is copied.
+        image = maps[i * map_size :]
         for y in range(height):
             for x in range(width):
-                own[first + y * row + x] = images[i, y * width + x]
-        _image(own, features, stages, src_offsets, dst_offsets, packed, values, i)
+                image[first + y * row + x] = images[i, y * width + x]
+        _image(image, features, stages, src_offsets, dst_offsets, packed, values, i)
     for s in range(linear.shape[0]):
         _linear(features, point, linear[s], images.shape[0])
     for i in range(images.shape[0]):
@@ -262,6 +273,7 @@ def _softmax_slopes(slopes, logits, first, classes, target):
 def _add_rows(to, a, a_first, a_rows, a_step, b, b_first, b_step, terms, whole):
     """to[r, j] += Σ_n a[r, n] b[n, j] for j below ``whole``, tile by tile; ``to`` is (array, first, row offsets).
 
+    a[r, n] is a[a_first + a_rows[r] + n·a_step], b[n, j] is b[b_first + n·b_step + j]; n < terms.
     Rows of b may be a power of two apart, and then have few places in a cache: some columns at a time are copied.
     """
     array, first, rows = to
@@ -270,14 +282,14 @@ def _add_rows(to, a, a_first, a_rows, a_step, b, b_first, b_step, terms, whole):
     for start in range(0, whole, _DEPTH):
         count, j = min(_DEPTH, whole - start), 0
         for n in range(terms):
-            at = b_first + n * b_step + start
+            row = b_first + n * b_step + start
             for c in range(count):  # not a slice, whose check of shapes takes seconds to compile
-                columns[n, c] = b[at + c]
-        own = columns.reshape(-1)
+                columns[n, c] = b[row + c]
+        copied = columns.reshape(-1)
         while j < count:
             wide = count - j >= WIDE
             out, steps = first + start + j, (0, columns.shape[1])
-            add_products(array, out, rows, a, a_first, a_rows, (0, a_step), own, j, steps, (1, terms), wide)
+            add_products(array, out, rows, a, a_first, a_rows, (0, a_step), copied, j, steps, (1, terms), wide)
             j += WIDE if wide else BLOCK
 
 
@@ -290,14 +302,15 @@ def _linear_slopes(gradient, slopes, features, point, stage, images, inputs_too)
     # Where the ReLU gave 0, nothing comes back. What is left is also the slope by the bias.
     for i in range(images):
         for o in range(outputs):
-            at = dst + i * to_step + o
-            if stage.relu and not features[at] > 0:
-                slopes[at] = np.float32(0)
+            out = dst + i * to_step + o
+            if stage.relu and not features[out] > 0:
+                slopes[out] = np.float32(0)
             if bias >= 0:
-                gradient[bias + o] += slopes[at]
+                gradient[bias + o] += slopes[out]
     image, output = np.arange(images), np.arange(outputs)
     whole = count - count % BLOCK
-    by_weights, by_inputs = (gradient, w, output * count), (slopes, src, image * step)
+    by_weights = gradient, w, output * count
+    by_inputs = slopes, src, image * step
     # ∂/∂W[o, j] = Σ_i slope[i, o] · input[i, j]: whole blocks of j in tiles, the last j one by one.
     _add_rows(by_weights, slopes, dst, output, to_step, features, src, step, images, whole)
     for o in range(outputs):
@@ -323,21 +336,20 @@ def _weight_slopes(sums, maps, slopes, stage, src_offsets, dst_offsets):
     # ∂/∂weight[tap, output] = Σ_pixels input[pixel + tap] · slope[pixel, output]. This is a product: its rows are taps,
     # its columns a block of outputs, and its terms the pixels.
     taps, lanes = stage.count, stage.lanes
-    from_ = src_offsets[stage.first : stage.first + taps]
-    to = dst_offsets[stage.first : stage.first + taps]
-    seen, steps = (stage.src_row, stage.src_step), (stage.of_row, stage.of_step)
+    src, dst = src_offsets[stage.first : stage.first + taps], dst_offsets[stage.first : stage.first + taps]
+    map_steps, steps = (stage.src_row, stage.src_step), (stage.slopes_row, stage.slopes_step)
     terms = (stage.height, stage.width)
     for block in range(stage.blocks):
-        of, wide = stage.of + block * lanes, lanes == WIDE
-        own = stage.weights + block * taps * lanes
-        add_products(sums, own, to, maps, stage.src, from_, seen, slopes, of, steps, terms, wide)
+        slope, wide = stage.slopes + block * lanes, lanes == WIDE
+        weights = stage.weights + block * taps * lanes
+        add_products(sums, weights, dst, maps, stage.src, src, map_steps, slopes, slope, steps, terms, wide)
         bias = stage.biases + block * lanes
-        add_products(sums, bias, _HERE, _ONE, 0, _HERE, (0, 0), slopes, of, steps, terms, wide)
+        add_products(sums, bias, _HERE, _ONE, 0, _HERE, (0, 0), slopes, slope, steps, terms, wide)
 
 
 @inner
-def _image_slopes(sums, maps, slopes, of_features, back, src_offsets, dst_offsets, turned, values, place):
-    """The stages of one image, from its features' slopes back."""
+def _image_slopes(sums, maps, slopes, feature_slopes, back, src_offsets, dst_offsets, turned, values, n):
+    """The stages of image n, from its features' slopes back."""
     for s in range(back.shape[0]):
         stage = back[s]
         if stage.kind == _CONV:
@@ -354,35 +366,35 @@ def _image_slopes(sums, maps, slopes, of_features, back, src_offsets, dst_offset
             for y in range(stage.height):
                 for x in range(stage.width):
                     corner = stage.src + y * size * row + x * size * channels
-                    most = stage.top + y * stage.top_row + x * channels
-                    mine = stage.of + y * stage.of_row + x * channels
-                    target = stage.dst + y * size * down + x * size * across
+                    top = stage.top + y * stage.top_row + x * channels
+                    slope = stage.slopes + y * stage.slopes_row + x * channels
+                    dst = stage.dst + y * size * down + x * size * across
                     for c in range(0, channels, BLOCK):
-                        at, of, to = corner + c, mine + c, target + c
-                        route(maps, at, size, row, channels, most + c, floor, slopes, of, to, down, across)
+                        src, most, of, to = corner + c, top + c, slope + c, dst + c
+                        route(maps, src, size, row, channels, most, floor, slopes, of, to, down, across)
         elif stage.kind == _MASK:
             for y in range(stage.height):
                 for x in range(stage.width):
-                    at = stage.src + y * stage.src_row + x * stage.src_step
-                    out = stage.dst + y * stage.dst_row + x * stage.dst_step
+                    src = stage.src + y * stage.src_row + x * stage.src_step
+                    dst = stage.dst + y * stage.dst_row + x * stage.dst_step
                     for c in range(0, stage.src_step, BLOCK):
-                        mask(slopes, out + c, maps, at + c)
+                        mask(slopes, dst + c, maps, src + c)
         elif stage.kind == _SCATTER:
-            at = stage.src + place * stage.src_step
+            src = stage.src + n * stage.src_step
             for c in range(stage.channels):
                 for y in range(stage.height):
                     for x in range(stage.width):
-                        out = stage.dst + y * stage.dst_row + x * stage.dst_step + c
-                        slopes[out] = of_features[at + (c * stage.height + y) * stage.width + x]
+                        dst = stage.dst + y * stage.dst_row + x * stage.dst_step
+                        slopes[dst + c] = feature_slopes[src + (c * stage.height + y) * stage.width + x]
 
 
 @njit(cache=True, nogil=True)
-def _gradient(out, gradient, point, images, targets, orders, each, shape, tables, back, memory, slopes_memory):
-    """out[i] = cross entropy of image i, and gradient (d,) = the sum of its gradients by the parameters."""
+def _gradient(out, gradient, point, images, targets, orders, map_size, shape, tables, back, memory, slopes_memory):
+    """out[i] = cross entropy of image i, and gradient (d,) = the sum of its gradients; arguments as of ``_chunk``."""
     logits, classes = shape[4:]
     linear, src_offsets, dst_offsets, weights = tables[1:]
     maps, features, packed, values = memory
-    slopes, of_features, turned, sums = slopes_memory
+    slopes, feature_slopes, turned, sums = slopes_memory
     order, turned_order = orders
     _pack(packed, point, order)
     # ``turned`` has the weights of convolutions turned around, with which slopes go back.
@@ -393,16 +405,16 @@ def _gradient(out, gradient, point, images, targets, orders, each, shape, tables
     sums[:] = np.float32(0)
     for a in range(0, images.shape[0], CHUNK):
         b = min(a + CHUNK, images.shape[0])
-        _chunk(out[a:b], point, images[a:b], targets[a:b], each, shape, tables, memory)
+        _chunk(out[a:b], point, images[a:b], targets[a:b], map_size, shape, tables, memory)
         for i in range(b - a):
-            _softmax_slopes(of_features, features, logits + i * classes, classes, targets[a + i])
+            _softmax_slopes(feature_slopes, features, logits + i * classes, classes, targets[a + i])
         for s in range(linear.shape[0] - 1, -1, -1):
             # Below the first linear layer only convolutions want slopes, if there are any.
             inputs_too = s > 0 or back.shape[0] > 0
-            _linear_slopes(gradient, of_features, features, point, linear[s], b - a, inputs_too)
+            _linear_slopes(gradient, feature_slopes, features, point, linear[s], b - a, inputs_too)
         for i in range(b - a):
-            own = maps[i * each :]
-            _image_slopes(sums, own, slopes, of_features, back, src_offsets, dst_offsets, turned, values, i)
+            image = maps[i * map_size :]
+            _image_slopes(sums, image, slopes, feature_slopes, back, src_offsets, dst_offsets, turned, values, i)
     # The sums lie in the order of the packed weights: each goes to its place in x. Those of a convolution through
     # values have none (−1): they are 36 a kernel, and ``gather_weights`` makes 9 or 25 slopes of them.
     for n in range(order.size):
@@ -470,8 +482,8 @@ class _Map:
     def places(self) -> NDArray[np.int64]:
         """The places of all pixels, row by row, counted from pixel (0, 0); the last again until they fill a tile."""
         y, x = (grid.reshape(-1) for grid in np.mgrid[: self.height, : self.width])
-        found = y * self.steps[0] + x * self.steps[1]
-        return np.pad(found, (0, max(PIXELS - found.size, 0)), "edge")
+        places = y * self.steps[0] + x * self.steps[1]
+        return np.pad(places, (0, max(PIXELS - places.size, 0)), "edge")
 
 
 class _Room:
@@ -483,9 +495,12 @@ class _Room:
     def map(
         self, height: int, width: int, channels: int, stride: int, border: int, apart: tuple[int, int] = (1, 1)
     ) -> _Map:
-        # Slopes of a strided convolution are spread out, with zeros between them: its adjoint is then a plain
-        # convolution.
-        wide, high = (width - 1) * apart[1] + 1, (height - 1) * apart[0] + 1
+        """Room for a map of pixels, ``border`` zeros around it, and ``apart`` − 1 (down, across) between neighbours.
+
+        Slopes of a strided convolution are spread out so: its adjoint is then a plain convolution.
+        """
+        wide = (width - 1) * apart[1] + 1
+        high = (height - 1) * apart[0] + 1
         row = (wide + 2 * border) * stride
         first = self.size + border * (row + stride)
         self.size += (high + 2 * border) * row
@@ -512,8 +527,8 @@ class _Columns:
     def add(self, *rows: NDArray[np.int64]) -> int:
         """Place of the first."""
         first = self._size
-        for column, own in zip(self._columns, rows, strict=True):
-            column.insert(-1, own.reshape(-1))
+        for column, row in zip(self._columns, rows, strict=True):
+            column.insert(-1, row.reshape(-1))
         self._size += rows[0].size
         return first
 
@@ -526,8 +541,8 @@ class _Conv:
     """A convolution from one map to another, and where its weights are."""
 
     layer: nn.Conv2d
-    of: _Map
-    to: _Map
+    inputs: _Map
+    outputs: _Map
     start: int  # of the weights in x
     weights: int  # in the packed numbers
     biases: int
@@ -536,14 +551,20 @@ class _Conv:
 
     @property
     def width(self) -> int:
-        return panel(self.to.stride)
+        """Outputs of a block of packed weights."""
+        return panel(self.outputs.stride)
 
 
 @dataclass
 class _Pool:
     size: int
-    of: _Map
-    to: _Map
+    inputs: _Map
+    outputs: _Map
+
+
+def _require_layer(name: str, layer: nn.Module, holds: bool, rule: str) -> None:
+    """InputError where a layer is none that the kernel has."""
+    require(holds, f"layer {name!r}", f"{rule} for the fused engine", layer)
 
 
 class Network:
@@ -553,11 +574,7 @@ class Network:
     """
 
     def __init__(self, module: nn.Module, layout: Layout, in_shape: tuple[int, ...]) -> None:
-        """Lay out the net.
-
-        Raises:
-            InputError: If the net has a layer that the kernel lacks; the message names it.
-        """
+        """Lay out the net; InputError if the net has a layer that the kernel lacks; the message names it."""
         if type(module) is not nn.Sequential:
             raise InputError(f"module must be a Sequential for the fused engine, got {type(module).__name__}")
         layers = list(module.named_children())
@@ -575,74 +592,37 @@ class Network:
         self._scratch = 0
         linear: list[dict[str, int]] = []
         channels, height, width = in_shape if len(in_shape) == 3 else (1, 1, math.prod(in_shape))
-        at = self._maps.map(height, width, channels, channels, _border(layers, 0))
-        shape = (at.height, at.width * at.stride, at.row, at.first)
+        inputs = self._maps.map(height, width, channels, channels, _border(layers, 0))  # of the layer that is next
+        shape = (inputs.height, inputs.width * inputs.stride, inputs.row, inputs.first)
         features: _Map | None = None
         flattened: _Map | None = None
         for n, (name, layer) in enumerate(layers):
             following = layers[n + 1][1] if n + 1 < len(layers) else None
             relu = type(following) is nn.ReLU
-
-            def needs(holds: bool, rule: str, name: str = name, layer: nn.Module = layer) -> None:
-                require(holds, f"layer {name!r}", f"{rule} for the fused engine", layer)
-
+            needs = partial(_require_layer, name, layer)
             if type(layer) is nn.Conv2d:
                 needs(features is None, "come before Flatten")
-                plain = layer.groups == 1 and layer.dilation == (1, 1) and layer.padding_mode == "zeros"
-                needs(plain and not isinstance(layer.padding, str), "have one group, no dilation and zeros around")
-                (kh, kw), (sy, sx), pad = layer.kernel_size, layer.stride, int(layer.padding[0])
-                needs(layer.padding == (pad, pad), "have the same padding on all sides")
-                h, w = (at.height + 2 * pad - kh) // sy + 1, (at.width + 2 * pad - kw) // sx + 1
-                stride = -(-layer.out_channels // BLOCK) * BLOCK
-                to = self._maps.map(h, w, layer.out_channels, stride, _border(layers, n + 1))
-                start, own, m = starts[f"{name}.weight"], panel(stride), 0
-                # The transforms take 16 channels at a time, which the three colours of an image are not.
-                if at.stride % BLOCK == 0:
-                    m = tile_size(layer.kernel_size, layer.stride, h, w)
-                # Packed weights have a place in x, but for the 36 values of a kernel: for these room is kept, and
-                # ``spread_weights`` computes them.
-                room = np.full(VALUES * at.stride * stride, -1)
-                weights = self._packing.add(room if m else _packed(_weights(layer, start), stride, at.stride, own))
-                bias = np.full(stride, -1)
-                if f"{name}.bias" in starts:
-                    bias[: layer.out_channels] = starts[f"{name}.bias"] + np.arange(layer.out_channels)
-                conv = _Conv(layer, at, to, start, weights, self._packing.add(bias), relu, m)
-                self._in_order.append(conv)
-                # ``src`` is what the kernel's corner sees at pixel (0, 0). A row of the kernel sees kw pixels ×
-                # channels that lie next to one another: one run of numbers.
-                src, run = at.first - pad * (at.row + at.stride), kw * at.stride
-                stage = {"src": src, "src_row": at.row, **to.named("dst"), "relu": relu}
-                stage |= {"weights": weights, "biases": conv.biases}
-                if m:
-                    stage |= {"kind": _VALUES, "inputs": at.stride, "outputs": stride}
-                    stage |= {"m": m, "down": h // m, "across": w // m}
-                else:
-                    # The pixels that the corner sees, one for each output pixel.
-                    seen = _Map(0, at.row, h, w, at.channels, at.stride, (sy, sx))
-                    written = to.places()
-                    begin, count = self._offsets.add(seen.places(), written), written.size
-                    stage |= {"kind": _CONV, "first": begin, "count": count, "rows": kh, "run": run}
-                    stage |= {"blocks": stride // own, "lanes": own}
+                border = _border(layers, n + 1)
+                stage, inputs = self._convolution(name, layer, inputs, border, starts, relu=relu)
                 stages.append(stage)
-                at = to
             elif type(layer) is nn.MaxPool2d:
                 size = layer.kernel_size
                 needs(features is None and bool(self._in_order), "come after Conv2d and before Flatten")
                 plain = isinstance(size, int) and layer.stride == size and not layer.padding and layer.dilation == 1
                 needs(plain and not layer.ceil_mode, "have square windows side by side")
                 assert isinstance(size, int)
-                h, w = at.height // size, at.width // size
-                to = self._maps.map(h, w, at.channels, at.stride, _border(layers, n + 1))
-                counts = {"channels": at.stride, "size": size, "height": h, "width": w}
-                stages.append({"kind": _POOL, **at.named("src"), **to.named("dst"), **counts})
-                self._in_order.append(_Pool(size, at, to))
-                at = to
+                h, w = inputs.height // size, inputs.width // size
+                outputs = self._maps.map(h, w, inputs.channels, inputs.stride, _border(layers, n + 1))
+                counts = {"channels": inputs.stride, "size": size, "height": h, "width": w}
+                stages.append({"kind": _POOL, **inputs.named("src"), **outputs.named("dst"), **counts})
+                self._in_order.append(_Pool(size, inputs, outputs))
+                inputs = outputs
             elif type(layer) is nn.Flatten:
                 needs(features is None and (layer.start_dim, layer.end_dim) == (1, -1), "be the only one, of all")
-                features = self._features.features(at.channels * at.height * at.width)
+                features = self._features.features(inputs.channels * inputs.height * inputs.width)
                 flattened = features
-                counts = {"channels": at.channels, "height": at.height, "width": at.width}
-                stages.append({"kind": _FLATTEN, **at.named("src"), **features.named("dst"), **counts})
+                counts = {"channels": inputs.channels, "height": inputs.height, "width": inputs.width}
+                stages.append({"kind": _FLATTEN, **inputs.named("src"), **features.named("dst"), **counts})
             elif type(layer) is nn.Linear:
                 needs(features is not None, "come after Flatten")
                 assert features is not None
@@ -665,52 +645,100 @@ class Network:
         self._orders = (*self._packing.tables(), *self._turned.tables())
         self._shape = (*shape, features.first, features.channels)
 
+    def _convolution(
+        self, name: str, layer: nn.Conv2d, inputs: _Map, border: int, starts: dict[str, int], *, relu: bool
+    ) -> tuple[dict[str, int], _Map]:
+        """The stage of a convolution of ``inputs``, and the map that it writes, with a border of zeros.
+
+        ``starts`` is the place of each parameter in x.
+        """
+        needs = partial(_require_layer, name, layer)
+        plain = layer.groups == 1 and layer.dilation == (1, 1) and layer.padding_mode == "zeros"
+        needs(plain and not isinstance(layer.padding, str), "have one group, no dilation and zeros around")
+        (kh, kw), (sy, sx), pad = layer.kernel_size, layer.stride, int(layer.padding[0])
+        needs(layer.padding == (pad, pad), "have the same padding on all sides")
+        h, w = (inputs.height + 2 * pad - kh) // sy + 1, (inputs.width + 2 * pad - kw) // sx + 1
+        stride = -(-layer.out_channels // BLOCK) * BLOCK
+        outputs = self._maps.map(h, w, layer.out_channels, stride, border)
+        start, lanes, m = starts[f"{name}.weight"], panel(stride), 0
+        # The transforms take 16 channels at a time, which the three colours of an image are not.
+        if inputs.stride % BLOCK == 0:
+            m = tile_size(layer.kernel_size, layer.stride, h, w)
+        # Packed weights have a place in x, but for the 36 values of a kernel: for these room is kept, and
+        # ``spread_weights`` computes them.
+        order = np.full(VALUES * inputs.stride * stride, -1)
+        if not m:
+            order = _packed(_weights(layer, start), stride, inputs.stride, lanes)
+        weights = self._packing.add(order)
+        bias = np.full(stride, -1)
+        if f"{name}.bias" in starts:
+            bias[: layer.out_channels] = starts[f"{name}.bias"] + np.arange(layer.out_channels)
+        conv = _Conv(layer, inputs, outputs, start, weights, self._packing.add(bias), relu, m)
+        self._in_order.append(conv)
+        # ``src`` is what the kernel's corner sees at pixel (0, 0). A row of the kernel sees kw pixels × channels that
+        # lie next to one another: one run of numbers.
+        src, run = inputs.first - pad * (inputs.row + inputs.stride), kw * inputs.stride
+        stage = {"src": src, "src_row": inputs.row, **outputs.named("dst"), "relu": relu}
+        stage |= {"weights": weights, "biases": conv.biases}
+        if m:
+            stage |= {"kind": _VALUES, "inputs": inputs.stride, "outputs": stride}
+            stage |= {"m": m, "down": h // m, "across": w // m}
+        else:
+            # The pixels that the corner sees, one for each output pixel.
+            corners = _Map(0, inputs.row, h, w, inputs.channels, inputs.stride, (sy, sx))
+            written = outputs.places()
+            begin, count = self._offsets.add(corners.places(), written), written.size
+            stage |= {"kind": _CONV, "first": begin, "count": count, "rows": kh, "run": run}
+            stage |= {"blocks": stride // lanes, "lanes": lanes}
+        return stage, outputs
+
     def _way_back(self, flattened: _Map | None) -> list[dict[str, int]]:
         """The stages from the features' slopes to the gradient by the first convolution's weights."""
         # Slopes have no bias: convolutions of slopes are given zeros.
-        zeros = self._turned.add(np.full(max((layer.of.stride for layer in self._in_order), default=0), -1))
+        zeros = self._turned.add(np.full(max((layer.inputs.stride for layer in self._in_order), default=0), -1))
         slopes = [self._slope_map(n) for n in range(len(self._in_order))]
         stages: list[dict[str, int]] = []
         for n, layer in reversed(list(enumerate(self._in_order))):
-            of, to, own = layer.of, layer.to, slopes[n]
-            size_of_output = {"height": to.height, "width": to.width}
+            inputs, outputs, out_slopes = layer.inputs, layer.outputs, slopes[n]
+            size_of_output = {"height": outputs.height, "width": outputs.width}
             if not stages:
                 assert flattened is not None  # behind images there is one
-                counts = {"channels": to.channels, **size_of_output}
-                stages.append({"kind": _SCATTER, **flattened.named("src"), **own.named("dst"), **counts})
+                counts = {"channels": outputs.channels, **size_of_output}
+                stages.append({"kind": _SCATTER, **flattened.named("src"), **out_slopes.named("dst"), **counts})
             if isinstance(layer, _Pool):
                 before = self._in_order[n - 1]
-                counts = {"channels": of.stride, "size": layer.size, **size_of_output}
+                counts = {"channels": inputs.stride, "size": layer.size, **size_of_output}
                 stage = {"kind": _ROUTE, "relu": isinstance(before, _Conv) and before.relu, **counts}
-                stage |= {**of.named("src"), "top": to.first, "top_row": to.row}
-                stages.append({**stage, **own.named("of"), **slopes[n - 1].named("dst")})
+                stage |= {**inputs.named("src"), "top": outputs.first, "top_row": outputs.row}
+                stages.append({**stage, **out_slopes.named("slopes"), **slopes[n - 1].named("dst")})
                 continue
             # If a pool follows, its route has masked the slopes already.
             pooled = n + 1 < len(self._in_order) and isinstance(self._in_order[n + 1], _Pool)
             if layer.relu and not pooled:
-                stages.append({"kind": _MASK, **to.named("src"), **own.named("dst"), **size_of_output})
+                stages.append({"kind": _MASK, **outputs.named("src"), **out_slopes.named("dst"), **size_of_output})
             (kh, kw), (sy, sx), pad = layer.layer.kernel_size, layer.layer.stride, int(layer.layer.padding[0])
-            src, m = of.first - pad * (of.row + of.stride), layer.tile
+            src, m = inputs.first - pad * (inputs.row + inputs.stride), layer.tile
             # Taps are where a kernel looks, from its corner: offsets into the image, and to a row of sums each. A
             # convolution through values finds its weights' slopes otherwise: it has no taps here.
-            run, taps = kw * of.stride, np.arange(0 if m else kh * kw * of.stride)
-            first = self._offsets.add(taps // run * of.row + taps % run, taps * layer.width)
-            stage = {"kind": _WEIGHTS, "src": src, "src_row": sy * of.row, "src_step": sx * of.stride}
-            stage |= {**own.named("of"), **size_of_output, "first": first, "count": len(taps)}
+            run = kw * inputs.stride
+            taps = np.arange(0 if m else kh * run)
+            first = self._offsets.add(taps // run * inputs.row + taps % run, taps * layer.width)
+            stage = {"kind": _WEIGHTS, "src": src, "src_row": sy * inputs.row, "src_step": sx * inputs.stride}
+            stage |= {**out_slopes.named("slopes"), **size_of_output, "first": first, "count": len(taps)}
             stage |= {"weights": layer.weights, "biases": layer.biases}
-            stages.append({**stage, "blocks": to.stride // layer.width, "lanes": layer.width})
+            stages.append({**stage, "blocks": outputs.stride // layer.width, "lanes": layer.width})
             if m:
-                tiles = {"m": m, "down": to.height // m, "across": to.width // m}
-                turned_at = self._turned.add(np.full(VALUES * of.stride * to.stride, -1)) if n else -1
-                stage = {"kind": _VALUES_BACK, "src": src, "src_row": of.row, **own.named("of"), **tiles, "pad": pad}
-                stage |= slopes[n - 1].named("dst") if n else {}
-                stage |= {"inputs": of.stride, "outputs": to.stride}
+                tiles = {"m": m, "down": outputs.height // m, "across": outputs.width // m}
+                turned_at = self._turned.add(np.full(VALUES * inputs.stride * outputs.stride, -1)) if n else -1
+                stage = {"kind": _VALUES_BACK, "src": src, "src_row": inputs.row, **tiles, "pad": pad}
+                stage |= out_slopes.named("slopes") | (slopes[n - 1].named("dst") if n else {})
+                stage |= {"inputs": inputs.stride, "outputs": outputs.stride}
                 stages.append({**stage, "weights": layer.weights, "turned": turned_at})
                 kernels = {"start": layer.start, "side": kh, "packed": layer.weights, "turned": turned_at}
                 kernels |= {"outputs": layer.layer.out_channels, "inputs": layer.layer.in_channels}
-                self._weights.append({**kernels, "wide": to.stride, "deep": of.stride})
-                image = (of.height + 2 * pad) * (of.width + 2 * pad)
-                needed = scratch(tiles["down"] * tiles["across"], of.stride, to.stride, image)
+                self._weights.append({**kernels, "wide": outputs.stride, "deep": inputs.stride})
+                image = (inputs.height + 2 * pad) * (inputs.width + 2 * pad)
+                needed = scratch(tiles["down"] * tiles["across"], inputs.stride, outputs.stride, image)
                 self._scratch = max(self._scratch, needed)
                 continue
             # Nobody wants slopes by the image's own pixels.
@@ -718,31 +746,32 @@ class Network:
                 continue
             # The slopes by the inputs are the convolution of the slopes with weights[input, output, −row, −column]. Its
             # corner sees k − 1 − pad pixels up and left of the slope that lies over an input.
-            behind = slopes[n - 1]
+            in_slopes, stride = slopes[n - 1], out_slopes.stride
             turned = _weights(layer.layer, layer.start).transpose(1, 0, 2, 3)[:, :, ::-1, ::-1]
-            width = panel(of.stride)
-            weights = self._turned.add(_packed(turned, of.stride, own.stride, width))
-            seen_from = _Map(0, own.row, of.height, of.width, of.channels, own.stride)
-            written = behind.places()
-            first, count = self._offsets.add(seen_from.places(), written), written.size
-            corner = own.first + (pad + 1 - kh) * own.row + (pad + 1 - kw) * own.stride
-            stage = {"kind": _CONV, "src": corner, "src_row": own.row, "rows": kh, "run": kw * own.stride}
-            stage |= {**behind.named("dst"), "first": first, "count": count}
-            stage |= {"weights": weights, "biases": zeros, "blocks": of.stride // width, "lanes": width}
+            width = panel(inputs.stride)
+            weights = self._turned.add(_packed(turned, inputs.stride, stride, width))
+            corners = _Map(0, out_slopes.row, inputs.height, inputs.width, inputs.channels, stride)
+            written = in_slopes.places()
+            first, count = self._offsets.add(corners.places(), written), written.size
+            corner = out_slopes.first + (pad + 1 - kh) * out_slopes.row + (pad + 1 - kw) * stride
+            stage = {"kind": _CONV, "src": corner, "src_row": out_slopes.row, "rows": kh, "run": kw * stride}
+            stage |= {**in_slopes.named("dst"), "first": first, "count": count}
+            stage |= {"weights": weights, "biases": zeros, "blocks": inputs.stride // width, "lanes": width}
             stages.append(stage)
         return stages
 
     def _slope_map(self, n: int) -> _Map:
         """Slopes by what layer n gives: for its weights turned around to find them, with zeros between and around."""
-        layer, to = self._in_order[n], self._in_order[n].to
+        layer, outputs = self._in_order[n], self._in_order[n].outputs
         if isinstance(layer, _Pool) or n == 0 or layer.tile:
-            return self._slopes.map(to.height, to.width, to.channels, to.stride, 0)
+            return self._slopes.map(outputs.height, outputs.width, outputs.channels, outputs.stride, 0)
         # How far the turned kernel looks beyond the slopes: k − 1 − pad at the first input pixel, and at the last
         # size − 1 + pad − (out − 1) · step, since the last slope is at (out − 1) · step.
-        pad, (sy, sx), of = int(layer.layer.padding[0]), layer.layer.stride, layer.of
-        sides = zip(layer.layer.kernel_size, (sy, sx), (of.height, of.width), (to.height, to.width), strict=True)
+        pad, (sy, sx), inputs = int(layer.layer.padding[0]), layer.layer.stride, layer.inputs
+        sizes, out_sizes = (inputs.height, inputs.width), (outputs.height, outputs.width)
+        sides = zip(layer.layer.kernel_size, (sy, sx), sizes, out_sizes, strict=True)
         border = max(max(k - 1 - pad, size - 1 + pad - (out - 1) * step) for k, step, size, out in sides)
-        return self._slopes.map(to.height, to.width, to.channels, to.stride, max(border, 0), (sy, sx))
+        return self._slopes.map(*out_sizes, outputs.channels, outputs.stride, max(border, 0), (sy, sx))
 
     def workspace(self, images: int = 1) -> Workspace:
         """Memory for the losses, of one thread, with the maps of so many images at once."""

@@ -1,4 +1,4 @@
-"""A point a thread, with forward and backward pass as kernels."""
+"""The engine "fused": a point a thread, with forward and backward pass as kernels."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ class Fused(Threads):
         _check_classes(labels, network.classes)
         if isinstance(network, LanguageNetwork):
             return _Answers(network, inputs, labels)
-        return lambda seat, point: float(network.losses(point, inputs, labels, seat.own(network.workspace)).mean())
+        return lambda seat, point: float(network.losses(point, inputs, labels, seat.once(network.workspace)).mean())
 
     def _values(self, seat: Seat, line: Line, points: Sequence[Point], jobs: Sequence[Any]) -> NDArray[np.float64]:
         """See ``Threads``."""
@@ -69,10 +69,10 @@ class Fused(Threads):
 
         # All prompts go through the net as one batch. Its losses (points, prompts) are then cut at the samples again.
         prompts, targets = Prompts.together([job.prompts for job in jobs]), [job.targets for job in jobs]
-        memory = seat.own(network.workspace)
+        memory = seat.once(network.workspace)
         losses = network.losses(form, len(points), prompts, np.concatenate(targets), memory)
-        ends = np.cumsum([len(own) for own in targets])[:-1]
-        return np.array([[point.mean() for point in own] for own in np.split(losses, ends, axis=1)])
+        ends = np.cumsum([len(classes) for classes in targets])[:-1]
+        return np.array([[point.mean() for point in sample] for sample in np.split(losses, ends, axis=1)])
 
     def gradients(self, points: Sequence[Tensor], samples: Sequence[SampleLoss]) -> tuple[NDArray[np.float64], Tensor]:
         """See ``Engine``; a gradient is the mean of its batch's, parts of ``PART`` images added in float64."""
@@ -93,21 +93,20 @@ class Fused(Threads):
 
         def part(seat: Seat, i: int, n: int) -> None:
             network, images, labels = batches[i]
-            own = slice(n * PART, (n + 1) * PART)
-            memory = seat.own(network.slopes_workspace)
-            losses[i][own], _ = network.gradient(points[i], images[own], labels[own], memory, sums[i][n])
+            rows = slice(n * PART, (n + 1) * PART)
+            memory = seat.once(network.slopes_workspace)
+            losses[i][rows], _ = network.gradient(points[i], images[rows], labels[rows], memory, sums[i][n])
 
         self._share(part, [(i, n) for i in range(len(samples)) for n in range(len(sums[i]))])
         gradients = np.empty((len(samples), points[0].numel()), dtype=np.float32)
         # Now that all parts are there: they are added in their own order, whichever thread made them.
         self._share(lambda _, i: mean_of_parts(gradients[i], sums[i], sizes[i]), [(i,) for i in range(len(samples))])
-        return np.array([own.mean() for own in losses]), torch.from_numpy(gradients)
+        return np.array([batch.mean() for batch in losses]), torch.from_numpy(gradients)
 
     def _batch(self, objective: Objective, x: Tensor, step: int) -> tuple[Any, Any, NDArray[np.int64]]:
-        """The objective's net for the kernel, with inputs and targets.
+        """The objective's net for the kernel, with its inputs (``pixels``, or ``Prompts``) and int64 targets (n,).
 
-        Raises:
-            InputError: If the kernel lacks something, or does not compute this loss.
+        InputError if the kernel lacks something, or does not compute this loss.
         """
         if not isinstance(objective, ModuleObjective):
             raise InputError(f"objective must be a ModuleObjective for the fused engine, got {objective!r}")
@@ -126,8 +125,10 @@ class Fused(Threads):
                 self._networks[key] = LanguageNetwork(module, layout)
             else:
                 self._networks[key] = Network(module, layout, key[1])
-        network, (ids, labels) = self._networks[key], objective.batch(step)
-        return network, network.prompts(ids) if isinstance(network, LanguageNetwork) else pixels(ids), labels.numpy()
+        network = self._networks[key]
+        inputs, labels = objective.batch(step)
+        prepare = network.prompts if isinstance(network, LanguageNetwork) else pixels
+        return network, prepare(inputs), labels.numpy()
 
 
 def _check_classes(labels: NDArray[np.int64], classes: int) -> None:

@@ -11,6 +11,8 @@ What torch cannot leave out of a forward pass is left out here:
 
 Every product, those of attention too, is made by the tiles of ``tiles``, in vector registers.
 Losses differ from torch's by float32 rounding but not with the number of threads or with the other prompts of a batch.
+``engine.Fused`` calls ``LanguageNetwork``. The kernels' arrays are flat float32; what a tuple ``(inputs, outputs,
+weight, bias)`` or ``(weight, bias)`` says of a map or a norm are numbers and places in the layer's ``point``, −1: none.
 
 Sources of the architectures: Zhang et al., "OPT: Open Pre-trained Transformer Language Models", 2022; Touvron et al.,
 "LLaMA: Open and Efficient Foundation Language Models", 2023, with the grouped queries of Ainslie et al., "GQA", 2023;
@@ -50,7 +52,7 @@ _ANY = np.float32(-np.inf)
 
 @njit(cache=True, nogil=True)
 def _linear(work, src, src_rows, dst, dst_rows, rows, point, linear, packed, floor):
-    """max(src Wᵀ + b, floor) to dst; rows lie where src_rows and dst_rows say.
+    """max(src Wᵀ + b, floor) to dst; row n begins at work[src + src_rows[n]] and work[dst + dst_rows[n]].
 
     ``WIDE`` rows of W (outputs, inputs), or the last ``BLOCK``, are packed at a time, (input, output of these), so that
     they are in the cache; ``packed`` is room for them and their biases.
@@ -107,7 +109,7 @@ def _rms_norm(rows, to, count, width, w, eps):
 
 @njit(cache=True, nogil=True)
 def _norm(rows, to, count, width, point, norm, eps):
-    """The norm whose weight and bias lie at the places ``norm`` of the point; without a bias that of Llama."""
+    """The norm (weight, bias) of ``count`` rows, ``width`` numbers each, written to ``to``; without a bias Llama's."""
     w = point[norm[0] : norm[0] + width]
     if norm[1] < 0:
         _rms_norm(rows, to, count, width, w, eps)
@@ -116,9 +118,9 @@ def _norm(rows, to, count, width, point, norm, eps):
 
 
 @njit(cache=True, nogil=True)
-def _add(to, row, count):
+def _add(to, terms, count):
     for i in range(count):
-        to[i] += row[i]
+        to[i] += terms[i]
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
@@ -176,14 +178,14 @@ def _gate(gates, to, count, scratch, powers):
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def _rotate(row, each, cosines, sines):
-    """Rotary embedding of the heads in a row: channel i and i + each/2 of a head are turned together."""
-    half = each // 2
-    for at in range(0, row.size, each):
+def _rotate(row, channels, cosines, sines):
+    """Rotary embedding of the heads in a row: channel i and i + channels/2 of a head are turned together."""
+    half = channels // 2
+    for head in range(0, row.size, channels):
         for i in range(half):
-            a, b = row[at + i], row[at + i + half]
-            row[at + i] = a * cosines[i] - b * sines[i]
-            row[at + i + half] = b * cosines[i] + a * sines[i]
+            a, b = row[head + i], row[head + i + half]
+            row[head + i] = a * cosines[i] - b * sines[i]
+            row[head + i + half] = b * cosines[i] + a * sines[i]
 
 
 @njit(cache=True, nogil=True)
@@ -191,61 +193,63 @@ def _attend(work, places, steps, score_rows, first, length, query, queries, size
     """Causal attention of one prompt: of its last ``queries`` tokens, whose rows begin at ``query``, to all of them.
 
     Keys and values begin at row ``first``. 6 or 12 queries at a time see the keys up to their last one's own.
+    ``places`` are those in ``work`` of what ``LanguageNetwork._scratch`` lays out there.
     """
-    heads, group, each = size
+    heads, group, channels = size
     by_query, by_mixed = steps
     q, k, v, mixed, scores, powers_at, keys, values, zeros = places
     powers = work[powers_at : powers_at + length].view(np.int32)
-    wide, narrow = heads * each, heads // group * each
+    wide, narrow = heads * channels, heads // group * channels
     cosines, sines = rotation
     if cosines.shape[0]:
         for t in range(length):
-            _rotate(work[k + (first + t) * narrow : k + (first + t + 1) * narrow], each, cosines[t], sines[t])
+            _rotate(work[k + (first + t) * narrow : k + (first + t + 1) * narrow], channels, cosines[t], sines[t])
         for n in range(queries):
             t, row = length - queries + n, q + (query + n) * wide
-            _rotate(work[row : row + wide], each, cosines[t], sines[t])
-    # Scores are ⟨query, key⟩ / √each: the softmax takes the factor into its exponent.
-    scale = np.float32(1 / math.sqrt(each))
+            _rotate(work[row : row + wide], channels, cosines[t], sines[t])
+    # Scores are ⟨query, key⟩ / √channels: the softmax takes the factor into its exponent.
+    scale = np.float32(1 / math.sqrt(channels))
     reach = -(-length // BLOCK) * BLOCK
     for i in range(PIXELS):
         score_rows[i] = i * reach
     for head in range(heads):
-        own, shared = head * each, head // group * each
+        query_channel, key_channel = head * channels, head // group * channels
         # ``group`` heads of queries share one head of keys and values, which is packed once for all of them.
         if head % group == 0:
             for start in range(0, length, BLOCK):  # (block, channel, 16 keys); what is no key is not looked at
-                to, row = work[keys + start * each :], work[k + (first + start) * narrow + shared :]
-                for c in range(each):
+                packed, row = work[keys + start * channels :], work[k + (first + start) * narrow + key_channel :]
+                for c in range(channels):
                     for t in range(BLOCK):
-                        to[c * BLOCK + t] = row[t * narrow + c]
-            for start in range(0, each, BLOCK):  # (block, key, 16 channels); what is no channel is not looked at
-                to, row = work[values + start * length :], work[v + first * narrow + shared + start :]
+                        packed[c * BLOCK + t] = row[t * narrow + c]
+            for start in range(0, channels, BLOCK):  # (block, key, 16 channels); what is no channel is not looked at
+                packed, row = work[values + start * length :], work[v + first * narrow + key_channel + start :]
                 for t in range(length):
                     for c in range(BLOCK):
-                        to[t * BLOCK + c] = row[t * narrow + c]
+                        packed[t * BLOCK + c] = row[t * narrow + c]
         for n in range(0, queries, PIXELS):
             before = length - queries + n  # tokens that all of these see, but for their own
             seen = min(before + PIXELS, length)
             for start in range(0, seen, BLOCK):
-                at, from_, to = keys + start * each, q + (query + n) * wide + own, scores + start
-                tile(work, from_, by_query, 0, 1, 0, each, work, at, zeros, to, score_rows, _ANY)
+                src, block, dst = q + (query + n) * wide + query_channel, keys + start * channels, scores + start
+                tile(work, src, by_query, 0, 1, 0, channels, work, block, zeros, dst, score_rows, _ANY)
             for i in range(min(PIXELS, queries - n)):
                 row = scores + score_rows[i]
                 # Query i sees the keys up to its own. The weights of later ones become 0, and their values do not
                 # count.
                 _softmax(work[row : row + seen], before + i + 1, scale, powers)
-            for start in range(0, each, BLOCK):  # a block's surplus channels are the next head's, which come later
-                at, to = values + start * length, mixed + (query + n) * (wide + BLOCK) + own + start
-                tile(work, scores, score_rows, 0, 1, 0, seen, work, at, zeros, to, by_mixed, _ANY)
+            for start in range(0, channels, BLOCK):  # a block's surplus channels are the next head's, which come later
+                block, dst = values + start * length, mixed + (query + n) * (wide + BLOCK) + query_channel + start
+                tile(work, scores, score_rows, 0, 1, 0, seen, work, block, zeros, dst, by_mixed, _ANY)
 
 
 @njit(cache=True, nogil=True)
 def _layer(x, ends, starts, point, linears, norms, rotation, packed, work, regions, steps, score_rows, size, eps, last):
     """A layer, whose parameters lie in ``point``: the rows x of all tokens change, or rows of last tokens to ``ends``.
 
-    See ``LanguageNetwork``.
+    ``starts`` (n + 1,) int64 is of ``Prompts``; ``regions``, ``steps``, ``score_rows`` and ``size`` are what
+    ``LanguageNetwork._scratch`` gives, ``eps`` float32 is the norms'.
     """
-    width, inner, heads, group, each = size
+    width, inner, heads, group, channels = size
     u, q, k, v, mixed, f, gates, scores, powers, keys, values, zeros = regions
     by_width, by_inner, by_query, by_key, by_mixed = steps
     places = (q, k, v, mixed, scores, powers, keys, values, zeros)
@@ -257,12 +261,12 @@ def _layer(x, ends, starts, point, linears, norms, rotation, packed, work, regio
         while b < prompts and starts[b + 1] - starts[a] <= TOKENS:
             b += 1
         first, count = starts[a], starts[b] - starts[a]
-        here = x[first * width :]
-        _norm(here, work[u:], count, width, point, norms[0], eps)
+        residual = x[first * width :]
+        _norm(residual, work[u:], count, width, point, norms[0], eps)
         _linear(work, u, by_width, k, by_key, count, point, linears[0], packed, _ANY)
         _linear(work, u, by_width, v, by_key, count, point, linears[1], packed, _ANY)
         if last:  # rows of the prompts' last tokens alone
-            here, count = ends[a * width :], b - a
+            residual, count = ends[a * width :], b - a
             # A prompt has a token at least, so its last one is in row n − a of u or later: none is overwritten before
             # it is read.
             for n in range(a, b):
@@ -272,13 +276,15 @@ def _layer(x, ends, starts, point, linears, norms, rotation, packed, work, regio
         _linear(work, u, by_width, q, by_query, count, point, linears[2], packed, _ANY)
         # Attention is inside a prompt. In the last layer each prompt has one query, which is in row n − a.
         for n in range(a, b):
-            length, at = starts[n + 1] - starts[n], starts[n] - first
-            queries, query = (1, n - a) if last else (length, at)
-            steps_ = (by_query, by_mixed)
-            _attend(work, places, steps_, score_rows, at, length, query, queries, (heads, group, each), rotation)
+            length, row = starts[n + 1] - starts[n], starts[n] - first
+            shape = heads, group, channels
+            query, queries = row, length
+            if last:
+                query, queries = n - a, 1
+            _attend(work, places, (by_query, by_mixed), score_rows, row, length, query, queries, shape, rotation)
         _linear(work, mixed, by_mixed, u, by_width, count, point, linears[3], packed, _ANY)
-        _add(here, work[u:], count * width)
-        _norm(here, work[u:], count, width, point, norms[1], eps)
+        _add(residual, work[u:], count * width)
+        _norm(residual, work[u:], count, width, point, norms[1], eps)
         # OPT's ReLU is the floor of the tile. Llama's SiLU gate is a map of its own, whose output multiplies f.
         _linear(work, u, by_width, f, by_inner, count, point, linears[4], packed, _ANY if gated else np.float32(0))
         if gated:
@@ -287,7 +293,7 @@ def _layer(x, ends, starts, point, linears, norms, rotation, packed, work, regio
             for n in range(count):
                 _gate(work[gates + n * inner :], work[f + n * inner :], inner, scratch, bits)
         _linear(work, f, by_inner, u, by_width, count, point, linears[5], packed, _ANY)
-        _add(here, work[u:], count * width)
+        _add(residual, work[u:], count * width)
         a = b
 
 
@@ -359,20 +365,20 @@ class _Formed:
 
     def rows(self, first: int, width: int, numbers: Sequence[int] | NDArray[np.int64]) -> NDArray[np.float32]:
         """Rows of each point's matrix that begins at element ``first``, (points, numbers, width)."""
-        # Each row is formed once, in ascending order. Where a piece has been formed, all wanted rows that lie in it
-        # whole are taken before the next piece.
-        wanted, which = np.unique(numbers, return_inverse=True)
-        found = np.empty((self._points, len(wanted), width), dtype=np.float32)
+        # Each row is formed once, in ascending order: of a piece that has been formed all rows that lie in it whole
+        # are taken before the next piece.
+        distinct, place = np.unique(numbers, return_inverse=True)
+        taken = np.empty((self._points, len(distinct), width), dtype=np.float32)
         done = 0
-        while done < len(wanted):
-            begin = first + width * int(wanted[done])
+        while done < len(distinct):
+            begin = first + width * int(distinct[done])
             self(begin, begin + width)
-            stop = int(np.searchsorted(wanted, (self._stop - first) // width))
-            for own, part in zip(found, self(begin, self._stop), strict=True):
+            stop = int(np.searchsorted(distinct, (self._stop - first) // width))
+            for taken_of_point, part in zip(taken, self(begin, self._stop), strict=True):
                 rows = part[: part.size // width * width].reshape(-1, width)
-                own[done:stop] = rows[wanted[done:stop] - wanted[done]]
+                taken_of_point[done:stop] = rows[distinct[done:stop] - distinct[done]]
             done = stop
-        return found.take(which, axis=1)
+        return taken.take(place, axis=1)
 
 
 @dataclass(frozen=True)
@@ -429,35 +435,34 @@ class LanguageNetwork:
     def __init__(self, module: Verbalized, layout: Layout) -> None:
         """Find the parameters.
 
-        Raises:
-            InputError: If the kernels do not compute this kind or form of model, or scaled rotary embeddings, or it has
-                parameters of another's, or frozen ones; the message names what.
+        InputError if the kernels do not compute this kind or form of model, or scaled rotary embeddings, or it has
+        parameters of another's, or frozen ones; the message names what.
         """
         kind = type(module.module).__name__
         require(kind in ARCHITECTURES, "model", f"be one of {', '.join(ARCHITECTURES)} for the fused engine", kind)
-        own = self.architecture = ARCHITECTURES[kind]
+        model = self.architecture = ARCHITECTURES[kind]
         config: Any = module.module.config
         self.width, self.heads = config.hidden_size, config.num_attention_heads
-        self.each = getattr(config, "head_dim", self.width // self.heads)
+        self.channels = getattr(config, "head_dim", self.width // self.heads)
         self.group = self.heads // getattr(config, "num_key_value_heads", self.heads)
         self.classes = len(module.verbalizers)  # the number C
         self.pad, self.d = module.pad, layout.d
         self.vocabulary, self.context = config.vocab_size, config.max_position_embeddings
-        for name, wanted in own.form.items():
-            found = getattr(config, name)
-            require(found == wanted, f"{name} of the model", f"be {wanted} for the fused engine", found)
+        for name, wanted in model.form.items():
+            value = getattr(config, name)
+            require(value == wanted, f"{name} of the model", f"be {wanted} for the fused engine", value)
         require(layout.dtype == torch.float32, "dtype", "be float32 for the fused engine", layout.dtype)
         frozen = {name for name, _ in module.named_parameters()} - set(layout.names)
         require(not frozen, "parameters", "all be trainable for the fused engine", sorted(frozen)[:3])
         # The place of each parameter in x. The last of the sums is d, to which no name belongs.
         place = dict(zip(layout.names, np.cumsum([0, *layout.sizes]).tolist(), strict=False))
         shape = dict(zip(layout.names, layout.shapes, strict=True))
-        base = own.layers.rpartition(".")[0]
-        tables = [f"{base}.{name}.weight" for name in own.tables]
+        base = model.layers.rpartition(".")[0]
+        tables = [f"{base}.{name}.weight" for name in model.tables]
         head = "module.lm_head.weight" if "module.lm_head.weight" in place else tables[0]  # tied
-        final = [f"{base}.{own.norms[-1]}.{which}" for which in own.pair]
-        parts = [f"{part}.{which}" for part in (*own.linears, *own.norms[:-1]) for which in own.pair]
-        layers = [[f"{own.layers}.{n}.{part}" for part in parts] for n in range(config.num_hidden_layers)]
+        final = [f"{base}.{model.norms[-1]}.{which}" for which in model.pair]
+        parts = [f"{part}.{which}" for part in (*model.linears, *model.norms[:-1]) for which in model.pair]
+        layers = [[f"{model.layers}.{n}.{part}" for part in parts] for n in range(config.num_hidden_layers)]
         known = {*tables, head, *final, *(name for names in layers for name in names)}
         # In one of the sets alone: what the architecture has and the model lacks, and the other way round.
         foreign = sorted(known ^ set(place))[:3]
@@ -471,10 +476,10 @@ class LanguageNetwork:
         def places(part: str) -> tuple[int, int]:
             return offsets[f"{part}.weight"], offsets.get(f"{part}.bias", -1)
 
-        self._norms = tuple(places(part) for part in own.norms[:-1])
+        self._norms = tuple(places(part) for part in model.norms[:-1])
         self._linears: tuple[tuple[int, ...], ...] = ()
-        for part in own.linears:
-            outputs, inputs = shape[f"{own.layers}.0.{part}.weight"]
+        for part in model.linears:
+            outputs, inputs = shape[f"{model.layers}.0.{part}.weight"]
             whole = inputs % BLOCK == outputs % BLOCK == 0
             rule = f"be multiples of {BLOCK} for the fused engine"
             require(whole, f"inputs and outputs of {part}", rule, (inputs, outputs))
@@ -491,8 +496,7 @@ class LanguageNetwork:
     def prompts(self, ids: Tensor) -> Prompts:
         """Prompts (n, T), padded on the left, without their padding.
 
-        Raises:
-            InputError: If one ends in padding, is too long or has a token that the vocabulary lacks.
+        InputError if one ends in padding, is too long or has a token that the vocabulary lacks.
         """
         real = ids != self.pad
         require(bool(real[:, -1].all()), "prompts", "be padded on the left for the fused engine", "one that ends in it")
@@ -520,14 +524,9 @@ class LanguageNetwork:
     def losses(
         self, form: Form, points: int, prompts: Prompts, targets: NDArray[np.int64], memory: Memory
     ) -> NDArray[np.float64]:
-        """The loss of each prompt at each point, (points, n).
+        """The loss of each of n prompts, of these classes (n,), at each of one or two points, (points, n).
 
-        Args:
-            form: What writes elements of the points.
-            points: The number of points: one or two.
-            prompts: The n prompts.
-            targets: Their classes (n,).
-            memory: Memory of this thread.
+        ``form`` writes elements of the points, ``memory`` is this thread's.
         """
         n, width, formed = len(targets), self.width, _Formed(form, points, self.d, memory)
         lengths = np.diff(prompts.starts)
@@ -540,7 +539,7 @@ class LanguageNetwork:
             # Positions count from 0 in each prompt.
             positions = np.arange(len(prompts.tokens)) - prompts.starts[:-1].repeat(lengths)
             x += formed.rows(self._tables[1], width, _OFFSET + positions)
-        # Copies, since the next call of ``formed`` writes over what this one gave.
+        # The final norm's (points × (weight, bias)); copies, since the next call of ``formed`` writes over this one's.
         final = [part.copy() for part in formed(self._final, self._final + len(self.architecture.pair) * width)]
         ends, out = np.empty((points, n * width), dtype=np.float32), np.empty((points, n))
         rotation = self.rotation(longest)
@@ -550,9 +549,9 @@ class LanguageNetwork:
         for start in self._starts:
             parts = formed(start, start + self._size)
             for i, part in enumerate(parts):
-                own, last = x[i].reshape(-1), start == self._starts[-1]
+                residual, last = x[i].reshape(-1), start == self._starts[-1]
                 tables = (self._linears, self._norms, rotation)
-                _layer(own, ends[i], prompts.starts, part, *tables, packed, *scratch, self._eps, last)
+                _layer(residual, ends[i], prompts.starts, part, *tables, packed, *scratch, self._eps, last)
         for i in range(points):
             # The final norm's bias follows its weight in x.
             norm = (0, width if "bias" in self.architecture.pair else -1)
@@ -562,9 +561,9 @@ class LanguageNetwork:
     def _scratch(self, longest: int, memory: Memory) -> tuple[Any, ...]:
         """What ``_layer`` computes in: memory, where each thing lies there, and how far its rows are apart."""
         inner, gated = self._linears[4][1], len(self._linears) == 7
-        wide, narrow = self.heads * self.each, self.heads // self.group * self.each
+        wide, narrow = self.heads * self.channels, self.heads // self.group * self.channels
         rows = max(TOKENS, longest) + BLOCK  # at once, and what a last tile has too many of
-        reach, each = longest + BLOCK, -(-self.each // BLOCK) * BLOCK
+        reach, channels = longest + BLOCK, -(-self.channels // BLOCK) * BLOCK
         sizes = {
             "u": rows * self.width,
             "q": rows * wide,
@@ -575,13 +574,13 @@ class LanguageNetwork:
             "gates": rows * inner * gated,
             "scores": max(PIXELS * reach, inner),
             "powers": max(longest, inner),
-            "keys": reach * each,
-            "values": longest * each,
+            "keys": reach * channels,
+            "values": longest * channels,
             "zeros": BLOCK,
         }
         *regions, size = np.cumsum([0, *sizes.values()]).tolist()
         work = memory.sized("work", size).numpy()
         work[regions[-1] :] = 0
         steps = tuple(np.arange(rows) * step for step in (self.width, inner, wide, narrow, wide + BLOCK))
-        shape = (self.width, inner, self.heads, self.group, self.each)
+        shape = (self.width, inner, self.heads, self.group, self.channels)
         return work, tuple(regions), steps, np.zeros(PIXELS, dtype=np.int64), shape

@@ -2,7 +2,8 @@
 
 A *tile* adds up ``PIXELS`` rows × one block of columns in registers and writes once. A product and its sum are one
 fused multiply-add, and each element's terms come in a stated order, so the bits of a result depend neither on the
-width of the machine's vectors nor on how rows and columns are grouped.
+width of the machine's vectors nor on how rows and columns are grouped. Arrays come flat, float32, with the place of a
+first number each (``to``, ``to_at``); steps between rows and columns, and offsets (int64), are in numbers.
 """
 
 # mypy: disable-error-code="no-untyped-call,misc,untyped-decorator,no-any-return,no-untyped-def"
@@ -32,7 +33,7 @@ DOTS: Final = (4, 3)
 
 
 def _sums(builder: Any, count: int, lanes: int) -> list[Any]:
-    """Places for ``count`` vectors; LLVM keeps them in registers."""
+    """Places for ``count`` vectors that begin at 0; LLVM keeps them in registers."""
     kind = ir.VectorType(F32, lanes)
     places = [cgutils.alloca_once(builder, kind) for _ in range(count)]
     for place in places:
@@ -66,22 +67,27 @@ def _products(
     # number a term, spread over a register. All sums stay in registers until the last term.
     sums = _sums(builder, len(rows) * vectors, LANES)
     with cgutils.for_range(builder, counts[0]) as y:
-        own = [builder.gep(pointer, [builder.mul(y.index, row_steps[0])]) for pointer in rows]
-        beside = builder.gep(columns, [builder.mul(y.index, column_steps[0])])
+        rows_y = [builder.gep(pointer, [builder.mul(y.index, row_steps[0])]) for pointer in rows]
+        columns_y = builder.gep(columns, [builder.mul(y.index, column_steps[0])])
         with cgutils.for_range(builder, counts[1]) as x:
-            across = _vectors(builder, builder.gep(beside, [builder.mul(x.index, column_steps[1])]), vectors)
-            at = builder.mul(x.index, row_steps[1])
-            for i, pointer in enumerate(own):
-                number = across[0].spread(builder.load(builder.gep(pointer, [at])))
+            registers = _vectors(builder, builder.gep(columns_y, [builder.mul(x.index, column_steps[1])]), vectors)
+            offset = builder.mul(x.index, row_steps[1])
+            for i, pointer in enumerate(rows_y):
+                number = registers[0].spread(builder.load(builder.gep(pointer, [offset])))
                 for v in range(vectors):
-                    _add_product(builder, sums[i * vectors + v], number, across[v])
+                    _add_product(builder, sums[i * vectors + v], number, registers[v])
     return [Lanes(builder, builder.load(place)) for place in sums]
 
 
-def _places(builder: Any, base: Any, first: Any, offsets: Any, n: Any, count: int) -> list[Any]:
-    """Pointers to base[first + offsets[n + i]]."""
+def _places(builder: Any, array: Any, first: Any, offsets: Any, n: Any, count: int) -> list[Any]:
+    """Pointers to array[first + offsets[n + i]] for i < count."""
     numbers = [builder.add(n, n.type(i)) for i in range(count)]
-    return [builder.gep(base, [builder.add(first, builder.load(builder.gep(offsets, [i])))]) for i in numbers]
+    return [builder.gep(array, [builder.add(first, builder.load(builder.gep(offsets, [i])))]) for i in numbers]
+
+
+def _rows(builder: Any, array: Any, first: Any, step: Any, count: int) -> list[Any]:
+    """Pointers to array[first + i·step] for i < count."""
+    return [builder.gep(array, [builder.add(first, builder.mul(step, step.type(i)))]) for i in range(count)]
 
 
 def _tile(width: int) -> Any:
@@ -113,16 +119,16 @@ tile, wide_tile = _tile(BLOCK), _tile(WIDE)
 
 
 def _adding(rows: int, width: int) -> Any:
-    """An intrinsic: to[dst + dst_offsets[n]...] += Σ_yx work[src + src_offsets[n] + y·a + x·b] · of[at + y·c + x·d...].
+    """An intrinsic: to[dst + dst_offsets[n]] += Σ_yx left[src + src_offsets[n] + y·a + x·b] · right[of + y·c + x·d..].
 
-    For the ``rows`` rows n = first.. and ``width`` columns; y < count_y, x < count_x.
+    For the ``rows`` rows n = first.. and ``width`` columns; y < ny, x < nx.
     """
     vectors = width // LANES
 
-    def write(builder, to, dst, dst_offsets, first, work, src, src_offsets, a, b, of, at, c, d, count_y, count_x):
-        inputs = _places(builder, work, src, src_offsets, first, rows)
-        columns = builder.gep(of, [at])
-        sums = _products(builder, inputs, (a, b), columns, (c, d), (count_y, count_x), vectors)
+    def write(builder, to, dst, dst_offsets, first, left, src, src_offsets, a, b, right, of, c, d, ny, nx):
+        inputs = _places(builder, left, src, src_offsets, first, rows)
+        columns = builder.gep(right, [of])
+        sums = _products(builder, inputs, (a, b), columns, (c, d), (ny, nx), vectors)
         for i, out in enumerate(_places(builder, to, dst, dst_offsets, first, rows)):
             for v, old in enumerate(_vectors(builder, out, vectors)):
                 (old + sums[i * vectors + v]).store(out, LANES * v)
@@ -132,55 +138,52 @@ def _adding(rows: int, width: int) -> Any:
 
 _FEW: Final = PIXELS * 2 // 3
 """Rows of a smaller tile; a divisor of ``BLOCK``."""
-_wide_rows, _rows, _wide_few, _few, _wide_row, _row = (_adding(n, w) for n in (PIXELS, _FEW, 1) for w in (WIDE, BLOCK))
+_wide_most, _most, _wide_few, _few, _wide_row, _row = (_adding(n, w) for n in (PIXELS, _FEW, 1) for w in (WIDE, BLOCK))
 
 
 @njit(cache=True, nogil=True)
-def add_products(to, dst, dst_offsets, work, src, src_offsets, row_steps, of, at, column_steps, counts, wide):
-    """See ``_adding``: all rows of the tables, ``WIDE`` columns or ``BLOCK``."""
-    (a, b), (c, d), (count_y, count_x) = row_steps, column_steps, counts
+def add_products(to, dst, dst_offsets, left, src, src_offsets, row_steps, right, of, column_steps, counts, wide):
+    """See ``_adding``: all rows of the tables of offsets, ``WIDE`` columns or ``BLOCK``; pairs are (of y, of x)."""
+    (a, b), (c, d), (ny, nx) = row_steps, column_steps, counts
     # The largest tiles first, then smaller ones for the rows left over, then one row at a time. An element has the same
     # terms in the same order in all of them.
     whole = dst_offsets.size - dst_offsets.size % PIXELS
     for n in range(0, whole, PIXELS):
         if wide:
-            _wide_rows(to, dst, dst_offsets, n, work, src, src_offsets, a, b, of, at, c, d, count_y, count_x)
+            _wide_most(to, dst, dst_offsets, n, left, src, src_offsets, a, b, right, of, c, d, ny, nx)
         else:
-            _rows(to, dst, dst_offsets, n, work, src, src_offsets, a, b, of, at, c, d, count_y, count_x)
-    most = whole + (dst_offsets.size - whole) // _FEW * _FEW
-    for n in range(whole, most, _FEW):
+            _most(to, dst, dst_offsets, n, left, src, src_offsets, a, b, right, of, c, d, ny, nx)
+    rest = whole + (dst_offsets.size - whole) // _FEW * _FEW
+    for n in range(whole, rest, _FEW):
         if wide:
-            _wide_few(to, dst, dst_offsets, n, work, src, src_offsets, a, b, of, at, c, d, count_y, count_x)
+            _wide_few(to, dst, dst_offsets, n, left, src, src_offsets, a, b, right, of, c, d, ny, nx)
         else:
-            _few(to, dst, dst_offsets, n, work, src, src_offsets, a, b, of, at, c, d, count_y, count_x)
-    for n in range(most, dst_offsets.size):
+            _few(to, dst, dst_offsets, n, left, src, src_offsets, a, b, right, of, c, d, ny, nx)
+    for n in range(rest, dst_offsets.size):
         if wide:
-            _wide_row(to, dst, dst_offsets, n, work, src, src_offsets, a, b, of, at, c, d, count_y, count_x)
+            _wide_row(to, dst, dst_offsets, n, left, src, src_offsets, a, b, right, of, c, d, ny, nx)
         else:
-            _row(to, dst, dst_offsets, n, work, src, src_offsets, a, b, of, at, c, d, count_y, count_x)
+            _row(to, dst, dst_offsets, n, left, src, src_offsets, a, b, right, of, c, d, ny, nx)
 
 
 def _product_block(rows: int, width: int, *, add: bool) -> Any:
-    """An intrinsic: to[place + n·step...] = Σ_j left[at + n·row_step + j·by] · right[of + j·of_step...], or += it.
+    """An intrinsic: to[to_at + n·to_row...] = Σ_j left[left_at + n·left_row + j·left_step] · right[of + j·of_step...].
 
-    For ``rows`` rows n and ``width`` columns; j < count.
+    Or += it; for ``rows`` rows n and ``width`` columns; j < count.
     """
     vectors = width // LANES
 
-    def write(builder, to, place, step, left, at, row_step, by, right, of, of_step, count):
-        def pointers(base: Any, first: Any, each: Any) -> list[Any]:
-            return [builder.gep(base, [builder.add(first, builder.mul(each, each.type(n)))]) for n in range(rows)]
-
+    def write(builder, to, to_at, to_row, left, left_at, left_row, left_step, right, of, of_step, count):
         # A product of matrices is a sum over one axis: the other axis of ``_products`` has a single step.
         none, one = count.type(0), count.type(1)
         columns = builder.gep(right, [of])
-        inputs = pointers(left, at, row_step)
-        sums = _products(builder, inputs, (none, by), columns, (none, of_step), (one, count), vectors)
-        for i, out in enumerate(pointers(to, place, step)):
+        inputs = _rows(builder, left, left_at, left_row, rows)
+        sums = _products(builder, inputs, (none, left_step), columns, (none, of_step), (one, count), vectors)
+        for i, out in enumerate(_rows(builder, to, to_at, to_row, rows)):
             old = _vectors(builder, out, vectors) if add else []
             for v in range(vectors):
-                own = sums[i * vectors + v]
-                (old[v] + own if add else own).store(out, LANES * v)
+                product = sums[i * vectors + v]
+                (old[v] + product if add else product).store(out, LANES * v)
 
     return on_rows(write)
 
@@ -198,42 +201,42 @@ def panel(columns):
 
 
 @njit(cache=True, nogil=True)
-def multiply(to, place, rows, columns, left, at, right, of, count):
+def multiply(to, to_at, rows, columns, left, left_at, right, right_at, count):
     """to[n, c] = Σ_j left[n, j] · right[j, c] for at least 9 rows.
 
-    to[n, c] is at place + n·columns + c and left[n, j] at ``at`` + n·count + j; right is packed: (block, j, ``panel``
-    columns), from ``of`` on.
+    to[n, c] is at to_at + n·columns + c and left[n, j] at left_at + n·count + j; right is packed: (block, j, ``panel``
+    columns), from right_at on.
     """
     # −rows mod n is the number of rows that blocks of n would compute twice: the size with fewer of them is taken.
-    each = _MORE if -rows % _MORE <= -rows % _LESS else _LESS
+    block_rows = _MORE if -rows % _MORE <= -rows % _LESS else _LESS
     width = panel(columns)
     for c in range(0, columns, width):
-        for first in range(0, rows, each):
+        for first in range(0, rows, block_rows):
             # The last block begins early enough to be whole, and writes some rows again with the same bits.
-            n = min(first, rows - each)
-            out, row, column = place + n * columns + c, at + n * count, of + c * count
-            if width == WIDE and each == _MORE:
+            start = min(first, rows - block_rows)
+            out, row, column = to_at + start * columns + c, left_at + start * count, right_at + c * count
+            if width == WIDE and block_rows == _MORE:
                 _more_wide(to, out, columns, left, row, count, 1, right, column, width, count)
             elif width == WIDE:
                 _less_wide(to, out, columns, left, row, count, 1, right, column, width, count)
-            elif each == _MORE:
+            elif block_rows == _MORE:
                 _more(to, out, columns, left, row, count, 1, right, column, width, count)
             else:
                 _less(to, out, columns, left, row, count, 1, right, column, width, count)
 
 
 @njit(cache=True, nogil=True)
-def add_product(to, place, rows, columns, left, at, right, of, count):
+def add_product(to, to_at, rows, columns, left, left_at, right, right_at, count):
     """to[n, c] += Σ_j left[j, n] · right[j, c] for a number of rows that is a multiple of ``BLOCK``.
 
-    to is packed: (block, n, ``panel`` columns), from place on; left[j, n] is at ``at`` + j·rows + n, right[j, c] at
-    of + j·columns + c.
+    to is packed: (block, n, ``panel`` columns), from to_at on; left[j, n] is at left_at + j·rows + n, right[j, c] at
+    right_at + j·columns + c.
     """
     width = panel(columns)
     for c in range(0, columns, width):
         for n in range(0, rows, _FEW):
             # left is read column by column (step 1, by ``rows``): it is the transpose that is multiplied.
-            out, row, column = place + c * rows + n * width, at + n, of + c
+            out, row, column = to_at + c * rows + n * width, left_at + n, right_at + c
             if width == WIDE:
                 _add_wide(to, out, width, left, row, 1, rows, right, column, columns, count)
             else:
@@ -241,25 +244,21 @@ def add_product(to, place, rows, columns, left, at, right, of, count):
 
 
 def _dots(left_count: int, right_count: int) -> Any:
-    """An intrinsic: out[i, o] += Σ_j work[a + i·a_step + j] · point[w + o·w_step + j] over ``vectors``·8 numbers j."""
+    """An intrinsic: work[out + i·step + o] += Σ_j work[a + i·a_step + j] · point[w + o·w_step + j]; j < 8·vectors."""
 
     def write(builder, work, a, a_step, point, w, w_step, vectors, out, step):
         # Each of the dot products has 8 partial sums, and number j goes to the one of j mod 8, whatever the machine.
         sums = _sums(builder, left_count * right_count, _DOT)
-
-        def rows(base: Any, first: Any, step: Any, count: int) -> list[Any]:
-            return [builder.gep(base, [builder.add(first, builder.mul(step, step.type(i)))]) for i in range(count)]
-
-        left, right = rows(work, a, a_step, left_count), rows(point, w, w_step, right_count)
-        with cgutils.for_range(builder, vectors) as at:
-            j = builder.mul(at.index, at.index.type(_DOT))
+        left, right = _rows(builder, work, a, a_step, left_count), _rows(builder, point, w, w_step, right_count)
+        with cgutils.for_range(builder, vectors) as vector:
+            j = builder.mul(vector.index, vector.index.type(_DOT))
             weights = [Lanes.load(builder, builder.gep(row, [j]), F32, 0, _DOT) for row in right]
             for i, row in enumerate(left):
                 features = Lanes.load(builder, builder.gep(row, [j]), F32, 0, _DOT)
                 for o in range(right_count):
                     _add_product(builder, sums[i * right_count + o], features, weights[o])
         # The 8 are added, halves to halves, and their total to what the output holds from earlier features.
-        for i, row in enumerate(rows(work, out, step, left_count)):
+        for i, row in enumerate(_rows(builder, work, out, step, left_count)):
             for o in range(right_count):
                 total = Lanes(builder, builder.load(sums[i * right_count + o])).total()
                 place = builder.gep(row, [step.type(o)])
@@ -272,43 +271,38 @@ dots_block, dots_column, dots_one = _dots(*DOTS), _dots(DOTS[0], 1), _dots(1, 1)
 
 
 @on_rows
-def turned(builder, to, place, step, of, at, stride):
-    """to[place + i·step + o] = of[at + o·stride + i], ``BLOCK`` × ``BLOCK`` numbers."""
+def turned(builder, to, to_at, to_row, source, source_at, source_row):
+    """to[to_at + i·to_row + o] = source[source_at + o·source_row + i], ``BLOCK`` × ``BLOCK`` numbers."""
     # A transpose by interleaving: 16 registers are loaded, mixed in pairs four times, and stored. No number is loaded
     # or stored alone.
-    source, target = builder.gep(of, [at]), builder.gep(to, [place])
-
-    def row(pointer: Any, step: Any, n: int) -> Any:
-        return builder.gep(pointer, [builder.mul(step, step.type(n))])
-
-    rows = [Lanes.load(builder, row(source, stride, o), F32, 0, BLOCK) for o in range(BLOCK)]
+    rows = [Lanes.load(builder, row, F32, 0, BLOCK) for row in _rows(builder, source, source_at, source_row, BLOCK)]
     half = BLOCK // 2
     for _ in range(half.bit_length()):  # each time the top bit of a number's row and column become the other's lowest
         rows = [part for upper, lower in zip(rows[:half], rows[half:], strict=True) for part in upper.between(lower)]
-    for i, each in enumerate(rows):
-        each.store(row(target, step, i), 0)
+    for row, out in zip(rows, _rows(builder, to, to_at, to_row, BLOCK), strict=True):
+        row.store(out, 0)
 
 
 @on_rows
-def largest(builder, work, corner, size, row, step, out):
-    """work[out...] = the largest of size × size pixels of 16 channels, NaN if there is one."""
+def largest(builder, work, corner, size, row_step, pixel_step, out_at):
+    """work[out_at...] = the largest of size × size pixels of 16 channels from work[corner] on, NaN if there is one."""
     source = builder.gep(work, [corner])
     top = cgutils.alloca_once(builder, ir.VectorType(F32, BLOCK))
     builder.store(Lanes.load(builder, source, F32, 0, BLOCK).value, top)
 
     with cgutils.for_range(builder, size) as y, cgutils.for_range(builder, size) as x:
-        place = builder.add(builder.mul(y.index, row), builder.mul(x.index, step))
+        place = builder.add(builder.mul(y.index, row_step), builder.mul(x.index, pixel_step))
         pixel = Lanes.load(builder, builder.gep(source, [place]), F32, 0, BLOCK)
         builder.store(Lanes(builder, builder.load(top)).larger(pixel).value, top)
-    Lanes(builder, builder.load(top)).store(builder.gep(work, [out]), 0)
+    Lanes(builder, builder.load(top)).store(builder.gep(work, [out_at]), 0)
 
 
 @on_rows
-def mask(builder, slopes, place, maps, at):
-    """slopes[place...] stay where maps[at...] is above 0; the others of the 16 channels become 0."""
-    slope = Lanes.load(builder, builder.gep(slopes, [place]), F32, 0, BLOCK)
-    seen = Lanes.load(builder, builder.gep(maps, [at]), F32, 0, BLOCK)
-    seen.above(0.0, slope, 0.0).store(builder.gep(slopes, [place]), 0)
+def mask(builder, slopes, slopes_at, maps, maps_at):
+    """slopes[slopes_at...] stay where maps[maps_at...] is above 0; the others of the 16 channels become 0."""
+    slope = Lanes.load(builder, builder.gep(slopes, [slopes_at]), F32, 0, BLOCK)
+    activation = Lanes.load(builder, builder.gep(maps, [maps_at]), F32, 0, BLOCK)
+    activation.above(0.0, slope, 0.0).store(builder.gep(slopes, [slopes_at]), 0)
 
 
 @on_rows

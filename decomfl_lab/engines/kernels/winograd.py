@@ -138,31 +138,31 @@ def _has_pairs(matrix: Matrix) -> bool:
     return len(matrix) == _SIDE and all(np.array_equal(matrix[r + 1], matrix[r] * signs) for r in (1, 3))
 
 
-def _transformed(builder: Any, matrix: Matrix, of: _Grid) -> list[list[Lanes]]:
+def _transformed(builder: Any, matrix: Matrix, grid: _Grid) -> list[list[Lanes]]:
     """M X Mᵀ for the vectors X_yx of a grid."""
     side = range(matrix.shape[1])
     # First M times each column of X, then the rows of that times Mᵀ.
-    halves = [_image_of(matrix, [Lanes.load(builder, of(y, x), F32, 0, BLOCK) for y in side]) for x in side]
+    halves = [_image_of(matrix, [Lanes.load(builder, grid(y, x), F32, 0, BLOCK) for y in side]) for x in side]
     return [_image_of(matrix, [half[i] for half in halves]) for i in range(matrix.shape[0])]
 
 
-def _grid(builder: Any, base: Any, first: Any, down: Any, across: Any) -> _Grid:
-    def at(y: int, x: int) -> Any:
+def _grid(builder: Any, array: Any, corner: Any, down: Any, across: Any) -> _Grid:
+    def pointer(y: int, x: int) -> Any:
         offset = builder.add(builder.mul(down, down.type(y)), builder.mul(across, across.type(x)))
-        return builder.gep(base, [builder.add(first, offset)])
+        return builder.gep(array, [builder.add(corner, offset)])
 
-    return at
+    return pointer
 
 
 def _writing(matrix: Matrix, *, add: bool = False) -> Any:
-    """An intrinsic: to[place + i·to_row + j·to_step...] = (or +=) (M X Mᵀ)_ij, X_yx being of[at + y·row + x·step...].
+    """An intrinsic: to[to_at + i·to_row + j·to_step] = (or +=) (M X Mᵀ)_ij for 16 channels at each of these places.
 
-    For 16 channels, which are next to one another.
+    X_yx is src[src_at + y·src_row + x·src_step]; ``to`` and ``src`` are flat float32, channels next to one another.
     """
 
-    def write(builder, to, place, to_row, to_step, of, at, row, step):
-        target = _grid(builder, to, place, to_row, to_step)
-        for i, values in enumerate(_transformed(builder, matrix, _grid(builder, of, at, row, step))):
+    def write(builder, to, to_at, to_row, to_step, src, src_at, src_row, src_step):
+        target = _grid(builder, to, to_at, to_row, to_step)
+        for i, values in enumerate(_transformed(builder, matrix, _grid(builder, src, src_at, src_row, src_step))):
             for j, value in enumerate(values):
                 out = target(i, j)
                 (Lanes.load(builder, out, F32, 0, BLOCK) + value if add else value).store(out, 0)
@@ -171,14 +171,14 @@ def _writing(matrix: Matrix, *, add: bool = False) -> Any:
 
 
 def _finishing(matrix: Matrix) -> Any:
-    """The same, but that max(biases[bias...] + (M X Mᵀ)_ij, floor) is written."""
+    """The same, but that max(biases[biases_at] + (M X Mᵀ)_ij, floor) is written."""
 
-    def write(builder, to, place, to_row, to_step, of, at, row, step, biases, bias, floor):
-        target = _grid(builder, to, place, to_row, to_step)
-        own = Lanes.load(builder, builder.gep(biases, [bias]), F32, 0, BLOCK)
-        for i, values in enumerate(_transformed(builder, matrix, _grid(builder, of, at, row, step))):
+    def write(builder, to, to_at, to_row, to_step, src, src_at, src_row, src_step, biases, biases_at, floor):
+        target = _grid(builder, to, to_at, to_row, to_step)
+        bias_lanes = Lanes.load(builder, builder.gep(biases, [biases_at]), F32, 0, BLOCK)
+        for i, values in enumerate(_transformed(builder, matrix, _grid(builder, src, src_at, src_row, src_step))):
             for j, value in enumerate(values):
-                (value + own).at_least(floor).store(target(i, j), 0)
+                (value + bias_lanes).at_least(floor).store(target(i, j), 0)
 
     return on_rows(write)
 
@@ -194,39 +194,45 @@ _to_weights_3, _to_weights_5, _from_weights_3, _from_weights_5 = map(_writing, (
 
 
 @njit(cache=True, nogil=True)
-def _spread(to, place, plane, point, at, kernel, lanes, apart, block):
-    """to[place + v·plane...] = (G g Gᵀ)_v of ``lanes`` kernels ``apart`` in x, and 0 in the lanes that are left."""
+def _spread(values, values_at, plane, point, kernels_at, k, lanes, kernels_step, block):
+    """values[values_at + v·plane + lane] = (G g Gᵀ)_v of ``lanes`` kernels g (k × k); 0 in the other lanes of 16.
+
+    Kernel ``lane`` is in x, the ``point`` (d,), at kernels_at + lane·kernels_step; ``block`` is scratch.
+    """
     # Weight n of 16 kernels side by side: one transform then takes all 16.
-    for n in range(kernel * kernel):
+    for n in range(k * k):
         for lane in range(BLOCK):
-            block[n * BLOCK + lane] = point[at + lane * apart + n] if lane < lanes else np.float32(0)
-    if kernel == 3:
-        _to_weights_3(to, place, _SIDE * plane, plane, block, 0, kernel * BLOCK, BLOCK)
+            block[n * BLOCK + lane] = point[kernels_at + lane * kernels_step + n] if lane < lanes else np.float32(0)
+    if k == 3:
+        _to_weights_3(values, values_at, _SIDE * plane, plane, block, 0, k * BLOCK, BLOCK)
     else:
-        _to_weights_5(to, place, _SIDE * plane, plane, block, 0, kernel * BLOCK, BLOCK)
+        _to_weights_5(values, values_at, _SIDE * plane, plane, block, 0, k * BLOCK, BLOCK)
 
 
 @njit(cache=True, nogil=True)
-def _in_panel(place, rows, row, columns, column):
+def _in_panel(first, rows, row, columns, column):
     """The place of (row, column) among (block, row, ``panel`` columns)."""
     width = panel(columns)
-    return place + (column // width * rows + row) * width + column % width
+    return first + (column // width * rows + row) * width + column % width
 
 
 @njit(cache=True, nogil=True)
 def spread_weights(packed, point, weights):
-    """packed[v, input, output] = (G g Gᵀ)_v of every kernel g of a table's convolutions, in panels of outputs."""
+    """packed[v, input, output] = (G g Gᵀ)_v of every kernel g of a table's convolutions, in panels of outputs.
+
+    ``packed`` and ``point`` (d,) are float32, ``weights`` the table: a record ``cnn.KERNELS`` for each convolution.
+    """
     block = np.empty(_MOST * BLOCK, dtype=np.float32)
     for n in range(weights.shape[0]):
-        of = weights[n]
-        wide, deep, own = of.wide, of.deep, of.side * of.side
-        for c in range(of.inputs):
-            for o in range(0, of.outputs, BLOCK):
+        conv = weights[n]
+        wide, deep, k2 = conv.wide, conv.deep, conv.side * conv.side
+        for c in range(conv.inputs):
+            for o in range(0, conv.outputs, BLOCK):
                 # Lanes are outputs here: their kernels are inputs · k² apart in x. A plane has the values v of all
                 # kernels.
-                to = _in_panel(of.packed, deep, c, wide, o)
-                at, lanes = of.start + (o * of.inputs + c) * own, min(BLOCK, of.outputs - o)
-                _spread(packed, to, deep * wide, point, at, of.side, lanes, of.inputs * own, block)
+                values_at = _in_panel(conv.packed, deep, c, wide, o)
+                kernels_at, lanes = conv.start + (o * conv.inputs + c) * k2, min(BLOCK, conv.outputs - o)
+                _spread(packed, values_at, deep * wide, point, kernels_at, conv.side, lanes, conv.inputs * k2, block)
 
 
 @njit(cache=True, nogil=True)
@@ -234,128 +240,128 @@ def spread_turned(turned, point, weights):
     """turned[v, output, input], likewise in panels of inputs, where slopes by the inputs are wanted."""
     block = np.empty(_MOST * BLOCK, dtype=np.float32)
     for n in range(weights.shape[0]):
-        of = weights[n]
-        wide, deep, own = of.wide, of.deep, of.side * of.side
-        if of.turned < 0:
+        conv = weights[n]
+        wide, deep, k2 = conv.wide, conv.deep, conv.side * conv.side
+        if conv.turned < 0:
             continue
-        for o in range(of.outputs):
-            for c in range(0, of.inputs, BLOCK):
+        for o in range(conv.outputs):
+            for c in range(0, conv.inputs, BLOCK):
                 # Lanes are inputs here: their kernels follow one another in x.
-                to = _in_panel(of.turned, wide, o, deep, c)
-                at, lanes = of.start + (o * of.inputs + c) * own, min(BLOCK, of.inputs - c)
-                _spread(turned, to, deep * wide, point, at, of.side, lanes, own, block)
+                values_at = _in_panel(conv.turned, wide, o, deep, c)
+                kernels_at, lanes = conv.start + (o * conv.inputs + c) * k2, min(BLOCK, conv.inputs - c)
+                _spread(turned, values_at, deep * wide, point, kernels_at, conv.side, lanes, k2, block)
 
 
 @njit(cache=True, nogil=True)
 def gather_weights(gradient, sums, weights):
-    """Adds to the gradient by every kernel Gᵀ S G of the sums S over tiles that ``slopes_back`` has made."""
+    """Adds to the gradient (d,) by every kernel Gᵀ S G of the sums S[v, input, output] that ``slopes_back`` made."""
     block = np.empty(_MOST * BLOCK, dtype=np.float32)
     for n in range(weights.shape[0]):
-        of = weights[n]
-        kernel, plane = of.side, of.deep * of.wide
-        own = kernel * kernel
-        for c in range(of.inputs):
-            for o in range(0, of.outputs, BLOCK):
-                sum_ = _in_panel(of.packed, of.deep, c, of.wide, o)
-                if kernel == 3:
-                    _from_weights_3(block, 0, kernel * BLOCK, BLOCK, sums, sum_, _SIDE * plane, plane)
+        conv = weights[n]
+        k, plane = conv.side, conv.deep * conv.wide
+        for c in range(conv.inputs):
+            for o in range(0, conv.outputs, BLOCK):
+                sums_at = _in_panel(conv.packed, conv.deep, c, conv.wide, o)
+                if k == 3:
+                    _from_weights_3(block, 0, k * BLOCK, BLOCK, sums, sums_at, _SIDE * plane, plane)
                 else:
-                    _from_weights_5(block, 0, kernel * BLOCK, BLOCK, sums, sum_, _SIDE * plane, plane)
+                    _from_weights_5(block, 0, k * BLOCK, BLOCK, sums, sums_at, _SIDE * plane, plane)
                 # The block has each weight of 16 kernels side by side, and x has one kernel after another.
-                for lane in range(min(BLOCK, of.outputs - o)):
-                    at = of.start + ((o + lane) * of.inputs + c) * own
-                    for i in range(own):
-                        gradient[at + i] += block[i * BLOCK + lane]
+                for lane in range(min(BLOCK, conv.outputs - o)):
+                    weights_at = conv.start + ((o + lane) * conv.inputs + c) * k * k
+                    for i in range(k * k):
+                        gradient[weights_at + i] += block[i * BLOCK + lane]
 
 
 # Images ----------------------------------------------------------------------------------------------------------
 
 
 @njit(cache=True, nogil=True)
-def _spread_image(values, maps, src, row, inputs, m, down, across):
-    """values[v, tile, input] = (Bᵀ D B)_v of every tile."""
+def _spread_image(values, maps, image_at, row, inputs, m, down, across):
+    """values[v, tile, input] = (Bᵀ D B)_v of the ``down`` × ``across`` tiles of the image at maps[image_at]."""
     plane = down * across * inputs
     for a in range(down):
         for b in range(across):
             # Tiles of pixels are 6 a side and begin m apart, so neighbours share k − 1 rows or columns.
-            at, place = src + a * m * row + b * m * inputs, (a * across + b) * inputs
+            pixels_at, values_at = image_at + a * m * row + b * m * inputs, (a * across + b) * inputs
             for c in range(0, inputs, BLOCK):
-                _to_values(values, place + c, _SIDE * plane, plane, maps, at + c, row, inputs)
+                _to_values(values, values_at + c, _SIDE * plane, plane, maps, pixels_at + c, row, inputs)
 
 
 @njit(cache=True, nogil=True)
 def convolve(maps, stage, values, packed):
-    """The convolution of one image, with biases and, where the stage says so, zero as the least."""
+    """The convolution of one image in ``maps``, with biases and, where the stage says so, zero as the least.
+
+    ``stage`` is a record ``cnn.STAGE``; ``maps``, ``values`` and ``packed`` are a thread's ``cnn.Workspace``.
+    """
     m, down, across, inputs, outputs = stage.m, stage.down, stage.across, stage.inputs, stage.outputs
     floor = np.float32(0) if stage.relu else np.float32(-np.inf)
-    # ``values`` holds 36 planes (tile, input) of Bᵀ D B and then, from ``found`` on, 36 planes (tile, output) of their
-    # products with the weights' values: for each v one product of matrices sums over the inputs.
+    # ``values`` holds 36 planes (tile, input) of Bᵀ D B and then, from ``products`` on, 36 planes (tile, output) of
+    # their products with the weights' values: for each v one product of matrices sums over the inputs.
     tiles = down * across
-    spread, found, plane = tiles * inputs, VALUES * tiles * inputs, tiles * outputs
+    spread, products, plane = tiles * inputs, VALUES * tiles * inputs, tiles * outputs
     _spread_image(values, maps, stage.src, stage.src_row, inputs, m, down, across)
     for v in range(VALUES):
         left, right = v * spread, stage.weights + v * inputs * outputs
-        multiply(values, found + v * plane, tiles, outputs, values, left, packed, right, inputs)
+        multiply(values, products + v * plane, tiles, outputs, values, left, packed, right, inputs)
     for a in range(down):
         for b in range(across):
             # Aᵀ [...] A of a tile: the 36 values are a plane apart, and give m × m pixels with bias and ReLU.
-            at = found + (a * across + b) * outputs
-            place = stage.dst + a * m * stage.dst_row + b * m * outputs
+            tile_at = products + (a * across + b) * outputs
+            row = stage.dst_row
+            corner = stage.dst + a * m * row + b * m * outputs
             for c in range(0, outputs, BLOCK):
-                to, of, bias = place + c, at + c, stage.biases + c
+                to, src, bias = corner + c, tile_at + c, stage.biases + c
                 if m == 4:
-                    _to_pixels_3(
-                        maps, to, stage.dst_row, outputs, values, of, _SIDE * plane, plane, packed, bias, floor
-                    )
+                    _to_pixels_3(maps, to, row, outputs, values, src, _SIDE * plane, plane, packed, bias, floor)
                 else:
-                    _to_pixels_5(
-                        maps, to, stage.dst_row, outputs, values, of, _SIDE * plane, plane, packed, bias, floor
-                    )
+                    _to_pixels_5(maps, to, row, outputs, values, src, _SIDE * plane, plane, packed, bias, floor)
 
 
 @njit(cache=True, nogil=True)
 def slopes_back(sums, maps, slopes, stage, values, turned):
     """Adds to the sums over tiles of one image, and writes slopes by the convolution's inputs if they are wanted."""
     m, down, across, inputs, outputs = stage.m, stage.down, stage.across, stage.inputs, stage.outputs
-    # The values Bᵀ D B are made again, since only the images are kept. Behind them come those of the slopes, A S Aᵀ.
+    # The values Bᵀ D B are made again, since only the images are kept. From ``products`` on there are those of the
+    # slopes, A S Aᵀ.
     tiles = down * across
-    spread, found, plane = tiles * inputs, VALUES * tiles * inputs, tiles * outputs
+    spread, products, plane = tiles * inputs, VALUES * tiles * inputs, tiles * outputs
     _spread_image(values, maps, stage.src, stage.src_row, inputs, m, down, across)
     for a in range(down):
         for b in range(across):
-            at = stage.of + a * m * stage.of_row + b * m * outputs
-            place = found + (a * across + b) * outputs
+            corner = stage.slopes + a * m * stage.slopes_row + b * m * outputs
+            tile_at, row = products + (a * across + b) * outputs, stage.slopes_row
             for c in range(0, outputs, BLOCK):
                 if m == 4:
-                    _to_slopes_3(values, place + c, _SIDE * plane, plane, slopes, at + c, stage.of_row, outputs)
+                    _to_slopes_3(values, tile_at + c, _SIDE * plane, plane, slopes, corner + c, row, outputs)
                 else:
-                    _to_slopes_5(values, place + c, _SIDE * plane, plane, slopes, at + c, stage.of_row, outputs)
+                    _to_slopes_5(values, tile_at + c, _SIDE * plane, plane, slopes, corner + c, row, outputs)
     for v in range(VALUES):
         # sums[v, input, output] += Σ_tiles (Bᵀ D B)_v (A S Aᵀ)_v; ``gather_weights`` makes slopes of them after the
         # last image.
-        own, left = stage.weights + v * inputs * outputs, v * spread
-        add_product(sums, own, inputs, outputs, values, left, values, found + v * plane, tiles)
+        sums_at, left = stage.weights + v * inputs * outputs, v * spread
+        add_product(sums, sums_at, inputs, outputs, values, left, values, products + v * plane, tiles)
     if stage.turned < 0:
         return
     for v in range(VALUES):
         # (G g Gᵀ) ⊙ (A S Aᵀ), summed over outputs, takes the memory of Bᵀ D B, which is done with.
-        left, right = found + v * plane, stage.turned + v * inputs * outputs
+        left, right = products + v * plane, stage.turned + v * inputs * outputs
         multiply(values, v * spread, tiles, inputs, values, left, turned, right, outputs)
     # Tiles overlap, and a pixel's slope is the sum over the tiles that see it. They are added up in an image of its
     # own, with the border that the convolution saw.
-    seen = found + VALUES * plane
+    image = products + VALUES * plane
     high, wide = m * (down - 1) + _SIDE, (m * (across - 1) + _SIDE) * inputs
-    values[seen : seen + high * wide] = np.float32(0)
+    values[image : image + high * wide] = np.float32(0)
     for a in range(down):
         for b in range(across):
-            place, at = seen + a * m * wide + b * m * inputs, (a * across + b) * inputs
+            corner, tile_at = image + a * m * wide + b * m * inputs, (a * across + b) * inputs
             for c in range(0, inputs, BLOCK):
-                _from_values(values, place + c, wide, inputs, values, at + c, _SIDE * spread, spread)
+                _from_values(values, corner + c, wide, inputs, values, tile_at + c, _SIDE * spread, spread)
     # Without the border they go to where the layer before expects them.
     pad = stage.pad
     for y in range(high - 2 * pad):
         for x in range(wide // inputs - 2 * pad):
-            place = stage.dst + y * stage.dst_row + x * stage.dst_step
-            at = seen + (y + pad) * wide + (x + pad) * inputs
+            to = stage.dst + y * stage.dst_row + x * stage.dst_step
+            pixel = image + (y + pad) * wide + (x + pad) * inputs
             for c in range(inputs):
-                slopes[place + c] = values[at + c]
+                slopes[to + c] = values[pixel + c]

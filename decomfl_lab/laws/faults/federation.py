@@ -82,13 +82,14 @@ NOT_SHOWN = {
 
 def narrow(faults: Mapping[str, Planted]) -> dict[str, Planted]:
     """Every tenth of the faults behind each narrow ``supports``, but those that it hides, by "fault, what alone"."""
-    found: dict[str, Planted] = {}
+    behind: dict[str, Planted] = {}
     for name in list(faults)[::10]:
         for alone, supports in NARROW.items():
-            made: Any = copy.copy(faults[name])
-            made.name, made.supports = f"{name}, {alone}", supports
-            found |= {} if made.name in NOT_SHOWN else {made.name: made}
-    return found
+            fault: Any = copy.copy(faults[name])
+            fault.name, fault.supports = f"{name}, {alone}", supports
+            if fault.name not in NOT_SHOWN:
+                behind[fault.name] = fault
+    return behind
 
 
 Wrong = Callable[..., Any]
@@ -99,39 +100,41 @@ Row = tuple[str, type, str, Wrong, *tuple[Any, ...]]
 
 def plant(rows: Mapping[str, Row]) -> None:
     """Enter faults, each by its name."""
-    for name, (caught_by, of, method, called, *before) in rows.items():
+    for name, (caught_by, lab_class, method, called, *before) in rows.items():
         wrong = partial(called, *before) if before else called
-        kind: Any = wrong if isinstance(wrong, type) else type(name, (of,), {method: instead(of, method, wrong)})
-        if of is Planted:
+        kind: Any = wrong
+        if not isinstance(wrong, type):
+            kind = type(name, (lab_class,), {method: instead(lab_class, method, wrong)})
+        if lab_class is Planted:
             kind(name, caught_by)
-        elif of is ByInstruction:  # one more backend, which is wrong
-            plant({name: (caught_by, Planted, "backends", lambda _, planted, own=kind: {planted.name: own()})})
+        elif lab_class is ByInstruction:  # one more backend, which is wrong
+            plant({name: (caught_by, Planted, "backends", lambda _, planted, kind=kind: {planted.name: kind()})})
         else:
             # Of replicas that synchronise one part alone may have the faulty class in it.
             sync = frozenset(("sync_client",))
             parts = frozenset(("replica", "client", "server", "weighing_server", "ledger"))
-            Planted(name, caught_by, kind, sync if of is SyncReplica else parts)
+            Planted(name, caught_by, kind, sync if lab_class is SyncReplica else parts)
 
 
-def instead(of: type, method: str, wrong: Wrong) -> Any:
+def instead(lab_class: type, method: str, wrong: Wrong) -> Any:
     """A method, or a property, that is wrong; inside of it the one that it has the name of is called too."""
-    right: Any = getattr(of, method)
+    right: Any = getattr(lab_class, method)
     computed = isinstance(right, property)
     called: Any = right.fget if computed else right
 
-    def method_of(part: Any, *given: Any, **named: Any) -> Any:
-        return wrong(partial(called, part), part, *given, **named)
+    def wrong_one(part: Any, *arguments: Any, **named: Any) -> Any:
+        return wrong(partial(called, part), part, *arguments, **named)
 
-    return property(method_of) if computed else method_of
+    return property(wrong_one) if computed else wrong_one
 
 
 def then(act: Callable[[Any, Any], object]) -> Wrong:
     """What is right, and then something is done to the part, or to what came of it."""
 
-    def wrong(right: Any, part: Any, *given: Any, **named: Any) -> Any:
-        found = right(*given, **named)
-        act(part, found)
-        return found
+    def wrong(right: Any, part: Any, *arguments: Any, **named: Any) -> Any:
+        result = right(*arguments, **named)
+        act(part, result)
+        return result
 
     return wrong
 
@@ -162,8 +165,8 @@ def by_arithmetic(replica: Replica, before: Snapshot, taken: Sequence[Step]) -> 
 
 def all_but_the_maximum(replica: Replica, before: Snapshot, _: Sequence[Step]) -> None:
     """Brings back x and every state vector but ZO-AdaMM's maximum."""
-    kept = {slot: replica.state[slot] for slot in before.state if slot == "maximum"}
-    replica.restore(replace(before, state={**before.state, **kept}))
+    maximum = {slot: replica.state[slot] for slot in before.state if slot == "maximum"}
+    replica.restore(replace(before, state={**before.state, **maximum}))
 
 
 def all_but_the_first(replica: Replica, _: Snapshot, taken: Sequence[Step]) -> None:
@@ -242,7 +245,8 @@ def the_sum_beside(right: Any, replica: PooledReplica, records: Sequence[RoundRe
     """Adds to the sum beside the one that was meant."""
 
     def moved(seeds: PooledSeeds) -> PooledSeeds:
-        return replace(seeds, places=tuple(tuple((j + 1) % replica.rule.size for j in own) for own in seeds.places))
+        places = tuple(tuple((j + 1) % replica.rule.size for j in of_step) for of_step in seeds.places)
+        return replace(seeds, places=places)
 
     right([replace(record, seeds=moved(pooled(record.seeds))) for record in records])
 
@@ -252,8 +256,8 @@ def the_sum_beside(right: Any, replica: PooledReplica, records: Sequence[RoundRe
 
 def without_state(right: Any, _: Server) -> Snapshot:
     """Sends x and zeros for the optimizer's state."""
-    found: Snapshot = right()
-    return replace(found, state={slot: torch.zeros_like(v) for slot, v in found.state.items()})
+    model: Snapshot = right()
+    return replace(model, state={slot: torch.zeros_like(v) for slot, v in model.state.items()})
 
 
 def planned(wrong: Callable[[Server, Plan], Plan], right: Any, server: Server, *asked: Any) -> dict[int, Plan]:
@@ -386,21 +390,21 @@ def the_other_way(right: Any, _: Planted, case: Case, i: int, objective: Perturb
 # Backends --------------------------------------------------------------------------------------------------------
 
 
-def swapped_words(right: Any, _: ByInstruction, key: int, direction: int, first: int, count: int, *of: Any) -> Any:
+def swapped_words(right: Any, _: ByInstruction, key: int, direction: int, first: int, count: int, *rest: Any) -> Any:
     """Words 2 and 3 of a tile change places."""
     tiles = -(-(first + count) // TILE) - first // TILE
-    z = right(key, direction, first // TILE * TILE, tiles * TILE, *of)
+    z = right(key, direction, first // TILE * TILE, tiles * TILE, *rest)
     swapped = z.reshape(tiles, 4, 32)[:, [0, 1, 3, 2]].reshape(-1)
     return swapped[first % TILE :][:count]
 
 
-def same_rounding_bits(right: Any, _: ByInstruction, code: Code, *of: Any) -> Any:
+def same_rounding_bits(right: Any, _: ByInstruction, code: Code, *rest: Any) -> Any:
     """All vectors of a step are rounded with the same random bits."""
     if code.table[0, 0] == Op.NARROW_RANDOMLY:
         table = code.table.copy()
         table[0, 3] = 0
         code = replace(code, table=table)
-    return right(code, *of)
+    return right(code, *rest)
 
 
 class _DoubleWithinAProgram(ByInstruction):
@@ -422,10 +426,10 @@ class _DoubleWithinAProgram(ByInstruction):
         self.assign(registers, single)
         return broken
 
-    def assign(self, to: Sequence[Floats], of: Sequence[Floats]) -> None:
+    def assign(self, targets: Sequence[Floats], sources: Sequence[Floats]) -> None:
         with np.errstate(all="ignore"):
-            for own, other in zip(to, of, strict=True):
-                own[:] = other
+            for target, source in zip(targets, sources, strict=True):
+                target[:] = source
 
 
 def in_order(_: Any, __: ByInstruction, key: int, direction: int, first_tile: int, tiles: int, d: int) -> Any:
@@ -706,18 +710,18 @@ def skipped_over(right: Any, replica: Any, records: Iterable[RoundRecord]) -> No
 def again(right: Any, replica: Any, records: Iterable[RoundRecord]) -> None:
     records = list(records)
     if records and records[0].round < replica.round:  # the first one once more, and then as it should be
-        there = replica.round
+        present = replica.round
         replica.restore(replace(replica.snapshot(), round=records[0].round))
         right(records[:1])
-        replica.restore(replace(replica.snapshot(), round=there))
+        replica.restore(replace(replica.snapshot(), round=present))
     right(records)
 
 
 def forgotten(right: Any, server: Any, replies: Iterable[Reply]) -> Any:
     record = right(replies)
-    kept: Any = copy.copy(server.history)
-    kept.prune(server.round)
-    server.history = kept
+    history: Any = copy.copy(server.history)
+    history.prune(server.round)
+    server.history = history
     return record
 
 
@@ -726,8 +730,8 @@ def left_out(right: Any, server: Any, replies: Iterable[Reply]) -> Any:
     try:
         return right(replies)
     except InputError:
-        good = [own for own in replies if own.round == server.round and np.isfinite(own.scalars).all()]
-        return right(list({own.client: own for own in good}.values()))
+        good = [reply for reply in replies if reply.round == server.round and np.isfinite(reply.scalars).all()]
+        return right(list({reply.client: reply for reply in good}.values()))
 
 
 AROUND = {
@@ -763,12 +767,12 @@ AROUND = {
 class _Spoiled:
     """A part with one method that is another; whatever else it has is the part's."""
 
-    def __init__(self, of: Any, fault: AroundFault) -> None:
-        vars(self).update(_of=of, _fault=fault)
+    def __init__(self, part: Any, fault: AroundFault) -> None:
+        vars(self).update(_of=part, _fault=fault)
 
     def __getattr__(self, name: str) -> Any:
-        own = getattr(self._of, name)
-        return partial(self._fault.spoil, own, self._of) if name == self._fault.method else own
+        attribute = getattr(self._of, name)
+        return partial(self._fault.spoil, attribute, self._of) if name == self._fault.method else attribute
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._of, name, value)
@@ -783,6 +787,10 @@ def around(target: Implementation) -> tuple[dict[str, Any], dict[str, str]]:
             left[name] = f"the {fault.part} is the lab's"
             continue
         planted[name] = spoiled = cast("Any", copy.copy(target))
-        make, spoiled.caught_by = getattr(fitted(target), fault.part), fault.caught_by
-        setattr(spoiled, fault.part, lambda *of, own=fault, make=make, **named: _Spoiled(make(*of, **named), own))
+        spoiled.caught_by = fault.caught_by
+        setattr(spoiled, fault.part, partial(_spoiled, getattr(fitted(target), fault.part), fault))
     return planted, left
+
+
+def _spoiled(make: Callable[..., Any], fault: AroundFault, *arguments: Any, **named: Any) -> _Spoiled:
+    return _Spoiled(make(*arguments, **named), fault)

@@ -45,9 +45,9 @@ def after_the_step(right: Any, client: Client, seed: StepSeed, plan: Plan) -> Li
     if not client.estimator.wants_slopes:
         points = client.estimator.points(plan.P, client.mu)
         losses = client.engine.losses(line, points, [client._sample])[0]
-        found = client.estimator.combine(losses, np.empty(0), client.mu)
+        estimate = client.estimator.combine(losses, np.empty(0), client.mu)
         ahead = client.replica.clone()
-        ahead.step_(Step(seed, found.g, plan.eta, plan.distribution, last=False))
+        ahead.step_(Step(seed, estimate.g, plan.eta, plan.distribution, last=False))
         line = replace(line, replica=ahead)
     return line
 
@@ -104,9 +104,10 @@ def by_half(right: Any, _: Planted, case: Case, i: int, objective: Objective | N
     """Divides the central difference by μ instead of 2μ, and the forward difference by μ/2."""
     client = right(case, i, objective)
     if case.estimator in ("forward", "central"):
-        own = ESTIMATORS[case.estimator]
-        wrong = SimpleNamespace(points=own.points, combine=lambda f, slopes, mu: own.combine(f, slopes, mu / 2))
-        client.estimator, wrong.wants_slopes = wrong, False
+        estimator = ESTIMATORS[case.estimator]
+        wrong = SimpleNamespace(points=estimator.points, wants_slopes=False)
+        wrong.combine = lambda f, slopes, mu: estimator.combine(f, slopes, mu / 2)
+        client.estimator = wrong
     return client
 
 

@@ -28,12 +28,12 @@ def rebuilt_client_equals_server(implementation: Implementation, case: Case) -> 
     """
     played = play(implementation, case)
     for i in range(case.M):
-        there = ", ".join(str(r) for r, at in enumerate(case.rounds) if i in at.clients) or "none"
+        rounds = ", ".join(str(r) for r, round_ in enumerate(case.rounds) if i in round_.clients) or "none"
         plan = played.plan_for(i)
         if plan.records:
             otherwise = f"client {i} answered a plan of round {plan.round} without the record of round {plan.round - 1}"
             refused(otherwise, partial(played.clients[i].handle, replace(plan, records=plan.records[:-1])))
-        same(f"model of client {i}, which took part in rounds {there}", played.model_after(i), played.server_model)
+        same(f"model of client {i}, which took part in rounds {rounds}", played.model_after(i), played.server_model)
 
 
 @law(draw_from.cases(), stream=True)
@@ -48,8 +48,8 @@ def replay_equals_the_written_out_recursion(implementation: Implementation, case
     for i, client in enumerate(played.clients):
         played.bring_up(i)
         held = client.replica.snapshot()
-        for name, found in {"x": held.x, **held.state}.items():
-            wide = found if name == "sums" else found.to(wide_dtype(found))
+        for name, vector in {"x": held.x, **held.state}.items():
+            wide = vector if name == "sums" else vector.to(wide_dtype(vector))
             same(f"{name} of client {i}", bits(wide), bits(model.vectors[name]))
 
 
@@ -65,8 +65,8 @@ def reply_order_does_not_matter(implementation: Implementation, case: Case) -> N
 def pruning_keeps_what_is_needed(implementation: Implementation, case: Case) -> None:
     """pruning keeps every record that some client still needs, and no older one."""
     played = play(implementation, case, rounds=())
-    for at in case.rounds:
-        played.play_round(at)
+    for round_ in case.rounds:
+        played.play_round(round_)
         untracked = case.tracking is Tracking.CLIENTS  # the server does not know what is needed
         oldest = 0 if untracked else min(played.server.held)
         same(f"oldest round kept after round {played.server.round - 1}", played.server.history.start, oldest)
@@ -84,15 +84,15 @@ def pruning_keeps_what_is_needed(implementation: Implementation, case: Case) -> 
 def revert_leaves_every_bit(implementation: Implementation, case: Case) -> None:
     """local updates followed by the revert leave every bit of x and of the optimizer state."""
     played = play(implementation, case, rounds=())
-    for at in case.rounds:
+    for round_ in case.rounds:
         replies: list[Reply] = []
-        for client, plan in played.plans(at.clients):
+        for client, plan in played.plans(round_.clients):
             client.replica.catch_up(plan.records)
             before = model_of(client.replica)
             replies.append(client.handle(plan))
             what = f"in round {plan.round}, model of client {client.id} after local updates and revert"
             same(what, model_of(client.replica), before)
-        played.server.aggregate(reply for reply in replies if reply.client not in at.lost)
+        played.server.aggregate(reply for reply in replies if reply.client not in round_.lost)
 
 
 @law(draw_from.cases())
@@ -113,11 +113,11 @@ def clients_may_share_what_is_equal(implementation: Implementation, case: Case) 
     bits, and nobody's steps reach another.
     """
     apart, sharing = play(implementation, case), play(implementation, case, rounds=())
-    for at in case.rounds:
-        for i in at.clients:
+    for round_ in case.rounds:
+        for i in round_.clients:
             sharing.bring_up(i)
             sharing.clients[i].replica.restore(sharing.server.dense_model())
-        sharing.play_round(at)
+        sharing.play_round(round_)
     same("records", sharing.records, apart.records)
     for i in range(case.M):
         same(f"model of client {i}", sharing.model_after(i), apart.model_after(i))
@@ -162,24 +162,24 @@ def a_gap_is_refused(implementation: Implementation, case: Case) -> None:
 def ledger_counts_what_is_sent(implementation: Implementation, case: Case) -> None:
     """the ledger counts K·P scalars a reply and a record sent, the seeds of its mode, and the bytes really encoded."""
     played = play(implementation, case)
-    held, told = [0] * case.M, set[int]()
-    wanted = [{"scalars up": 0, "scalars down": 0, "seeds down": 0} for _ in held]
-    for r, at in enumerate(case.rounds):
-        for i in at.clients:
-            row = wanted[i]
+    held, knows_seed = [0] * case.M, set[int]()
+    expected = [{"scalars up": 0, "scalars down": 0, "seeds down": 0} for _ in held]
+    for r, round_ in enumerate(case.rounds):
+        for i in round_.clients:
+            row = expected[i]
             scalars, seeds = sums_or(case, held[i], r)
             seeds += case.seeding.sent(case.K, case.P(r))
             row["scalars up"] += case.K * case.P(r)
             row["scalars down"] += scalars
-            seeds += case.seeding.needs_run_seed and i not in told
-            told |= {i} - at.lost  # until it answers nobody knows whether it was told
+            seeds += case.seeding.needs_run_seed and i not in knows_seed
+            knows_seed |= {i} - round_.lost  # until it answers nobody knows whether it was told
             row["seeds down"] += seeds
             # A client knows what it holds, whatever became of its reply.
-            if case.tracking is Tracking.CLIENTS or i not in at.lost:
+            if case.tracking is Tracking.CLIENTS or i not in round_.lost:
                 held[i] = r
     for i, (up, down) in enumerate(zip(played.ledger.up, played.ledger.down, strict=True)):
-        found = {"scalars up": up.scalars, "scalars down": down.scalars, "seeds down": down.seeds}
-        same(f"traffic of client {i}", found, wanted[i])
+        counted = {"scalars up": up.scalars, "scalars down": down.scalars, "seeds down": down.seeds}
+        same(f"traffic of client {i}", counted, expected[i])
         same(f"bytes down to and up from client {i}", [down.bytes, up.bytes], played.carried[i])
 
 
@@ -207,10 +207,10 @@ def the_wire_keeps_every_bit(implementation: Implementation, case: Case, data: s
         low, high = (implementation.encode(replace(reply, loss=loss)) for loss in (-1.0, 1.0))
         same("bytes of replies that differ in a loss, which does not travel", low, high)
     message = implementation.encode(plans[data.draw(st.integers(0, case.M - 1))])
-    at = data.draw(st.integers(0, len(message) - 1))
-    flipped = bytes([*message[:at], message[at] ^ data.draw(st.integers(1, 255)), *message[at + 1 :]])
-    for damaged in (message[:at], message + b"\0", flipped):
-        refused(f"a plan damaged at byte {at} was accepted", partial(implementation.decode, damaged, run_seed))
+    place = data.draw(st.integers(0, len(message) - 1))
+    flipped = bytes([*message[:place], message[place] ^ data.draw(st.integers(1, 255)), *message[place + 1 :]])
+    for damaged in (message[:place], message + b"\0", flipped):
+        refused(f"a plan damaged at byte {place} was accepted", partial(implementation.decode, damaged, run_seed))
 
 
 @law(draw_from.cases())
@@ -275,8 +275,8 @@ def bad_replies_are_refused(implementation: Implementation, case: Case) -> None:
                 bad[f"{what} in local step {k}, direction {p}"] = [replace(good, scalars=scalars)]
         for kind, replies in bad.items():
             refused(f"replies of client {i} that are {kind} were accepted", partial(played.server.aggregate, replies))
-            kept = (played.server.held, played.server.round)
-            same(f"state after replies of client {i} that are {kind}", kept, (held, round_))
+            now = (played.server.held, played.server.round)
+            same(f"state after replies of client {i} that are {kind}", now, (held, round_))
 
 
 @law(draw_from.cases(), draw_from.seeds, parts=("keyed_client",))
@@ -285,7 +285,7 @@ def private_keys_hide_the_directions(implementation: Implementation, case: Case,
     give another model.
     """
     clients = [implementation.keyed_client(case, i, key) for i in range(case.M)]
-    watch = MeasurementWatch(case, key=key, said=implementation.measured_by(case))
+    watch = MeasurementWatch(case, key=key, measured_by=implementation.measured_by(case))
     played = play(implementation, case, clients=clients, with_model=False, watch=watch)
     first = played.model_after(0)
     for i in range(1, case.M):
@@ -305,10 +305,10 @@ def who_joins_equals_who_was_never_sampled(implementation: Implementation, case:
     """
     more = variant(implementation, case, M=case.M + 1)
     earlier = case.rounds[:joins]
-    later = [Participation((*at.clients, case.M), at.lost) for at in case.rounds[joins:]]
-    there = play(implementation, more, (*earlier, *later))
+    later = [Participation((*round_.clients, case.M), round_.lost) for round_ in case.rounds[joins:]]
+    always = play(implementation, more, (*earlier, *later))
     played = play(implementation, case, earlier)
-    same(f"records of the {len(earlier)} rounds before client {case.M} joined", played.records, there.records[:joins])
+    same(f"records of the {len(earlier)} rounds before client {case.M} joined", played.records, always.records[:joins])
     server: Any = implementation.server(more)  # with the model, all records, and what it remembers of the others
     server.replica.restore(played.server.dense_model())
     server.history = History(played.records)
@@ -318,18 +318,18 @@ def who_joins_equals_who_was_never_sampled(implementation: Implementation, case:
     delivery.told = played.delivery.told
     clients = [*played.clients, implementation.client(more, case.M)]
     grown = Played(delivery, clients, records=played.records)
-    for at in later:
-        grown.play_round(at)
+    for round_ in later:
+        grown.play_round(round_)
     for (r, i), (plan, reply) in grown.heard.items():
-        wanted, answer = there.heard[r, i]
-        same(f"records sent to client {i} in round {r}", plan.records, wanted.records)
-        same(f"plan of client {i} in round {r}", plan, wanted)
+        plan_then, answer = always.heard[r, i]
+        same(f"records sent to client {i} in round {r}", plan.records, plan_then.records)
+        same(f"plan of client {i} in round {r}", plan, plan_then)
         same(f"scalars of client {i} in round {r}", bits(reply.scalars), bits(answer.scalars))
-    same(f"bytes down to and up from client {case.M}", grown.carried[case.M], there.carried[case.M])
-    same("records", grown.records, there.records)
-    same("model of the server", grown.server_model, there.server_model)
+    same(f"bytes down to and up from client {case.M}", grown.carried[case.M], always.carried[case.M])
+    same("records", grown.records, always.records)
+    same("model of the server", grown.server_model, always.server_model)
     for i in range(more.M):
-        same(f"model of client {i}", grown.model_after(i), there.model_after(i))
+        same(f"model of client {i}", grown.model_after(i), always.model_after(i))
 
 
 # A federation as a state machine: rounds, lost replies, pulls, catch-ups and restarts in any order --------------------
@@ -399,8 +399,8 @@ def any_order_of_events_keeps_the_bits(
             case "server restarts":  # from its stored model, records and what it remembers of its clients
                 again: Any = implementation.server(case)
                 again.replica.restore(server.dense_model())
-                kept = server.history.since(server.history.start)
-                stored = implementation.decode(implementation.encode(kept), server.run_seed)
+                records = server.history.since(server.history.start)
+                stored = implementation.decode(implementation.encode(records), server.run_seed)
                 assert isinstance(stored, tuple)
                 again.history, again.held = History(stored, server.history.start), list(server.held)
                 played.delivery.server = again

@@ -16,6 +16,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -66,8 +67,8 @@ class WrittenOut:
     def directions(self, seed: StepSeed, P: int) -> _Vector:
         """z_p of a local step, float32 (P, d)."""
         streams = [stream_of(keyed(seed, self.key), p) for p in range(P)]
-        of, d = self.case.distribution, self.case.d
-        return np.stack([noise.direction(*at, d, distribution=of, backend=self.backend) for at in streams])
+        draw = partial(noise.direction, d=self.case.d, distribution=self.case.distribution, backend=self.backend)
+        return np.stack([draw(*stream) for stream in streams])
 
     @property
     def scale(self) -> _Vector | float:
@@ -186,13 +187,13 @@ def _step(rule: UpdateRule, v: dict[str, _Vector], g: _Vector, z: list[_Vector],
 class MeasurementWatch(RoundWatch):
     """Looks on while rounds are played, and compares every scalar that is sent with what its client has to measure."""
 
-    def __init__(self, case: Case, *, key: int | None = None, said: Estimator | None = None) -> None:
+    def __init__(self, case: Case, *, key: int | None = None, measured_by: Estimator | None = None) -> None:
         """A watch over clients whose losses are ``Wavy(case.d, i)``, and who may share a private key.
 
-        Scalars are made of losses by what is ``said`` to make them, or by the case's estimator.
+        Scalars are made of losses by ``measured_by``, or by the case's estimator.
         """
         self.case = case
-        self.said = None if said is ESTIMATORS[case.estimator] else said
+        self.measured_by = None if measured_by is ESTIMATORS[case.estimator] else measured_by
         self.model = WrittenOut(case, key=key)
         self.steps: Counter[int] = Counter()  # the local steps that each client has measured
         self.last: dict[int, Reply] = {}  # what each client sent last
@@ -208,22 +209,21 @@ class MeasurementWatch(RoundWatch):
         same(f"type of client {i}'s reply in round {plan.round}", reply.scalars.dtype, np.dtype(case.aggregation.dtype))
         path = [self.model]  # the models at which it must have measured
         for k, (seed, g) in enumerate(zip(plan.seeds, reply.scalars, strict=True)):
-            at = _Place(case, path[k], self.losses[i], self.steps[i] + k, said=self.said)
-            wanted, tolerance = at.scalars(path[k].directions(seed, plan.P))
-            near = np.abs(g.astype(np.float64) - wanted) <= tolerance
+            place = _Place(case, path[k], self.losses[i], self.steps[i] + k, measured_by=self.measured_by)
+            wanted, tolerance = place.scalars(path[k].directions(seed, plan.P))  # as g, (P,)
+            right = np.abs(g.astype(np.float64) - wanted) <= tolerance
             if case.signs:  # rounding may turn those of differences that are next to nothing
-                near = (g == np.where(wanted >= 0, 1, -1)) | (np.abs(wanted) <= tolerance)
-            wrong = ~near
-            if wrong.any():
-                p = int(np.flatnonzero(wrong)[0])
+                right = (g == np.where(wanted >= 0, 1, -1)) | (np.abs(wanted) <= tolerance)
+            if not right.all():
+                p = int(np.flatnonzero(~right)[0])
                 says = f"g of client {i} in round {plan.round}, local step {k} of {plan.K}, direction {p} of {plan.P}"
-                found = f"{says}: {g[p]:.9g} is not {np.sign(wanted[p]) if case.signs else wanted[p]:.9g}"
+                line = f"{says}: {g[p]:.9g} is not {np.sign(wanted[p]) if case.signs else wanted[p]:.9g}"
                 within = "" if case.signs else f" within {tolerance[p]:.2g}"
                 # The first mistake that gives this scalar, in words; signs agree with too many.
                 mistakes = () if case.signs else self._mistakes(plan, reply, path, k, p)
-                near = (words for words, other, room in mistakes if abs(float(g[p]) - other) <= room)
-                perhaps = "".join(f"; it agrees with {words}" for words in itertools.islice(near, 1))
-                raise LawBrokenError(found + within + perhaps)
+                alike = (words for words, other, tolerated in mistakes if abs(float(g[p]) - other) <= tolerated)
+                perhaps = "".join(f"; it agrees with {words}" for words in itertools.islice(alike, 1))
+                raise LawBrokenError(line + within + perhaps)
             if k + 1 < plan.K:
                 path.append(path[k].after_local_step(seed, g, plan.eta))
         self.steps[i] += plan.K
@@ -237,19 +237,21 @@ class MeasurementWatch(RoundWatch):
     def _mistakes(
         self, plan: Plan, reply: Reply, path: list[WrittenOut], k: int, p: int
     ) -> Iterator[tuple[str, float, float]]:
-        case, i, t, P = self.case, reply.client, self.steps[reply.client] + k, plan.P
+        """Mistakes of a client, in words, with what each gives for g_p of local step k, and within which tolerance."""
+        case, i, P = self.case, reply.client, plan.P
+        t = self.steps[i] + k  # counted from the client's first
         x = path[k]
 
         def at(
             model: WrittenOut = x, client: int = i, step: int = t, seed: Any = plan.seeds[k], q: int = p, **other: Any
         ) -> tuple[float, float]:
-            said = None if "estimator" in other else self.said  # what a named one measures goes through nothing
-            place = _Place(case, model, self.losses[client], step, said=said, **other)
+            measured_by = None if "estimator" in other else self.measured_by  # what a named one gives is sent as it is
+            place = _Place(case, model, self.losses[client], step, measured_by=measured_by, **other)
             wanted, tolerance = place.scalars(x.directions(seed, P))
             return float(wanted[q]), float(tolerance[q])
 
         right, rounding = at()
-        if self.said:
+        if self.measured_by:
             yield "what is measured, before that is made of it which is to be sent", *at(estimator=case.estimator)
             apart = path[0]  # where the local steps lead that are taken by what is measured
             for n in range(k):
@@ -304,13 +306,13 @@ class _Place:
     """Where a client measures: a model, its loss, its local step; and how."""
 
     def __init__(
-        self, case: Case, model: WrittenOut, loss: Wavy, step: int, said: Estimator | None = None, **other: Any
+        self, case: Case, model: WrittenOut, loss: Wavy, step: int, measured_by: Estimator | None = None, **other: Any
     ) -> None:
         """Where it is measured; other than by the case and the model may be estimator, μ, s and ``other_end``.
 
         That is the local step of a difference's second value.
         """
-        self.loss, self.step, self.said = loss, step, said
+        self.loss, self.step, self.measured_by = loss, step, measured_by
         self.unit = 2.0**-53 if model.vectors["x"].dtype == np.float64 else 2.0**-24
         self.estimator, self.mu, self.scale, self.other_end = case.estimator, case.mu, model.scale, step
         vars(self).update(other)
@@ -326,8 +328,8 @@ class _Place:
         and every sum, and none over μ. Last, g is rounded to float32.
         """
         u = z.astype(np.float64) * self.scale
-        if self.said is not None:
-            return self._scalars_as_said(self.said, u)
+        if self.measured_by is not None:
+            return self._scalars_by(self.measured_by, u)
         if self.estimator == "projection":
             g, tolerance = self._slopes(u)
         else:
@@ -356,22 +358,23 @@ class _Place:
         tolerance = (d + 4) * self.unit * terms + (d + 64) * 2.0**-52 * (1 + size) * bent * self.loss.scales.max()
         return u @ slopes, tolerance
 
-    def _scalars_as_said(self, said: Estimator, u: _Floats) -> tuple[_Floats, _Floats]:
-        """The scalars that ``said`` makes of the losses, and how far they move while each loss moves by its error.
+    def _scalars_by(self, estimator: Estimator, u: _Floats) -> tuple[_Floats, _Floats]:
+        """The scalars that an estimator makes of the losses, and how far they move while each loss moves by its error.
 
         The losses, or slopes, are put to both ends of their errors, in every combination: what clips or rounds may
         give the next number then, and what adds scalars up may add all errors up.
         """
-        points: list[Point] = [(0, 0.0)] if said.wants_slopes else said.points(len(u), self.mu)
+        points: list[Point] = [(0, 0.0)] if estimator.wants_slopes else estimator.points(len(u), self.mu)
         values = np.array(
             [self.loss.values((self.x + c * u[p])[None], self.step if c > 0 else self.other_end)[0] for p, c in points]
         )
         errors = np.array([float(self._error(c, u[p : p + 1])[0]) for p, c in points])
-        slopes, slope_errors = self._slopes(u) if said.wants_slopes else (np.empty(0), np.empty(0))
+        slopes, slope_errors = self._slopes(u) if estimator.wants_slopes else (np.empty(0), np.empty(0))
 
         def sent(signs: _Floats) -> _Floats:
-            moved, turned = values + signs[: values.size] * errors, slopes + signs[values.size :] * slope_errors
-            return np.asarray(said.combine(moved, turned, self.mu).g, dtype=np.float64)
+            moved = values + signs[: values.size] * errors
+            turned = slopes + signs[values.size :] * slope_errors
+            return np.asarray(estimator.combine(moved, turned, self.mu).g, dtype=np.float64)
 
         n = values.size + slopes.size
         corners: Any = itertools.product((-1.0, 1.0), repeat=n)
@@ -393,7 +396,7 @@ def replies_are_measurements(implementation: Implementation, case: Case, pulls: 
         case = other if implementation.supports(other) else case
     clients = [implementation.client(case, i, Wavy(case.d, i)) for i in range(case.M)]
     always = PullPolicy(bandwidth=1e15, replay_ns=1e9) if pulls else None  # who missed a record is sent the model
-    watch = MeasurementWatch(case, said=implementation.measured_by(case))
+    watch = MeasurementWatch(case, measured_by=implementation.measured_by(case))
     play(implementation, case, clients=clients, policy=always, watch=watch)
 
 
@@ -403,15 +406,15 @@ def records_are_of_their_rounds_replies(implementation: Implementation, case: Ca
     record's scalars are those of the replies that arrived.
     """
     played = play(implementation, case)
-    for r, (at, record) in enumerate(zip(case.rounds, played.records, strict=True)):
+    for r, (round_, record) in enumerate(zip(case.rounds, played.records, strict=True)):
         seeds = draw_seeds(case.seeding, played.server.run_seed, r, case.K, case.P(r), case.pool)
-        each: dict[str, Plan | RoundRecord] = {f"client {i}'s plan of": played.heard[r, i][0] for i in at.clients}
-        for what, found in {**each, "the record of": record}.items():
-            same(f"seeds in {what} round {r}", list(found.seeds), list(seeds))
+        plans: dict[str, Plan | RoundRecord] = {f"client {i}'s plan of": played.heard[r, i][0] for i in round_.clients}
+        for what, message in {**plans, "the record of": record}.items():
+            same(f"seeds in {what} round {r}", list(message.seeds), list(seeds))
             wanted = r, case.eta(r), case.P(r), case.distribution
-            says = found.round, found.eta, found.P, found.distribution
+            says = message.round, message.eta, message.P, message.distribution
             same(f"round, rate, P and distribution in {what} round {r}", says, wanted)
-        arrived = [played.heard[r, i][1].scalars for i in at.clients if i not in at.lost]
+        arrived = [played.heard[r, i][1].scalars for i in round_.clients if i not in round_.lost]
         columns = np.stack(arrived).reshape(len(arrived), -1).T
         # The mean of each scalar, of an exact sum, rounded once; of signs the majority's, 1 where as many have either.
         if arrived[0].dtype == np.int8:

@@ -10,7 +10,7 @@ from decomfl_lab import noise
 from decomfl_lab.laws import strategies as draw_from
 from decomfl_lab.laws.contract import Implementation
 from decomfl_lab.laws.register import bits, law, same
-from decomfl_lab.noise import SCRATCH, Distribution, Format, Program, reference, vectors
+from decomfl_lab.noise import SCRATCH, Distribution, Format, Program, known_answers, reference
 
 _Vector = np.ndarray[Any, Any]
 _LARGE = 10_000
@@ -25,39 +25,39 @@ def programs(draw: DrawFn, *, wide: bool, d: int) -> Program:
 
     There are no sphere directions where d is large: their norms are sums over all of R^d.
     """
-    known = [own for own in Distribution if d < _LARGE or own is not Distribution.SPHERE]
+    distributions = [kind for kind in Distribution if d < _LARGE or kind is not Distribution.SPHERE]
     names = ["x", "m", "v"][: draw(st.integers(1, 3))]
     program = Program(names)
     registers = st.sampled_from([*names, SCRATCH])
     number = st.sampled_from((0.9, -0.001, 1.0, 3.0, -2.5))
     program.fill(SCRATCH, draw(number))
     for _ in range(draw(st.integers(1, 12))):
-        to, of, a = draw(registers), draw(registers), draw(number)
+        to, source, a = draw(registers), draw(registers), draw(number)
         match draw(st.integers(0, 14 if wide else 16)):
             case 0 | 1 | 2:
                 c = draw(st.lists(st.floats(-2, 2, width=32), max_size=40))
-                distribution = draw(st.sampled_from(known))
+                distribution = draw(st.sampled_from(distributions))
                 program.noise(to, draw(draw_from.seeds), c, distribution, draw(st.integers(0, 70)))
             case 3:
                 program.fill(to, a)
             case 4:
-                program.copy(to, of)
+                program.copy(to, source)
             case 5 | 6:
                 program.scale(to, a)
             case 7 | 8:
-                program.add(to, of, a)
+                program.add(to, source, a)
             case 9:
                 program.offset(to, a)
             case 10:
-                program.multiply(to, of)
+                program.multiply(to, source)
             case 11:
-                program.divide_into(to, of)
+                program.divide_into(to, source)
             case 12:
                 program.multiply(to, to)
                 program.square_root(to)
             case 13:
-                program.maximum(to, of)
-                program.sign(of)
+                program.maximum(to, source)
+                program.sign(source)
             case 14:
                 program.limit(to, abs(a))
                 program.snap(to, 2.0 ** draw(st.integers(-20, -2)))
@@ -87,20 +87,20 @@ def streams_are_functions_of_their_counters(
 ) -> None:
     """equal counters give equal directions, different counters different ones."""
     d = 200  # chance of a false alarm: 2**-200 for Rademacher, the least of the three
-    first, again, other = (implementation.direction(s, p, d, of) for s, p, of in (a, a, b))
+    first, again, other = (implementation.direction(s, p, d, distribution) for s, p, distribution in (a, a, b))
     same("direction made twice", bits(first), bits(again))
     same(f"directions of {a} and {b} are equal", bits(first) == bits(other), a == b)
     neighbour = implementation.direction(a[0], a[1] + 1, d, a[2])
     same(f"directions {a[1]} and {a[1] + 1} of one seed are equal", bits(first) == bits(neighbour), False)
 
 
-@law(st.sampled_from(vectors.KNOWN_ANSWERS), parts=("backends",), stream=True)
-def known_answers_are_given(implementation: Implementation, answer: vectors.KnownAnswer) -> None:
+@law(st.sampled_from(known_answers.KNOWN_ANSWERS), parts=("backends",), stream=True)
+def known_answers_are_given(implementation: Implementation, answer: known_answers.KnownAnswer) -> None:
     """every backend gives the known answers of the specification."""
     for name, backend in implementation.backends().items():
         z = noise.direction(answer.key, answer.p, answer.d, distribution=answer.distribution, backend=backend)
-        found = tuple(f"{word:08x}" for word in z[list(vectors.POSITIONS)].view(np.uint32))
-        same(f"{name}'s bits of {answer}", found, answer.bits)
+        words = tuple(f"{word:08x}" for word in z[list(known_answers.POSITIONS)].view(np.uint32))
+        same(f"{name}'s bits of {answer}", words, answer.bits)
 
 
 @law(draw_from.counters, st.integers(1, 700), st.data(), parts=("backends", "direction"), stream=True)
@@ -141,23 +141,23 @@ def programs_agree_however_cut(
     d = first + size
     program = data.draw(programs(wide=wide, d=d))
     start = _memory(program, size, np.float64 if wide else np.float32)
-    wanted = {name: vector.copy() for name, vector in start.items()}
-    broken = noise.run(program, wanted, d=d, first=first, backend="numpy")
+    expected = {name: vector.copy() for name, vector in start.items()}
+    broken = noise.run(program, expected, d=d, first=first, backend="numpy")
     cut = data.draw(st.integers(0, size))
     workers = data.draw(st.integers(1, 3))
     for name, backend in implementation.backends().items():
-        found = {register: vector.copy() for register, vector in start.items()}
-        tried = noise.run(program, found, d=d, first=first, backend=backend, store=False)
-        same(f"limits broken when {name} only tries", tried, broken)
-        for register, vector in found.items():
+        registers = {register: vector.copy() for register, vector in start.items()}
+        broken_when_tried = noise.run(program, registers, d=d, first=first, backend=backend, store=False)
+        same(f"limits broken when {name} only tries", broken_when_tried, broken)
+        for register, vector in registers.items():
             same(f"{register} after {name} only tried", bits(vector), bits(start[register]))
-        counted = 0
+        broken_in_parts = 0
         for a, b in ((0, cut), (cut, size)):
-            part = {register: vector[a:b] for register, vector in found.items()}
-            counted += noise.run(program, part, d=d, first=first + a, backend=backend, workers=workers)
-        same(f"limits broken by {name}", counted, broken)
-        for register, vector in found.items():
-            same(f"{register} by {name}, cut at {cut}", _numbers(vector), _numbers(wanted[register]))
+            part = {register: vector[a:b] for register, vector in registers.items()}
+            broken_in_parts += noise.run(program, part, d=d, first=first + a, backend=backend, workers=workers)
+        same(f"limits broken by {name}", broken_in_parts, broken)
+        for register, vector in registers.items():
+            same(f"{register} by {name}, cut at {cut}", _numbers(vector), _numbers(expected[register]))
 
 
 @law(

@@ -38,9 +38,9 @@ from decomfl_lab.records.seeds import Seeding, stream_of
 from decomfl_lab.replicas.rules import Sgd
 
 
-def _same_scalars(what: str, found: Played, wanted: Played) -> None:
-    for a, b in zip(found.records, wanted.records, strict=True):
-        same(f"scalars of round {a.round} {what}", bits(a.scalars), bits(b.scalars))
+def _same_scalars(what: str, played: Played, reference: Played) -> None:
+    for record, expected in zip(played.records, reference.records, strict=True):
+        same(f"scalars of round {record.round} {what}", bits(record.scalars), bits(expected.scalars))
 
 
 # Seeds -------------------------------------------------------------------------------------------------------
@@ -63,15 +63,13 @@ def fewer_seeds_give_the_same_models(implementation: Implementation, case: Case)
 @law(draw_from.cases(max_rounds=2), parts=("server",), stream=True)
 def each_direction_can_have_its_seed(implementation: Implementation, case: Case) -> None:
     """seeds sent per direction derive from the step's, K·P different ones."""
-    own, shared = (
-        play(implementation, variant(implementation, case, seeding=seeding))
-        for seeding in (Seeding.PER_DIRECTION, Seeding.PER_STEP)
-    )
-    for record, of in zip(own.records, shared.records, strict=True):
-        wanted = [[derive_seed(stream_of(seed, 0)[0], p) for p in range(record.P)] for seed in of.seeds]
-        found = [[stream_of(seed, p) for p in range(record.P)] for seed in record.seeds]
-        same(f"streams of round {record.round}", found, [[(seed, 0) for seed in step] for step in wanted])
-        same("different seeds", len({seed for step in wanted for seed in step}), record.K * record.P)
+    per_direction = play(implementation, variant(implementation, case, seeding=Seeding.PER_DIRECTION))
+    per_step = play(implementation, variant(implementation, case, seeding=Seeding.PER_STEP))
+    for record, step_record in zip(per_direction.records, per_step.records, strict=True):
+        derived = [[derive_seed(stream_of(seed, 0)[0], p) for p in range(record.P)] for seed in step_record.seeds]
+        streams = [[stream_of(seed, p) for p in range(record.P)] for seed in record.seeds]
+        same(f"streams of round {record.round}", streams, [[(seed, 0) for seed in step] for step in derived])
+        same("different seeds", len({seed for step in derived for seed in step}), record.K * record.P)
 
 
 # Who remembers what ------------------------------------------------------------------------------------------
@@ -89,7 +87,8 @@ def clients_can_track_their_round(implementation: Implementation, case: Case) ->
     now = played.server.round
     for i, client in enumerate(played.clients):
         plan = played.plan_for(i)  # sums of a pool may have come before it, instead of records
-        same(f"rounds sent to client {i}", [own.round for own in plan.records], list(range(client.replica.round, now)))
+        lacks = list(range(client.replica.round, now))
+        same(f"rounds sent to client {i}", [record.round for record in plan.records], lacks)
         for kind, reports in {"silent": [], "ahead": [Held(i, now + 1)]}.items():
             planned = f"client {i}, which is {kind} of its round, was planned"
             refused(planned, partial(played.server.plan_round, [i], reports))
@@ -101,8 +100,8 @@ def a_bounded_history_is_enough(implementation: Implementation, case: Case, keep
     unbounded = play(implementation, variant(implementation, case, keep=0))
     case = variant(implementation, case, keep=keep)
     played = play(implementation, case, rounds=())
-    for at in case.rounds:
-        played.play_round(at)
+    for round_ in case.rounds:
+        played.play_round(round_)
         if len(played.server.history) > keep:
             raise LawBrokenError(f"{len(played.server.history)} records are kept, {keep} may be")
     _same_scalars("with a bounded history", played, unbounded)
@@ -134,11 +133,12 @@ def pulling_or_replaying_is_a_matter_of_cost(
     _same_scalars("under a policy", played, replaying)
     same("the server's model", played.server_model, replaying.server_model)
 
-    vectors, wide = 1 + len(case.rule.slots), 8 if case.dtype == torch.float64 else 4
-    pull_seconds = vectors * (12 + 13 + wide * case.d) / policy.bandwidth
+    vectors = 1 + len(case.rule.slots)
+    itemsize = 8 if case.dtype == torch.float64 else 4
+    pull_seconds = vectors * (12 + 13 + itemsize * case.d) / policy.bandwidth
     held, scalars = [0] * case.M, [0] * case.M
-    for r, at in enumerate(case.rounds):
-        for i in at.clients:
+    for r, round_ in enumerate(case.rounds):
+        for i in round_.clients:
             pairs = sum(case.K * case.P(q) for q in range(held[i], r))
             replay_bytes = 12 + 4 + bytes_missed(case, held[i], r) if held[i] < r else 0
             replay_seconds = replay_bytes / policy.bandwidth + pairs * case.d * policy.replay_ns * 1e-9
@@ -146,7 +146,7 @@ def pulling_or_replaying_is_a_matter_of_cost(
                 scalars[i] += sums_or(case, held[i], r)[0]
             else:
                 scalars[i] += vectors * case.d if pull_seconds < replay_seconds else pairs
-            if case.tracking is Tracking.CLIENTS or i not in at.lost:
+            if case.tracking is Tracking.CLIENTS or i not in round_.lost:
                 held[i] = r
     same("scalars and model elements down", [t.scalars for t in played.ledger.down], scalars)
 
@@ -162,10 +162,10 @@ def _weighed(implementation: Implementation, case: Case) -> tuple[Case, Played, 
     return case, Played(delivery, [implementation.client(case, i) for i in range(case.M)]), server
 
 
-def _arrived(played: Played, at: Participation) -> list[Reply]:
+def _arrived(played: Played, round_: Participation) -> list[Reply]:
     """The replies of a round that arrive."""
-    replies = [client.handle(plan) for client, plan in played.plans(at.clients)]
-    return [reply for reply in replies if reply.client not in at.lost]
+    replies = [client.handle(plan) for client, plan in played.plans(round_.clients)]
+    return [reply for reply in replies if reply.client not in round_.lost]
 
 
 @law(draw_from.cases(), draw_from.examples, parts=("weighing_server",), stream=True)
@@ -174,29 +174,29 @@ def records_are_weighed_by_examples(implementation: Implementation, case: Case, 
     sum; it refuses numbers of examples that are none, or others than before, and replies of who has said none.
     """
     case, played, server = _weighed(implementation, case)
-    said: set[int] = set()
+    has_told: set[int] = set()
 
     def refuses(i: int, *numbers: int) -> None:
         for n in numbers:
             refused(f"{n} examples of client {i} of {case.M} were accepted", partial(server.note_examples, i, n))
 
     refuses(case.M, 1)
-    for r, at in enumerate(case.rounds):
-        arrived = _arrived(played, at)
+    for r, round_ in enumerate(case.rounds):
+        arrived = _arrived(played, round_)
         for i in (reply.client for reply in arrived):
-            if i not in said:
+            if i not in has_told:
                 otherwise = f"a reply of client {i}, which had not said how many examples it has, was accepted"
                 refused(otherwise, partial(server.aggregate, arrived))
             refuses(i, 0, -1, MOST_EXAMPLES + 1)
             server.note_examples(i, examples[i])
             refuses(i, examples[i] + 1, examples[i] - 1)
-            said.add(i)
+            has_told.add(i)
         record = server.aggregate(arrived)
         weights = [examples[reply.client] for reply in arrived]
         wanted = np.empty_like(record.scalars)
         for place in np.ndindex(wanted.shape):  # fractions are exact, and rounded once where they are made a float
-            each = [Fraction(float(reply.scalars[place])) for reply in arrived]
-            wanted[place] = float(sum(map(operator.mul, weights, each))) / sum(weights)
+            scalars = [Fraction(float(reply.scalars[place])) for reply in arrived]
+            wanted[place] = float(sum(map(operator.mul, weights, scalars))) / sum(weights)
         same(f"scalars of round {r}, of clients with {weights} examples", bits(record.scalars), bits(wanted))
 
 
@@ -205,17 +205,18 @@ def a_client_counts_as_its_examples(implementation: Implementation, case: Case, 
     """a client of n examples counts as n clients of one example with its scalars, to the bit."""
     case, played, server = _weighed(implementation, case)
     ends = list(accumulate(few[: case.M], initial=0))
-    apart = implementation.weighing_server(variant(implementation, case, M=ends[-1]))
+    unweighed = implementation.weighing_server(variant(implementation, case, M=ends[-1]))
     for i, n in enumerate(few[: case.M]):
         server.note_examples(i, n)
     for i in range(ends[-1]):
-        apart.note_examples(i, 1)
-    for r, at in enumerate(case.rounds):
-        arrived = _arrived(played, at)
-        each = [replace(own, client=i) for own in arrived for i in range(ends[own.client], ends[own.client + 1])]
-        held = [Held(own.client, 0) for own in each] if case.tracking is Tracking.CLIENTS else None
-        apart.plan_round([own.client for own in each], held)
-        same(f"scalars of round {r}", bits(server.aggregate(arrived).scalars), bits(apart.aggregate(each).scalars))
+        unweighed.note_examples(i, 1)
+    for r, round_ in enumerate(case.rounds):
+        arrived = _arrived(played, round_)
+        copies = [replace(reply, client=i) for reply in arrived for i in range(*ends[reply.client : reply.client + 2])]
+        held = [Held(reply.client, 0) for reply in copies] if case.tracking is Tracking.CLIENTS else None
+        unweighed.plan_round([reply.client for reply in copies], held)
+        weighed = server.aggregate(arrived).scalars
+        same(f"scalars of round {r}", bits(weighed), bits(unweighed.aggregate(copies).scalars))
 
 
 # Clients with less memory ------------------------------------------------------------------------------------
@@ -240,26 +241,27 @@ def synchronised_clients_drift_within_their_roundings(implementation: Implementa
     steps taken, 2 (K − 1) P errors, and the corrections' own, (K − 1) P for float32 and 34 (K − 1) P for float64
     (a correction's term itself stands instead of the record's). Errors of errors make X larger by less than 1 %.
     """
-    rule, dtype = Sgd(), torch.float64 if case.dtype == torch.float64 else torch.float32
-    case = variant(implementation, case, rule=rule, dtype=dtype)
+    dtype = torch.float64 if case.dtype == torch.float64 else torch.float32
+    case = variant(implementation, case, rule=Sgd(), dtype=dtype)
     clients = [implementation.sync_client(case, i) for i in range(case.M)]
-    measured = MeasurementWatch(case, said=implementation.measured_by(case))
+    measured = MeasurementWatch(case, measured_by=implementation.measured_by(case))
     played = Played(implementation.delivery(case), clients)
     length = [0.0] * case.M  # Σ |c| of all that client i applies and of all that the server does
     taken, spread = [0] * case.M, 0.0
-    for at in case.rounds:
+    for round_ in case.rounds:
         replies: dict[int, Reply] = {}
-        for client, plan in played.plans(at.clients):
+        for client, plan in played.plans(round_.clients):
             # Its x is that of the records only up to rounding, so it is asked for it.
             client.replica.catch_up(plan.records)
             measured.model.vectors["x"] = client.replica.snapshot().x.cpu().numpy()
             replies[client.id] = client.handle(plan)
             measured.replied(client, plan, replies[client.id])
-        record = played.server.aggregate(reply for i, reply in replies.items() if i not in at.lost)
+        record = played.server.aggregate(reply for i, reply in replies.items() if i not in round_.lost)
         played.records.append(record)
         for i, reply in replies.items():
-            own, mean = np.abs(reply.scalars.astype(np.float64)), np.abs(record.scalars.astype(np.float64))
-            length[i] += record.eta / record.P * float((2 * own + mean).sum())
+            sent = np.abs(reply.scalars.astype(np.float64))  # (K, P), as the record's
+            mean = np.abs(record.scalars.astype(np.float64))
+            length[i] += record.eta / record.P * float((2 * sent + mean).sum())
             taken[i] += (record.K - 1) * record.P
             difference = np.abs(reply.scalars.astype(np.float64) - record.scalars)[: record.K - 1]
             spread = max(spread, record.eta / record.P * float(difference.max(initial=0.0)))
@@ -291,7 +293,8 @@ def lean_replies_are_measurements(implementation: Implementation, case: Case) ->
     """every scalar of a lean client's reply is a measurement, as those of others are."""
     assume(case.rule.scaling is None)  # lean clients refuse others
     clients = [implementation.lean_client(case, i, Wavy(case.d, i)) for i in range(case.M)]
-    play(implementation, case, clients=clients, watch=MeasurementWatch(case, said=implementation.measured_by(case)))
+    watch = MeasurementWatch(case, measured_by=implementation.measured_by(case))
+    play(implementation, case, clients=clients, watch=watch)
 
 
 @law(draw_from.cases(max_rounds=4), parts=("lean_client",))
@@ -299,8 +302,8 @@ def lean_clients_are_like_others(implementation: Implementation, case: Case) -> 
     """lean clients, who form x + μz a layer at a time, answer and hold the same bits."""
     assume(case.rule.scaling is None)  # lean clients refuse others
     plain, lean = (
-        play(implementation, case, clients=[made(case, i, Wavy(case.d, i)) for i in range(case.M)])
-        for made in (implementation.client, implementation.lean_client)
+        play(implementation, case, clients=[make_client(case, i, Wavy(case.d, i)) for i in range(case.M)])
+        for make_client in (implementation.client, implementation.lean_client)
     )
     _same_scalars("of lean clients", lean, plain)
     for i in range(case.M):

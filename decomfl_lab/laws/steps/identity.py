@@ -60,7 +60,7 @@ class _BrokenError(AssertionError):
     """Two who are what they must not be to each other."""
 
 
-def _told(who: Who) -> str:
+def _named(who: Who) -> str:
     return f"({', '.join(f'{name} {value}' for name, value in who)})"
 
 
@@ -72,7 +72,7 @@ def _plain(value: Any, bits: int | None) -> Any:
     if isinstance(value, np.ndarray | list) and np.asarray(value).dtype.kind == "f":
         return np.asarray(value, np.float64).reshape(-1)
     if isinstance(value, np.ndarray | list | tuple):
-        return tuple(_plain(each, bits) for each in np.asarray(value, object).reshape(-1))
+        return tuple(_plain(part, bits) for part in np.asarray(value, object).reshape(-1))
     if value is None or value != value:  # nobody's noise is NaN
         raise ValueError(f"noise must be a seed or an array, got {value!r}")
     if isinstance(value, int | np.integer) and bits is not None:
@@ -109,9 +109,9 @@ class _Asked:
             raise ValueError(f"noise must be a function, or a list of one for each process, got {noise!r}")
         if len(functions) > 1 and "rank" not in {**own, **shared}:
             shared = {**shared, "rank": len(functions)}
-        for name, of in (("own", own), ("shared", shared)):
-            if not isinstance(of, Mapping) or not (of or name == "shared"):
-                raise ValueError(f"{name} must be how many numbers of each coordinate are tried, got {of!r}")
+        for name, sizes in (("own", own), ("shared", shared)):
+            if not isinstance(sizes, Mapping) or not (sizes or name == "shared"):
+                raise ValueError(f"{name} must be how many numbers of each coordinate are tried, got {sizes!r}")
         if bits is not None and bits not in range(1, 65):
             raise ValueError(f"bits must be in 1..64, got {bits!r}")
         for name, size in {**own, **shared}.items():
@@ -150,14 +150,14 @@ def _require_distinct(rows: Rows, owner: Callable[[Who], Who], apart: int | None
     for mine, (who, value) in first.items():
         if apart is None and not isinstance(value, np.ndarray):  # each once, by a table
             if (other := seen.setdefault(value, who)) != who:
-                raise _BrokenError(f"{_told(other)} and {_told(who)} have the same noise: {value!r}")
+                raise _BrokenError(f"{_named(other)} and {_named(who)} have the same noise: {value!r}")
             continue
         for yours, (other, theirs) in first.items():
             if yours == mine:
                 break
             differ = sum(a != b for a, b in zip(mine, yours, strict=True))
             if (apart is None or differ == apart) and (how := _alike(value, theirs)):
-                raise _BrokenError(f"{_told(other)} and {_told(who)} {how}")
+                raise _BrokenError(f"{_named(other)} and {_named(who)} {how}")
 
 
 def _require_shared(rows: Rows, owner: Callable[[Who], Who]) -> None:
@@ -166,8 +166,8 @@ def _require_shared(rows: Rows, owner: Callable[[Who], Who]) -> None:
     for who, value in rows:
         other, theirs = first.setdefault(owner(who), (who, value))
         if not _same(value, theirs):
-            again = "asked again has" if who == other else f"and {_told(who)} have"
-            raise _BrokenError(f"{_told(other)} {again} other noise: {_shown(theirs)} and {_shown(value)}")
+            again = "asked again has" if who == other else f"and {_named(who)} have"
+            raise _BrokenError(f"{_named(other)} {again} other noise: {_shown(theirs)} and {_shown(value)}")
 
 
 def _shown(value: Any) -> str:
@@ -179,7 +179,7 @@ def _drawn(asked: _Asked, cases: int, seed: int) -> None:
     """Ask in drawn orders and numbers; each has what it had when all were asked in order."""
     everybody = asked.everybody()
     known = {who: asked(who) for who in everybody}
-    told: list[str] = []
+    broken: list[str] = []
 
     @hypothesis_seed(seed)
     @settings(
@@ -193,14 +193,14 @@ def _drawn(asked: _Asked, cases: int, seed: int) -> None:
     def ask(order: list[Who]) -> None:
         for n, who in enumerate(order):
             if not _same(asked(who), known[who]):
-                before = ", ".join(map(_told, order[:n])) or "others"
-                told.append(f"{_told(who)} has other noise when {before} were asked before it")
-                raise _BrokenError(told[-1])
+                before = ", ".join(map(_named, order[:n])) or "others"
+                broken.append(f"{_named(who)} has other noise when {before} were asked before it")
+                raise _BrokenError(broken[-1])
 
     try:
         ask()
     except Flaky:  # what was asked in an earlier order counts, too
-        raise _BrokenError(told[-1]) from None
+        raise _BrokenError(broken[-1]) from None
 
 
 def verify_identity(
@@ -233,7 +233,7 @@ def verify_identity(
     Raises:
         ValueError: If a coordinate, a size or a law is none.
     """
-    asked = _Asked(noise, own, shared or {}, bits)
+    sharing = _Asked(noise, own, shared or {}, bits)
     if not (off is None or callable(off)):
         raise ValueError(f"off must be a function, got {off!r}")
     names = list(laws) or list(IDENTITY_LAWS)
@@ -241,22 +241,22 @@ def verify_identity(
         raise ValueError(f"laws must be among {', '.join(IDENTITY_LAWS)}, got {unknown[0]!r}")
 
     def untouched() -> None:
-        for who in asked.everybody():
+        for who in sharing.everybody():
             before = generators()
-            asked(who)
+            sharing(who)
             if generators() != before:
-                raise _BrokenError(f"asking for {_told(who)} moves a random generator that others use, too")
+                raise _BrokenError(f"asking for {_named(who)} moves a random generator that others use, too")
 
     checks: dict[str, Check] = {
-        **_of_rows(cache(asked.rows), asked.own, asked.shared),
-        "order-does-not-matter": lambda: _drawn(asked, cases, seed),
+        **_of_rows(cache(sharing.rows), sharing.own, sharing.shared),
+        "order-does-not-matter": lambda: _drawn(sharing, cases, seed),
         "randomness-of-others-stays": untouched,
         "off-draws-anew": "no function without the sharing is given (off)",
     }
     if off is not None:
-        apart = _Asked(off, {**asked.own, **asked.shared}, {}, bits)
-        checks["off-draws-anew"] = lambda: _require_distinct(apart.rows(), lambda who: who, None)
-    count = len(asked.everybody())
+        unshared = _Asked(off, {**sharing.own, **sharing.shared}, {}, bits)
+        checks["off-draws-anew"] = lambda: _require_distinct(unshared.rows(), lambda who: who, None)
+    count = len(sharing.everybody())
     return Outcomes(_outcome(name, checks[name], count) for name in names)
 
 
@@ -264,7 +264,7 @@ def _of_rows(rows: Callable[[], Rows], own: Collection[str], shared: Collection[
     """The laws that rows of who has what can be put to, whoever wrote them."""
 
     def owner(who: Who) -> Who:
-        return tuple(each for each in who if each[0] in own)
+        return tuple((name, value) for name, value in who if name in own)
 
     return {
         "repeatable": lambda: _require_shared(rows(), lambda who: who),
@@ -275,17 +275,18 @@ def _of_rows(rows: Callable[[], Rows], own: Collection[str], shared: Collection[
 
 
 def _outcome(law: str, check: Check, count: int) -> Outcome:
+    """What becomes of a law, which has ``count`` cases."""
     if isinstance(check, str):
         return Outcome(law, IDENTITY_LAWS[law], "skipped", 0, check)
-    began, status, told = time.perf_counter(), "holds", ""
+    began, status, why = time.perf_counter(), "holds", ""
     try:
         check()
     except _BrokenError as error:
-        status, told = "broken", str(error)
+        status, why = "broken", str(error)
     except (Exception, SystemExit) as error:  # whatever somebody else's function raises
-        status, told = "crashed", f"{type(error).__name__}: {error}"
+        status, why = "crashed", f"{type(error).__name__}: {error}"
     seconds = time.perf_counter() - began
-    return Outcome(law, IDENTITY_LAWS[law], status, count, told, seconds=seconds)  # type: ignore[arg-type]
+    return Outcome(law, IDENTITY_LAWS[law], status, count, why, seconds=seconds)  # type: ignore[arg-type]
 
 
 def read_identities(path: Path | str, shared: Sequence[str] = (), laws: Iterable[str] = ()) -> Outcomes:
@@ -314,17 +315,17 @@ def read_identities(path: Path | str, shared: Sequence[str] = (), laws: Iterable
         value = _plain(entry.pop("noise"), None)
         who = tuple(sorted(entry.items()))
         if rows and [name for name, _ in who] != [name for name, _ in rows[0][0]]:
-            raise ValueError(f"line {n} of {path} must have the coordinates of the first one, got {_told(who)}")
+            raise ValueError(f"line {n} of {path} must have the coordinates of the first one, got {_named(who)}")
         rows.append((who, value))
     if not rows:
         raise ValueError(f"{path} must have lines, got none")
-    there = [name for name, _ in rows[0][0]]
+    coordinates = [name for name, _ in rows[0][0]]
     for name in shared:
-        if name not in there:
-            raise ValueError(f"coordinates must be among {', '.join(there)}, got {name!r}")
-    if not there:
+        if name not in coordinates:
+            raise ValueError(f"coordinates must be among {', '.join(coordinates)}, got {name!r}")
+    if not coordinates:
         raise ValueError(f"lines of {path} must have coordinates beside their noise, got none")
-    checks = _of_rows(lambda: rows, set(there) - set(shared), shared)
+    checks = _of_rows(lambda: rows, set(coordinates) - set(shared), shared)
     for law in laws:
         if law not in checks:
             raise ValueError(f"laws of lines must be among {', '.join(checks)}, got {law!r}")

@@ -111,7 +111,7 @@ class _Place:
     device: str
 
     def module(self) -> nn.Module:
-        """It, the same every time, in evaluation mode."""
+        """The module, the same every time, in evaluation mode."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             module = self.make()
@@ -137,35 +137,36 @@ Weights = dict[str, Tensor]
 
 def _weights(target: Any, module: nn.Module) -> Weights:
     """A copy of x as the loss sees it."""
-    there = dict(module.named_parameters())
+    x = dict(module.named_parameters())
     if callable(getattr(target, "weights", None)):
-        trainable = {name for name, w in there.items() if w.requires_grad}
-        there = target.weights()
-        if not isinstance(there, Mapping) or not trainable <= there.keys():
+        trainable = {name for name, w in x.items() if w.requires_grad}
+        x = target.weights()
+        if not isinstance(x, Mapping) or not trainable <= x.keys():
             raise ValueError(f"weights() must return x by the names of parameters, {', '.join(sorted(trainable))}")
-    return {name: torch.as_tensor(w).detach().cpu().clone().contiguous() for name, w in there.items()}
+    return {name: torch.as_tensor(w).detach().cpu().clone().contiguous() for name, w in x.items()}
 
 
 def _bits(w: Tensor) -> Tensor:
+    """The bytes of each element, uint8 (elements, bytes)."""
     return w.reshape(-1).view(torch.uint8).reshape(w.numel(), -1)
 
 
-def _others(found: Weights, wanted: Weights) -> tuple[int, int, float]:
+def _others(x: Weights, wanted: Weights) -> tuple[int, int, float]:
     """How many numbers have other bits, of how many, and the norm of the difference over the norm."""
-    if found.keys() != wanted.keys():
-        raise _BrokenError(f"x has {', '.join(found)}, not {', '.join(wanted)}", "-", "-")
+    if x.keys() != wanted.keys():
+        raise _BrokenError(f"x has {', '.join(x)}, not {', '.join(wanted)}", "-", "-")
     count = total = 0
     square = norm = 0.0
     for name, w in wanted.items():
-        count += int((_bits(found[name]) != _bits(w)).any(1).sum())
+        count += int((_bits(x[name]) != _bits(w)).any(1).sum())
         total += w.numel()
-        square += float((found[name].double() - w.double()).square().sum())
+        square += float((x[name].double() - w.double()).square().sum())
         norm += float(w.double().square().sum())
     return count, total, math.sqrt(square / norm) if norm else math.inf * square
 
 
-def _moved(found: Weights, start: Weights) -> Weights:
-    return {name: found[name].double() - w.double() for name, w in start.items()}
+def _moved(x: Weights, start: Weights) -> Weights:
+    return {name: x[name].double() - w.double() for name, w in start.items()}
 
 
 def _cosine(a: Tensor, b: Tensor) -> float:
@@ -231,8 +232,8 @@ class _Kit:
 
     def runs(self, place: _Place, *, measured: bool = False, logged: bool = False, **options: Any) -> float:
         """The difference of a run, measured or not, from its updates, or its log, of a new target; likewise."""
-        first = 0
-        replayed, there = Weights(), Weights()
+        first = 0  # how many updates there were when the two first differed
+        replayed, trained = Weights(), Weights()
         for count in (1, 2, 5, STEPS):
             run, module, _ = self.begin(place, **options)
             for step in _steps(count):
@@ -244,16 +245,17 @@ class _Kit:
                 replay.replay(run.log())
             for step in _steps(0 if logged else count):
                 replay.update(*step)
-            replayed, there = _weights(replay, other), _weights(run, module)
-            if not first and _others(replayed, there)[0]:
+            replayed, trained = _weights(replay, other), _weights(run, module)
+            if not first and _others(replayed, trained)[0]:
                 first = count
-        told = " from those of the run" + "".join(f", {name} {value}" for name, value in options.items())
+        after = " from those of the run" + "".join(f", {name} {value}" for name, value in options.items())
         what = "measurement(s) with their updates" if measured else "update(s)"
         calls = f"{first} {what}, of the seeds {FAR}, {2 * FAR}, ... by lr {RATE}; and then the replay"
-        return self._share(replayed, there, place, f"{told} of {STEPS} steps", calls)
+        return self._share(replayed, trained, place, f"{after} of {STEPS} steps", calls)
 
-    def _share(self, found: Weights, wanted: Weights, place: _Place, after: str, calls: str) -> float:
-        others, total, share = _others(found, wanted)
+    def _share(self, x: Weights, wanted: Weights, place: _Place, after: str, calls: str) -> float:
+        """The share of its norm by which x is another; _BrokenError, which says after what, beyond the tolerance."""
+        others, total, share = _others(x, wanted)
         if not share <= self.tolerance or (others and not self.tolerance):  # a NaN is not within it
             raise _BrokenError(
                 f"{others} of {total} numbers differ{after}, by {share:.2g} of the norm of x", place, calls
@@ -288,9 +290,9 @@ class _SkippedError(Exception):
 
 def _exact(shares: Iterable[float]) -> tuple[int, str]:
     """How many cases there were, and the largest difference in them."""
-    found = list(shares)
-    worst = max(found, default=0.0)
-    return len(found), f"within {worst:.2g} of the norm" if worst else "exact"
+    differences = list(shares)
+    worst = max(differences, default=0.0)
+    return len(differences), f"within {worst:.2g} of the norm" if worst else "exact"
 
 
 UPDATE_LAWS: dict[str, UpdateLaw] = {
@@ -355,14 +357,14 @@ def _settings_are_in_the_replay(kit: _Kit) -> tuple[int, str]:
     for place, options in itertools.product(kit.places(torch.float32, of=("linear", "mlp")), settings):
         ends = []
         plain: Mapping[str, Any] = {}
-        for own in (plain, options):
-            target, module, _ = kit.begin(place, **own)
+        for arguments in (plain, options):
+            target, module, _ = kit.begin(place, **arguments)
             for step in _steps(STEPS):
                 target.update(*step)
             ends.append(_weights(target, module))
         if not _others(ends[1], ends[0])[0]:
-            told = ", ".join(f"{name} {value}" for name, value in options.items())
-            raise _BrokenError(f"with {told} x is the same as without", place, f"{STEPS} updates")
+            setting = ", ".join(f"{name} {value}" for name, value in options.items())
+            raise _BrokenError(f"with {setting} x is the same as without", place, f"{STEPS} updates")
         shares.append(kit.runs(place, logged=kit.has_log, **options))
     return _exact(shares)
 
@@ -393,9 +395,9 @@ def _update_is_along_the_perturbation(kit: _Kit) -> tuple[int, str]:
             wrong = f"the update is {amount:.3g} times -lr·g·z, with cosine {cosine:.3g} to it"
             names = [name for name in z if _cosine(step[name], -lr * g * z[name]) < 0.99]
             raise _BrokenError(wrong + (f"; not along it are {', '.join(names[:4])}" if names else ""), place, calls)
-        there = _weights(target, module)
+        before = _weights(target, module)
         target.update(6, 0.0, lr)
-        if (share := _others(_weights(target, module), there)[2]) > 8 * torch.finfo(place.dtype).eps:
+        if (share := _others(_weights(target, module), before)[2]) > 8 * torch.finfo(place.dtype).eps:
             still = f"an update of g = 0 moves x by {share:.2g} of its norm, as momentum does"
             raise _BrokenError(still, place, f"update(5, {g}, {lr}), update(6, 0, {lr})")
         smallest, count = min(smallest, cosine), count + 1
@@ -426,20 +428,20 @@ def _a_seed_is_a_direction(kit: _Kit) -> tuple[int, str]:
 )
 def _seeds_differ(kit: _Kit) -> tuple[int, str]:
     place = next(kit.places(torch.float32, of=("mlp",)))
-    found: dict[int, Tensor] = {}
-    asked = [seed for seed in SEEDS if seed < getattr(kit.make, "seeds", 2**64)]
-    for seed in asked:
+    directions: dict[int, Tensor] = {}
+    seeds = [seed for seed in SEEDS if seed < getattr(kit.make, "seeds", 2**64)]
+    for seed in seeds:
         try:
-            found[seed] = _flat(kit.direction(place, seed))
+            directions[seed] = _flat(kit.direction(place, seed))
         except (ValueError, OverflowError, RuntimeError):
             if seed < 2**31:
                 raise  # that a large seed is refused is right, where the generator keeps fewer bits
-    for (one, z), (other, w) in itertools.combinations(found.items(), 2):
+    for (one, z), (other, w) in itertools.combinations(directions.items(), 2):
         if abs(cosine := _cosine(z, w)) > ALIKE / math.sqrt(z.numel()):
             calls = f"perturb({one}, 1) and perturb({other}, 1)"
             raise _BrokenError(f"seeds {one} and {other} have directions of cosine {cosine:.3f}", place, calls)
-    refused = [seed for seed in asked if seed not in found]
-    return len(found), f"refused: {', '.join(map(str, refused))}" if refused else ""
+    refused = [seed for seed in seeds if seed not in directions]
+    return len(directions), f"refused: {', '.join(map(str, refused))}" if refused else ""
 
 
 @_law(
@@ -452,9 +454,9 @@ def _tensors_have_their_own_noise(kit: _Kit) -> tuple[int, str]:
         pieces: dict[str, Tensor] = {}
         for seed in (3, 4):
             for name, moved in kit.direction(place, seed).items():
-                z, of = moved.reshape(-1), f"{name} of seed {seed}"
+                z, whose = moved.reshape(-1), f"{name} of seed {seed}"
                 if z.numel() >= 100:
-                    pieces |= {of: z, f"the second half of {of}": z[z.numel() // 2 :]}
+                    pieces |= {whose: z, f"the second half of {whose}": z[z.numel() // 2 :]}
         for (one, z), (other, w) in itertools.combinations(pieces.items(), 2):
             if abs(cosine := _cosine(z, w)) > SHARED:
                 calls = "perturb(3, 1) and perturb(4, 1)"
@@ -502,8 +504,8 @@ def _only_trainable_numbers_move(kit: _Kit) -> tuple[int, str]:
         target.perturb(1, -1.0)
         target.update(1, 1.0, 0.1)
         after = _others_of(module)
-        for what, was in before.items():
-            if after[what] != was:
+        for what, value in before.items():
+            if after[what] != value:
                 raise _BrokenError(f"{what} of the module was changed", place, "perturb(1, 1), update(1, 1, 0.1)")
         count += 1
     return count, ""
@@ -602,18 +604,19 @@ def verify_update(
     kit = _Kit(target, modules, tolerance, device)
     outcomes = Outcomes()
     for name in names:
-        law, began, status, count, told, measured = UPDATE_LAWS[name], time.perf_counter(), "holds", 1, "", ""
+        law, began = UPDATE_LAWS[name], time.perf_counter()
+        status, count, why, measured = "holds", 1, "", ""
         try:
             with torch.no_grad(), redirect_stdout(io.StringIO()):  # where some print a line for each module
                 count, measured = law.check(kit)
         except _SkippedError as error:
-            status, count, told = "skipped", 0, str(error)
+            status, count, why = "skipped", 0, str(error)
         except _BrokenError as error:
-            status, told = "broken", f"{error}\nwhy      {law.why}"
+            status, why = "broken", f"{error}\nwhy      {law.why}"
         except (Exception, SystemExit) as error:  # whatever somebody else's code raises
-            status, told = "crashed", f"raised   {type(error).__name__}: {error}"
+            status, why = "crashed", f"raised   {type(error).__name__}: {error}"
         seconds = time.perf_counter() - began
-        outcomes.append(Outcome(name, law.says, status, count, told, seconds=seconds, measured=measured))  # type: ignore[arg-type]
+        outcomes.append(Outcome(name, law.says, status, count, why, seconds=seconds, measured=measured))  # type: ignore[arg-type]
         on_outcome(outcomes[-1])
     return outcomes
 

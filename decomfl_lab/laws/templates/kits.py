@@ -21,17 +21,17 @@ def target_template() -> str:
     text = _HERE.joinpath("target_template.py").read_text(encoding="utf-8").rstrip()
     module = ast.parse(_LAWS.joinpath("contract.py").read_text(encoding="utf-8"))
     contract = {getattr(node, "name", ""): node for node in module.body}
-    for own, of in _CONTRACTS.items():
-        before, _, rest = text.partition(f"\n\n\nclass {own}")
+    for template, contracted in _CONTRACTS.items():
+        before, _, rest = text.partition(f"\n\n\nclass {template}")
         written, *others = rest.split("\n\n\nclass ")
-        parts = [f"class {own}{written}"]
-        for node in ast.walk(contract[of]):
+        parts = [f"class {template}{written}"]
+        for node in ast.walk(contract[contracted]):
             if not isinstance(node, ast.FunctionDef) or node.decorator_list or node.name.startswith("_"):
                 continue
             if node.name in _LABS or f"    def {node.name}(" in written:
                 continue
-            for each in (*node.args.args, *node.args.kwonlyargs):
-                each.annotation = None  # whose names are the lab's own
+            for argument in (*node.args.args, *node.args.kwonlyargs):
+                argument.annotation = None  # whose names are the lab's own
             about = f'        """{ast.get_docstring(node, clean=False)}"""'
             parts.append(f"    def {node.name}({ast.unparse(node.args)}):\n{about}\n        raise NotImplementedError")
         text = "\n\n\n".join([before, "\n\n".join(parts), *(f"class {other}" for other in others)])
@@ -44,10 +44,10 @@ def write_kits(folder: Path) -> list[Path]:
     made = f"# Written by `decomfl verify --write` of decomfl_lab {version('decomfl-lab')}, under the MIT License."
     texts = {}
     for name, kit in _KITS.items():  # with what became of laws in it, which it imports here
-        about, imports, own = _parts(kit)
-        every = sorted(line for line in imports | others if "decomfl_lab" not in line)
+        about, imports, code = _parts(kit)
+        import_lines = sorted(line for line in imports | others if "decomfl_lab" not in line)
         head = [about, "", made, "", "from __future__ import annotations", ""]
-        texts[name] = "\n".join([*head, *every, "", outcomes, own, ""])
+        texts[name] = "\n".join([*head, *import_lines, "", outcomes, code, ""])
     texts["test_noise.py"] = _HERE.joinpath("noise_template.py").read_text(encoding="utf-8")
     for name in texts:
         require(not (folder / name).exists(), "write", f"be a folder without {name}", str(folder))
@@ -63,5 +63,5 @@ def _parts(name: str) -> tuple[str, set[str], str]:
     about, *statements = ast.parse(text).body
     imports = [node for node in statements if isinstance(node, ast.Import | ast.ImportFrom)]
     lines = text.splitlines()
-    found = {ast.unparse(node) for node in imports if not ast.unparse(node).startswith("from __future__")}
-    return "\n".join(lines[: about.end_lineno]), found, "\n".join(lines[imports[-1].end_lineno :])
+    import_lines = {ast.unparse(node) for node in imports if not ast.unparse(node).startswith("from __future__")}
+    return "\n".join(lines[: about.end_lineno]), import_lines, "\n".join(lines[imports[-1].end_lineno :])

@@ -27,9 +27,9 @@ class Scope:
     faults: int  # how many things go otherwise at most
 
     def __str__(self) -> str:
-        own = self.setting
-        size = f"{plural(own.clients, 'client')}, {plural(own.rounds, 'round')}, {plural(self.faults, 'thing')}"
-        return f"{size:32}{own.tracking:9}history {own.keep or 'all':<5}quorum {own.quorum} "
+        setting = self.setting
+        size = f"{plural(setting.clients, 'client')}, {plural(setting.rounds, 'round')}, {plural(self.faults, 'thing')}"
+        return f"{size:32}{setting.tracking:9}history {setting.keep or 'all':<5}quorum {setting.quorum} "
 
 
 SCOPES = (

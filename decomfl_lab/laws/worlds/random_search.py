@@ -55,8 +55,8 @@ class Decisions:
 
 def _weight(decisions: Mapping[str, Sequence[int]]) -> tuple[Any, ...]:
     """Of two histories the one of less weight is simpler."""
-    every = [number for own in decisions.values() for number in own]
-    return sum(map(bool, every)), len(every), every
+    flat = [number for numbers in decisions.values() for number in numbers]
+    return sum(map(bool, flat)), len(flat), flat
 
 
 @dataclass(frozen=True)
@@ -95,15 +95,15 @@ class Search:
             for place in range(len(SETTINGS)):
                 for n in range(simplest[place]):
                     simpler = [*simplest[:place], n, *simplest[place + 1 :]]
-                    if (found := next(self._alike(simpler, TRIES, broken), None)) is not None:
-                        best, simplest = found, simpler
+                    if (shorter := next(self._alike(simpler, TRIES, broken), None)) is not None:
+                        best, simplest = shorter, simpler
                         break
             best = min([best, *self._alike(simplest, 8 * TRIES, broken)], key=_weight)
             for kind in [*RATES, *RATES]:  # what happens less of one kind may be of use to another
                 best = self._shorter(best, kind, broken)
             events: list[str] = []
             wrong = self.broken(Decisions(given=best), events.append)
-        return Found(seed, wrong, {kind: tuple(own) for kind, own in best.items()}, tuple(events))
+        return Found(seed, wrong, {kind: tuple(numbers) for kind, numbers in best.items()}, tuple(events))
 
     def broken(self, choose: Decisions, tell: Tell = None) -> str:
         """What is wrong with the history of these decisions; empty if nothing is."""
@@ -112,21 +112,24 @@ class Search:
     def _alike(self, setting: Sequence[int], count: int, broken: str) -> Iterator[Mapping[str, Sequence[int]]]:
         """Histories of this setting, of this number of seeds, in which the like is wrong."""
         tries = (self._failing(Decisions(seed, {"setting": setting}), broken) for seed in range(count))
-        return (found for found in tries if found is not None)
+        return (decisions for decisions in tries if decisions is not None)
 
     def _shorter(self, best: Mapping[str, Sequence[int]], kind: str, broken: str) -> Mapping[str, Sequence[int]]:
         """Leave out pieces of the decisions of a kind, put zeros there, or smaller numbers: large pieces first."""
         size = len(best[kind])
         while size:
-            at = 0
-            while at < len(best[kind]):
+            place = 0
+            while place < len(best[kind]):
                 old = best[kind]
-                piece = old[at : at + size]
+                before, piece, after = old[:place], old[place : place + size], old[place + size :]
                 pieces = [[], [0] * len(piece), *([n] for n in range(1, piece[0]) if size == 1)]
-                given = (best | {kind: [*old[:at], *own, *old[at + size :]]} for own in pieces)  # type: ignore[operator]
-                tries = (self._failing(Decisions(given=each), broken) for each in given)
-                shorter = next((own for own in tries if own and _weight(own) < _weight(best)), None)
-                best, at = (best, at + size) if shorter is None else (shorter, at)
+                simpler = ({**best, kind: [*before, *instead, *after]} for instead in pieces)
+                tries = (self._failing(Decisions(given=decisions), broken) for decisions in simpler)
+                shorter = next((taken for taken in tries if taken and _weight(taken) < _weight(best)), None)
+                if shorter is None:
+                    place += size
+                else:
+                    best = shorter
             size //= 2
         return best
 

@@ -116,7 +116,7 @@ class SmallFederation:
         return ", ".join(f"{name} {getattr(self, name)}" for name in SETTINGS)
 
 
-SETTINGS = {own.name: own.metadata["values"] for own in fields(SmallFederation)}
+SETTINGS = {f.name: f.metadata["values"] for f in fields(SmallFederation)}
 _federation = cache(SmallFederation)
 SIMPLEST = SmallFederation.drawn(lambda kind, count: 0)  # noqa: ARG005
 
@@ -166,12 +166,12 @@ def name_of(message: Message) -> str:
 def silenced() -> Iterator[None]:
     """Without the warnings of a protocol to which everything here is done."""
     logger = logging.getLogger("decomfl_lab.protocol")
-    was = logger.level
+    level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        logger.setLevel(was)
+        logger.setLevel(level)
 
 
 # Nodes ----------------------------------------------------------------------------------------------------------------
@@ -235,10 +235,10 @@ class Parts:
         self._number: dict[bytes, int] = {}
         self._made: dict[Hashable, Any] = {}
 
-    def once(self, key: Hashable, make: Callable[..., Any], *of: Any) -> Any:
+    def once(self, key: Hashable, make: Callable[..., Any], *arguments: Any) -> Any:
         """What was made for this key; it is made of these arguments where it was not."""
         if key not in self._made:
-            self._made[key] = make(*of)
+            self._made[key] = make(*arguments)
         return self._made[key]
 
     def entered(self, host: Any) -> int:
@@ -254,24 +254,25 @@ class Parts:
         """A host in this state."""
         return _Unpickler(io.BytesIO(self._content[state])).load()
 
-    def after(self, state: int, act: Callable[..., Any], *of: Any) -> tuple[int, Any]:
-        """The state after a host in this one did something, and what it said."""
-        found: tuple[int, Any] | None = self._made.get(key := (act, state, of))
-        if found is None:
+    def after(self, state: int, act: Callable[..., Any], *arguments: Any) -> tuple[int, Any]:
+        """The state after a host in this one did something, and what it said; of each act it is made once."""
+        key = act, state, arguments
+        if key not in self._made:
             host = self.host(state)
-            said = act(host, *of)
-            found = self._made[key] = self.entered(host), said
-        return found
+            result = act(host, *arguments)
+            self._made[key] = self.entered(host), result
+        outcome: tuple[int, Any] = self._made[key]
+        return outcome
 
 
 def _answer(host: Host, i: int, frame: bytes) -> bytes:
     return host.handle({i: frame})[i]
 
 
-def _loads(host: Host, own: Parts, state: int) -> None:
+def _loads(host: Host, parts: Parts, state: int) -> None:
     """A new host has what one in this state saved."""
     with tempfile.TemporaryDirectory(dir=_MEMORY) as folder:
-        own.host(state).save(Path(folder, "host"))
+        parts.host(state).save(Path(folder, "host"))
         host.load(Path(folder, "host"))
 
 
@@ -291,12 +292,12 @@ class Weighty(Wavy):
 
 @dataclass
 class Process:
-    """A client's process, or that of several."""
+    """A client's process, or that of several; states are numbers of ``Parts``."""
 
     clients: tuple[int, ...]
     fresh: int  # the state of its host at x_0
-    state: int
-    here: bool = True
+    state: int  # that of its host now
+    here: bool = True  # whether it runs
     deaths: int = 0
     wrong: bool = False  # whether its model has had other bits since it was last seen to be right
     strange: bool = False  # whether its x_0 is another one, so that it is wrong for ever
@@ -391,39 +392,40 @@ class World:
     _began: float | None = None  # when the round under way did
     _ends = 0  # of the server's processes
 
-    def __init__(self, own: Parts, setting: SmallFederation, choose: Choose, tell: Tell) -> None:
+    def __init__(self, parts: Parts, setting: SmallFederation, choose: Choose, tell: Tell) -> None:
         """A world before its first second; ``choose`` decides, and ``tell`` is told what happens."""
-        self.setting, self._own, self._choose, self._tell = setting, own, choose, tell
+        self.setting, self._parts, self._choose, self._tell = setting, parts, choose, tell
         every = tuple(range(setting.clients))
         groups = [every] if setting.processes == "one for all" else [(i,) for i in every]
-        self._processes = [Process(ids, state, state) for ids in groups for state in [self._fresh(ids)]]
+        fresh = [(ids, self._fresh(ids)) for ids in groups]
+        self._processes = [Process(ids, state, state) for ids, state in fresh]
         self._of = {i: process for process in self._processes for i in process.clients}
         self.now, self._quiet, self._bytes, self._events = 0.0, False, 0, 0
-        self._there: set[int] = set()  # who has said hello to this server, and has not gone since
+        self._connected: set[int] = set()  # who has said hello to this server, and has not gone since
         self._queue: list[tuple[float, int, str, int, int, Any]] = []
         self._waiting: set[int] = set()  # whose answers the exchange under way waits for, until its end
         self._end = 0.0
         self._has_rotten = False  # whether a client may rightly be told that its model is wrong
         self._given: dict[int, str] = {}  # the digests of the models of rounds that clients have held
-        self._file = File(_empty_log(own.run_seed), self)
+        self._file = File(_empty_log(parts.run_seed), self)
         self._about: tuple[Any, ...] = ()  # what is decided on
 
     def _fresh(self, ids: tuple[int, ...]) -> int:
         """The state of a new host of these clients."""
 
         def make() -> int:
-            return self._own.entered(Host({i: self._client(i) for i in ids}, RUN, Terms.of(self._delivery().server)))
+            return self._parts.entered(Host({i: self._client(i) for i in ids}, RUN, Terms.of(self._delivery().server)))
 
         like = self.setting.seeding, self.setting.weighting  # hosts differ in nothing else
-        state: int = self._own.once((like, ids), make)
+        state: int = self._parts.once((like, ids), make)
         return state
 
     def _client(self, i: int) -> Any:
-        return self._own.implementation.client(case_of(self.setting), i, Weighty(16, i))
+        return self._parts.implementation.client(case_of(self.setting), i, Weighty(16, i))
 
     def _delivery(self) -> Delivery:
         """The server's side of sessions at round 0."""
-        delivery = self._own.implementation.delivery(case_of(self.setting), with_model=self.setting.keep > 0)
+        delivery = self._parts.implementation.delivery(case_of(self.setting), with_model=self.setting.keep > 0)
         delivery.server.m, delivery.server.weights = self.setting.sampled, Weights(self.setting.weighting)
         return delivery
 
@@ -431,11 +433,11 @@ class World:
     def state(self) -> Any:
         """All that the rest of the history depends on, beside what is decided from now on."""
         under_way = sorted(
-            (at - self.now, kind, i, deaths == self._of[i].deaths, frame)
-            for at, _, kind, i, deaths, frame in self._queue
+            (due - self.now, kind, i, deaths == self._of[i].deaths, frame)
+            for due, _, kind, i, deaths, frame in self._queue
         )
-        nodes = [(own.state, own.fresh, own.here, own.wrong) for own in self._processes]
-        waits = frozenset(self._there), frozenset(self._waiting), self._end - self.now
+        nodes = [(process.state, process.fresh, process.here, process.wrong) for process in self._processes]
+        waits = frozenset(self._connected), frozenset(self._waiting), self._end - self.now
         server, began = self._server, self._began
         known = None if server is None else content((vars(server.coordinator), server.observer.digest()))
         disk = self._file.getvalue(), self._file.synced, content(self._saved)
@@ -452,8 +454,8 @@ class World:
     def _say(self, words: str, *frames: Any) -> None:
         """Tell who reads along what happens; the messages of frames stand at each {}."""
         if self._tell:
-            messages = [[decode(each, self._own.run_seed) for each in split_frame(frame)] for frame in frames]
-            named = [" + ".join(map(name_of, each)) or "nothing" for each in messages]
+            messages = [[decode(message, self._parts.run_seed) for message in split_frame(frame)] for frame in frames]
+            named = [" + ".join(map(name_of, of_frame)) or "nothing" for of_frame in messages]
             self._tell(f"{self.now:4g} s  {words.format(*named) if frames else words}")
 
     def dies(self, where: str, *frames: Any) -> None:
@@ -469,7 +471,7 @@ class World:
         assert deadline is not None
         self._happens()
         self._end = end = self.now + deadline
-        self._waiting = waiting = set(frames) if self.setting.presence == "unknown" else self._there & frames.keys()
+        self._waiting = waiting = set(frames) if self.setting.presence == "unknown" else self._connected & frames.keys()
         for_anybody, often = not waiting, Counter[int]()
         for i in sorted(waiting):
             self._down(i, frames[i])
@@ -482,7 +484,7 @@ class World:
             elif kind == "back":
                 self._back(self._of[i])
             elif kind == "up" or epoch == self._of[i].deaths:
-                self._there |= {i} if kind == "hello" else set()
+                self._connected |= {i} if kind == "hello" else set()
                 self.dies(f"before it reads {{}} of client {i}", frame)
                 more = take(i, frame, float("nan"))
                 self._bytes += len(frame)
@@ -544,10 +546,10 @@ class World:
 
     def _connects(self, i: int, after: float) -> None:
         """A client has no connection; it makes one and says hello."""
-        self._there.discard(i)
+        self._connected.discard(i)
         if self._of[i].here:
             self._say(f"client {i} connects, which takes {after:g} s")
-            self._put(after, "hello", i, self._own.after(self._of[i].state, Host.hello, i)[1])
+            self._put(after, "hello", i, self._parts.after(self._of[i].state, Host.hello, i)[1])
 
     # The clients.
 
@@ -560,10 +562,10 @@ class World:
         death = self.chooses("client", 7, i, frame)
         when = (death + 1) // 2  # 0 never, 1 before it reads, 2 before it answers, 3 after it answered
         if when != 1:
-            process.state, answer = self._own.after(process.state, _answer, i, frame)
+            process.state, answer = self._parts.after(process.state, _answer, i, frame)
             self._say(f"client {i} gets {{}}, {'but dies before it says' if when == 2 else 'says'} {{}}", frame, answer)
             # It has to hold the model of its round; after a wrong one, until it is seen to be right again, it need not.
-            r, digest = self._own.holds[process.state]
+            r, digest = self._parts.holds[process.state]
             if process.wrong:
                 process.wrong = process.strange or self._given.get(r) != digest
             else:
@@ -575,9 +577,9 @@ class World:
                 process.wrong, process.state, words = process.strange, process.fresh, "x_0"
             else:
                 saved, words = process.state, "what it has saved"
-                process.state, _ = self._own.after(process.fresh, _loads, self._own, saved)
+                process.state, _ = self._parts.after(process.fresh, _loads, self._parts, saved)
             process.deaths, process.here = process.deaths + 1, False
-            self._there.difference_update(process.clients)
+            self._connected.difference_update(process.clients)
             away = ABSENCES[self.chooses("absence", len(ABSENCES))]
             self._put(away, "back", i)
             self._say(f"the process of {listed(process.clients)} dies, to come back with {words} in {away:g} s")
@@ -585,7 +587,7 @@ class World:
     def _rots(self, process: Process) -> None:
         """Perhaps bits of a model change, where every round looks at digests before replies count."""
         if self.setting.check_every == 1 and self.chooses("rot", 2, process.clients):
-            process.state, process.wrong, self._has_rotten = self._own.after(process.state, rot)[0], True, True
+            process.state, process.wrong, self._has_rotten = self._parts.after(process.state, rot)[0], True, True
             self._say(f"bits of the model of {listed(process.clients)} change")
 
     def _back(self, process: Process) -> None:
@@ -611,7 +613,7 @@ class World:
                 process.fresh = process.state = self._fresh(process.clients)
                 process.deaths, process.here, process.wrong, process.strange = process.deaths + 1, False, False, False
             self._back(process)
-        for i in self._of.keys() - self._there if self.setting.presence == "known" else ():
+        for i in self._of.keys() - self._connected if self.setting.presence == "known" else ():
             self._connects(i, SOON)
 
     # The server.
@@ -621,7 +623,7 @@ class World:
         # Perhaps a process has another x_0, so that it begins anew for ever, until somebody mends it at last.
         if which := self.chooses("stranger", 1 + len(self._processes)):
             process = self._processes[which - 1]
-            process.fresh = process.state = self._own.after(process.fresh, rot, True)[0]
+            process.fresh = process.state = self._parts.after(process.fresh, rot, True)[0]
             process.wrong = process.strange = self._has_rotten = True
             self._say(f"the process of {listed(process.clients)} has another x_0")
         refused = False  # by a quiet network, as it may once, for what was still under way
@@ -634,12 +636,12 @@ class World:
                     self._server = None
                     self._queue = [event for event in self._queue if event[2] not in ("up", "hello")]
                     heapq.heapify(self._queue)
-                    self._there.clear()
+                    self._connected.clear()
                     for i in self._of if self.setting.presence == "known" else ():
                         self._connects(i, (SOON, LATE, MUCH_LATER)[self.chooses("greeting", 3, i)])
                     self._server = federation = RemoteFederation(
                         self._delivery(),
-                        self._own.implementation._replica(case_of(self.setting)),
+                        self._parts.implementation._replica(case_of(self.setting)),
                         self,
                         RUN,
                         quorum=self.setting.quorum,
@@ -664,7 +666,7 @@ class World:
         # What the disk has is what the server has, what clients held, and what a follower of the log knows.
         whole, setting = self._file.getvalue(), self.setting
         key = setting.clients, setting.sampled, setting.quorum, whole
-        digests, steps = self._own.once(key, self._replayed, whole)
+        digests, steps = self._parts.once(key, self._replayed, whole)
         for r, digest in self._given.items():
             if r >= len(digests):
                 raise LawBrokenError(f"a client held a model of round {r}, but the log has {len(digests) - 1} rounds")
@@ -676,8 +678,8 @@ class World:
         with Log.open(File(whole)) as log:  # type: ignore[arg-type]
             for entry in log.entries():
                 follower.repeat(entry)
-        known, knows = ((own.told, own.pulls, own.server.held, own.ledger) for own in (delivery, federation.delivery))
-        same("what a server knows that follows the log", knows, known)
+        follows, serves = ((d.told, d.pulls, d.server.held, d.ledger) for d in (delivery, federation.delivery))
+        same("what a server knows that follows the log", serves, follows)
 
     def _run(self, federation: RemoteFederation, log: RunLog) -> None:
         """From the checkpoint and the log to the end of the run."""
@@ -710,8 +712,8 @@ class World:
             self._say(f"round {r} has a record of {listed(coordinator.replies)}")
             silent = coordinator.asked - coordinator.refused.keys() - coordinator.replies.keys()
             if took < (self.setting.deadline or PATIENCE) and self.setting.tracking is Tracking.SERVER:
-                there = silent if self.setting.presence == "unknown" else silent & self._there
-                same("who is there and is not waited for", there, set())
+                present = silent if self.setting.presence == "unknown" else silent & self._connected
+                same("who is there and is not waited for", present, set())
             both = federation.ledger.bytes - counted + coordinator.session.bytes
             same("the bytes that both ledgers count", both, self._bytes - sent)
             if self._quiet and self.setting.presence == "unknown":  # else those who have come by then will do
@@ -738,7 +740,7 @@ class World:
         Each is the mean of what those measure whom it names, at this model, in their next steps, so that no step counts
         twice or is lost; they are a quorum of the sampled ones.
         """
-        server, replica = self._delivery().server, self._own.implementation._replica(case_of(self.setting))
+        server, replica = self._delivery().server, self._parts.implementation._replica(case_of(self.setting))
         digests, steps = [replica.digest()], [0] * self.setting.clients
         with Log.open(File(whole)) as log:  # type: ignore[arg-type]
             for r, entry in enumerate(log.entries()):
@@ -751,7 +753,7 @@ class World:
                 replies = []
                 for i in who:
                     key = i, steps[i], r, digests[-1]
-                    replies.append(self._own.once(key, self._measured, i, steps[i], replica))
+                    replies.append(self._parts.once(key, self._measured, i, steps[i], replica))
                     steps[i] += entry.record.K
                 weights = entry.examples or [1] * len(who)
                 same(what, bits(entry.record.scalars), bits(weighed_mean(replies, weights)))

@@ -63,7 +63,7 @@ class _Call(NamedTuple):
     """A part, or the loss, as a function of the tensors that its derivatives are taken in."""
 
     name: str  # what it is called
-    at: Point  # these tensors in the user's own call
+    point: Point  # these tensors in the user's own call
     outputs: Callable[[Point], Any]  # what it gives at a point
 
 
@@ -76,36 +76,37 @@ def culprit(module: nn.Module, loss: BatchLoss, batches: Iterable[Batch], orders
         d, device = sum(p.numel() for p in module.parameters()), next(module.parameters()).device
         if COPIES * 8 * d > room(device):
             return ""
-        own, wide = copied(module).double(), loss.wide()
+        wide, wide_loss = copied(module).double(), loss.wide()
         for batch in batches:
             doubled = mapped(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, batch)
             few = rows(doubled, slice(0, FEW)) if row_count(doubled) else doubled
             for part in (few, doubled):
                 with suppress(Exception):  # of a loss that takes no fewer examples, say
-                    if found := _found(own, wide, part, orders):
-                        return found
+                    if blamed := _blamed(wide, wide_loss, part, orders):
+                        return blamed
     return ""
 
 
-def _found(module: nn.Module, loss: BatchLoss, batch: Batch, orders: Sequence[Order]) -> str:
+def _blamed(module: nn.Module, loss: BatchLoss, batch: Batch, orders: Sequence[Order]) -> str:
+    """See ``culprit``: of a module, a loss and a batch in float64."""
     calls: dict[nn.Module, _Call] = {}
     outputs: list[Any] = []
 
     def before(name: str, part: nn.Module, args: Any, kwargs: Any) -> None:
         """Note a part that gets these arguments, positional ones and named ones, for the first time."""
-        inputs, own = mapped(_kept, (args, kwargs)), _trained(part)
+        inputs, weights = mapped(_kept, (args, kwargs)), _trained(part)
         moving = _moving(inputs)
 
-        def at(point: Point) -> Any:
+        def outputs_at(point: Point) -> Any:
             args, kwargs = _exchanged(inputs, moving, point)
-            with swapped(part, dict(zip(own, point[len(moving) :], strict=True))):
+            with swapped(part, dict(zip(weights, point[len(moving) :], strict=True))):
                 return part(*args, **kwargs)
 
         what = f"the part {name!r}" if name else "the module itself"
-        calls.setdefault(part, _Call(f"{what} ({type(part).__name__})", [*moving, *own.values()], at))
+        calls.setdefault(part, _Call(f"{what} ({type(part).__name__})", [*moving, *weights.values()], outputs_at))
 
-    def after(_part: nn.Module, _args: Any, found: Any) -> None:
-        outputs.append(mapped(_kept, logits_of(found)))
+    def after(_part: nn.Module, _args: Any, of_module: Any) -> None:
+        outputs.append(mapped(_kept, logits_of(of_module)))
 
     # What each part gets in an evaluation, before hooks of its own, which are called again with it.
     handles = [
@@ -120,11 +121,11 @@ def _found(module: nn.Module, loss: BatchLoss, batch: Batch, orders: Sequence[Or
             handle.remove()
     what = f"the loss ({getattr(loss.loss, '__name__', type(loss.loss).__name__)})"
     if loss.form is Form.OUTPUTS:
-        found, moving = outputs[0], _moving(outputs[0])
-        last = _Call(what, moving, lambda point: loss.of_outputs(_exchanged(found, moving, point), batch[1]))
+        z, moving = outputs[0], _moving(outputs[0])
+        last = _Call(what, moving, lambda point: loss.of_outputs(_exchanged(z, moving, point), batch[1]))
     else:  # it is a function of the parameters
-        own = _trained(module)
-        last = _Call(what, [*own.values()], lambda point: loss.at(module, dict(zip(own, point, strict=True)), *batch))
+        named = _trained(module)
+        last = _Call(what, [*named.values()], lambda x: loss.at(module, dict(zip(named, x, strict=True)), *batch))
     for order in orders:
         unknown: list[nn.Module] = []
         call = _smallest(module, calls, order, unknown)
@@ -132,10 +133,10 @@ def _found(module: nn.Module, loss: BatchLoss, batch: Batch, orders: Sequence[Or
             call = last
         if call is not None and (off := _off(call, order)) > WRONG:
             with _Names() as names:
-                call.outputs(call.at)
-            blamed = [name for name in names.seen if name in OF_TORCH and OF_TORCH[name][0] is order]
+                call.outputs(call.point)
+            wrong = [name for name in names.seen if name in OF_TORCH and OF_TORCH[name][0] is order]
             known = "".join(
-                f"; torch's own {name} is wrong: {OF_TORCH[name][1]} (docs/derivatives.md)" for name in blamed
+                f"; torch's own {name} is wrong: {OF_TORCH[name][1]} (docs/derivatives.md)" for name in wrong
             )
             return f"; it is {call.name} whose {order.value} differs from differences by {off:.0%}{known}"
     return ""
@@ -145,15 +146,17 @@ def _smallest(
     part: nn.Module, calls: Mapping[nn.Module, _Call], order: Order, unknown: list[nn.Module]
 ) -> _Call | None:
     """The smallest wrong part of this one; None where it is right, or is added to those of which nothing is known."""
-    own = calls.get(part)  # of a list of layers, which is never called itself, there is none
+    call = calls.get(part)  # of a list of layers, which is never called itself, there is none
     try:
-        if own is not None and _off(own, order) <= WRONG:
+        if call is not None and _off(call, order) <= WRONG:
             return None
     except Exception:  # it has no such derivative; its own parts may have it
         unknown.append(part)
-        own = None
-    inner = (_smallest(child, calls, order, unknown) for child in part.children())
-    return next((found for found in inner if found is not None), own)
+        call = None
+    for child in part.children():
+        if (inner := _smallest(child, calls, order, unknown)) is not None:
+            return inner
+    return call
 
 
 def _off(call: _Call, order: Order) -> float:
@@ -164,48 +167,50 @@ def _off(call: _Call, order: Order) -> float:
 def _off_along(call: _Call, order: Order, seed: int) -> float:
     """How far it is along a random direction from the nearest difference, relative to the larger."""
     stream = torch.Generator().manual_seed(seed)
-    scales = [max(float(t.detach().square().mean()) ** 0.5, 1e-3) for t in call.at]
-    z = [_drawn(t, stream) for t in call.at]
+    scales = [max(float(t.detach().square().mean()) ** 0.5, 1e-3) for t in call.point]
+    z = [_drawn(t, stream) for t in call.point]
 
     def moved(c: float) -> Point:
-        own = zip(call.at, scales, z, strict=True)
-        return [(t.detach() + c * scale * way).requires_grad_() for t, scale, way in own]
+        lines = zip(call.point, scales, z, strict=True)
+        return [(t.detach() + c * scale * way).requires_grad_() for t, scale, way in lines]
 
     def values(point: Point) -> Tensor:
         torch.manual_seed(0)  # of what is drawn inside
-        found = [torch.view_as_real(t) if t.is_complex() else t for t in tensors(call.outputs(point))]
-        return torch.cat([t.double().flatten() for t in found if t.is_floating_point()])
+        outputs = [torch.view_as_real(t) if t.is_complex() else t for t in tensors(call.outputs(point))]
+        return torch.cat([t.double().flatten() for t in outputs if t.is_floating_point()])
 
     def value(point: Point) -> Tensor:
-        found = values(point)
-        return found @ _drawn(found, torch.Generator().manual_seed(seed + 9))
+        outputs = values(point)
+        return outputs @ _drawn(outputs, torch.Generator().manual_seed(seed + 9))
 
-    def slopes(found: Tensor, point: Point, *, graph: bool = False) -> Tensor:
+    def slopes(value: Tensor, point: Point, *, graph: bool = False) -> Tensor:
         """The gradient in units of each tensor's size, so that no tensor counts more than another."""
-        if not found.requires_grad:
+        if not value.requires_grad:
             return torch.zeros_like(ways)
-        parts = torch.autograd.grad(found, point, create_graph=graph, allow_unused=True, materialize_grads=True)
+        parts = torch.autograd.grad(value, point, create_graph=graph, allow_unused=True, materialize_grads=True)
         return torch.cat([scale * p.double().flatten() for scale, p in zip(scales, parts, strict=True)])
 
     def gradient(point: Point) -> Tensor:
         return slopes(value(point), point, graph=order is Order.SECOND)
 
     ways, here = torch.cat([way.flatten() for way in z]), moved(0.0)
+    # The derivative that torch gives along z of a function, whose differences it must be.
     if order is Order.FIRST:
-        function, own = value, gradient(here) @ ways
+        function, derivative = value, gradient(here) @ ways
     elif order is Order.SECOND:
-        function, own = gradient, slopes(gradient(here) @ ways, here)
+        function, derivative = gradient, slopes(gradient(here) @ ways, here)
     else:
         with forward_ad.dual_level():
-            along = zip(here, scales, z, strict=True)
-            tangents = values([forward_ad.make_dual(t, scale * way) for t, scale, way in along])
-            own = forward_ad.unpack_dual(tangents).tangent
-        function, own = values, torch.zeros_like(tangents) if own is None else own.detach()
-    size = LEAST * float(function(here).detach().norm())
+            lines = zip(here, scales, z, strict=True)
+            dual = values([forward_ad.make_dual(t, scale * way) for t, scale, way in lines])
+            tangent = forward_ad.unpack_dual(dual).tangent
+        function = values
+        derivative = torch.zeros_like(dual) if tangent is None else tangent.detach()
+    size, least = float(derivative.norm()), LEAST * float(function(here).detach().norm())
     offs = []
     for c in STEPS:
         difference = (function(moved(c)) - function(moved(-c))).detach() / (2 * c)
-        offs.append(float((difference - own).norm()) / max(float(own.norm()), float(difference.norm()), size, 1e-300))
+        offs.append(float((difference - derivative).norm()) / max(size, float(difference.norm()), least, 1e-300))
     return min(offs)
 
 
@@ -224,7 +229,7 @@ def _trained(part: nn.Module) -> Mapping[str, Tensor]:
 
 def _exchanged(tree: Any, moving: Point, point: Point) -> Any:
     """The tree with the tensors of a point; with copies, as a part may write to what it gets."""
-    others = {id(tensor): own for tensor, own in zip(moving, point, strict=False)}
+    others = {id(tensor): other for tensor, other in zip(moving, point, strict=False)}
     return mapped(lambda tensor: others.get(id(tensor), tensor).clone(), tree)
 
 
@@ -241,8 +246,11 @@ class _Names(Calls):
 
     def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name = getattr(func, "__name__", "")
-        said = [key for key, value in kwargs.items() if value is not None and value is not False]
+        arguments = [key for key, value in kwargs.items() if value is not None and value is not False]
         for value in (*args, *kwargs.values()):
-            said += [value] * isinstance(value, str) + ["dtype"] * isinstance(value, torch.dtype)
-        self.seen |= dict.fromkeys([name, *(f"{name}({each})" for each in said)])
+            if isinstance(value, str):
+                arguments.append(value)
+            elif isinstance(value, torch.dtype):
+                arguments.append("dtype")
+        self.seen |= dict.fromkeys([name, *(f"{name}({argument})" for argument in arguments)])
         return func(*args, **kwargs)

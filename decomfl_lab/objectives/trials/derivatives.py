@@ -52,8 +52,8 @@ def is_slope(slope: float, size: float, difference: Callable[[float], float]) ->
     Its ``size`` is what it is typically for such a z, as ‖∇f‖ for a normal one.
     """
     for step in SLOPES:
-        found = difference(step)
-        if abs(found - slope) <= AGREES * max(size, abs(found)):
+        rise = difference(step)
+        if abs(rise - slope) <= AGREES * max(size, abs(rise)):
             return True
     return False
 
@@ -66,16 +66,16 @@ def is_gradient(x: Tensor, gradient: Tensor, z: Tensor, value: Callable[[Tensor]
     """
     size = float(gradient.norm())
     v = 0.5 * z + gradient / size if size else z
-    slope, found = float(gradient @ v), [0.0]
+    slope, tried = float(gradient @ v), [0.0]
 
     def difference(step: float) -> float:
         c = relative(x, v, step)
         high, low = value(x + c * v), value(x - c * v)
-        found.append((high - low) / (2 * c))
+        tried.append((high - low) / (2 * c))
         rounding = 8 * _ROUNDED * torch.finfo(torch.float64).eps * max(abs(high), abs(low)) / (2 * c)
-        return slope if abs(found[-1] - slope) <= rounding else found[-1]  # at a flat place there is nothing else
+        return slope if abs(tried[-1] - slope) <= rounding else tried[-1]  # at a flat place there is nothing else
 
-    return is_slope(slope, size, difference), slope, found[-1]
+    return is_slope(slope, size, difference), slope, tried[-1]
 
 
 def sloped(f: Function, x: Tensor, method: str, *, varies: bool, mend: Callable[[], str]) -> Iterator[str]:
@@ -90,8 +90,8 @@ def sloped(f: Function, x: Tensor, method: str, *, varies: bool, mend: Callable[
     wide = cache(f.wide)
     flat = varies
 
-    def agrees(own: Function, gradient: Tensor, piece: Piece) -> tuple[bool, float, float]:
-        return is_gradient(x.double(), gradient, z, lambda at: own.piece_value(at.to(own.dtype), piece))
+    def agrees(f: Function, gradient: Tensor, piece: Piece) -> tuple[bool, float, float]:
+        return is_gradient(x.double(), gradient, z, lambda point: f.piece_value(point.to(f.dtype), piece))
 
     # A finding leaves this function with torch's modes as they were: who gets it may never come back.
     for piece in f.pieces:
@@ -101,18 +101,18 @@ def sloped(f: Function, x: Tensor, method: str, *, varies: bool, mend: Callable[
                 gradient = f.piece_gradient(x, piece).double()
             flat = flat and not gradient.any()
             try:
-                found = agrees(wide(), gradient, piece)
-                if not found[0]:  # rounding of a loss that is nearly zero, perhaps
-                    found = agrees(wide(), wide().piece_gradient(x.double(), piece), piece)
+                right, slope, change = agrees(wide(), gradient, piece)
+                if not right:  # rounding of a loss that is nearly zero, perhaps
+                    right, slope, change = agrees(wide(), wide().piece_gradient(x.double(), piece), piece)
             except Exception:  # a module, or a loss, that takes no float64
-                found = agrees(f, gradient, piece)
-            if not found[0]:
+                right, slope, change = agrees(f, gradient, piece)
+            if not right:
                 with f.at(x):
                     blamed = culprit(f.module, f.measure, [piece.batch], [Order.FIRST])
-        if not found[0]:
+        if not right:
             yield (
-                f"loss must have the derivative that torch gives, for {method}, got {found[1]:.3g} along a direction "
-                f"where values of {piece.name} change by {found[2]:.3g}: is there a backward of your own, a hook, or "
+                f"loss must have the derivative that torch gives, for {method}, got {slope:.3g} along a direction "
+                f"where values of {piece.name} change by {change:.3g}: is there a backward of your own, a hook, or "
                 f"detach in between?{mend()}{blamed}"
             )
     if flat:
@@ -181,8 +181,8 @@ class Comparison(ABC):
         except Exception as error:
             if self.narrow:
                 raise
-            told = f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
-            self.narrow = f"module or loss take no float64 ({told})"
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
+            self.narrow = f"module or loss take no float64 ({reason})"
             self.wide, self.rungs = self.objective, NARROW
             return compared()
 
@@ -195,11 +195,11 @@ class Comparison(ABC):
         f = self.objective
         refuse(Trial(f, self.x).still(everywhere=True, times=4))
         with f.at(f.leaves(self.x)):
-            found = culprit(f.module, f.measure, (mapped(f.place, piece.batch) for piece in f.pieces), orders)
+            blamed = culprit(f.module, f.measure, (mapped(f.place, piece.batch) for piece in f.pieces), orders)
         raise InputError(
             f"module and loss must have the derivatives that torch gives, got {what} from {beside}: is there a "
             "backward or jvp of your own, a hook, detach, or a part in training mode in between, or has f a kink at x "
-            f"(ReLU of a 0)? Mend it, move x, or use what needs no derivatives (hessian.forward_only){found}"
+            f"(ReLU of a 0)? Mend it, move x, or use what needs no derivatives (hessian.forward_only){blamed}"
         )
 
 
@@ -225,23 +225,24 @@ class HessianComparison(Comparison):
         return self._by_differences(partial(self._compare, b, piece, product))
 
     def _compare(self, b: int, piece: Piece, product: Callable[[], Tensor]) -> Tensor:
+        """Note how far piece b's part of Hv, (d,), is from its first difference, and give it."""
         wide, step = self.rungs[0]
         c = step * self.unit
         # Gradients in float32 are so near to each other that nothing is lost where they are subtracted in it.
-        found = torch.zeros_like(self.x, dtype=torch.float64 if wide else None)
-        high = self._add_end_(found, piece, c, wide)
-        gradient, rise = float(found.norm()), self._along(found)
-        low = self._add_end_(found, piece, -c, wide, -1.0)
+        difference = torch.zeros_like(self.x, dtype=torch.float64 if wide else None)
+        high = self._add_end_(difference, piece, c, wide)
+        gradient, rise = float(difference.norm()), self._along(difference)
+        low = self._add_end_(difference, piece, -c, wide, -1.0)
         share, across, value = piece.share, self.unit * self.length, max(abs(high), abs(low))
-        self.slope[0] += share * (rise - self._along(found) / 2)  # the mean of both ends
+        self.slope[0] += share * (rise - self._along(difference) / 2)  # the mean of both ends
         self.slope[1] += share * (high - low) / (2 * c)
         self.typical += share * gradient * self.length / self.v.numel() ** 0.5
-        found.div_(2 * c)
-        own = product()
+        difference.div_(2 * c)
+        part = product()
         least = FLOOR * self.length * (gradient / across + value / across**2)
-        self.size += share * max(float(own.norm()), least)
-        self.off[b] = share * float(add_(found, own, -1.0).norm())
-        return own
+        self.size += share * max(float(part.norm()), least)
+        self.off[b] = share * float(add_(difference, part, -1.0).norm())
+        return part
 
     def _along(self, g: Tensor) -> float:
         """vᵀg, by blocks in their own dtype that are summed in float64: enough to compare, and a tenth of ``inner``."""
@@ -275,10 +276,10 @@ class HessianComparison(Comparison):
             return UNCLEAR.format(self.trouble)
         by_gradient, by_values = self.slope
         near = abs(by_gradient - by_values) <= AGREES * max(self.typical, abs(by_values))
-        fine = near or self._by_differences(self._has_slope)
+        agrees = near or self._by_differences(self._has_slope)
         if self.narrow and self._rounding() > self.typical / 10:  # values tell nothing, either way
             return UNCLEAR.format(f"{self.narrow}, and float32 rounds those of values by as much as they are")
-        if not fine:
+        if not agrees:
             what = f"∇fᵀv is {by_gradient:.3g} for {by_values:.3g}"
             self._refuse(what, "differences of values", Order.FIRST, Order.SECOND)
         if unclear:
@@ -290,13 +291,13 @@ class HessianComparison(Comparison):
 
         If the one in float64 is near, and only then, what is wrong with the other is its rounding.
         """
-        piece, found = self.objective.pieces[b], math.inf
+        piece, nearest = self.objective.pieces[b], math.inf
         enough = AGREES * piece.share * float(product.norm())
         exact: Tensor | None = None
         for wide, step in self.rungs[1:]:
             difference = self._difference(piece, wide, step)
-            found = min(found, piece.share * float(add_(difference, product, -1.0).norm()))
-            if found <= enough:
+            nearest = min(nearest, piece.share * float(add_(difference, product, -1.0).norm()))
+            if nearest <= enough:
                 break
             if not wide or self.objective.dtype == torch.float64:
                 continue
@@ -307,7 +308,7 @@ class HessianComparison(Comparison):
             off = piece.share * float(add_(difference, product, 1.0).sub_(exact).norm())
             if off <= AGREES * piece.share * float(exact.norm()):
                 return off, piece.share * float(add_(exact, product, -1.0).norm())
-        return found, 0.0
+        return nearest, 0.0
 
     def _difference(self, piece: Piece, wide: bool, step: float) -> Tensor:
         """[∇f(x + cv) − ∇f(x − cv)]/(2c) of a piece, in float64."""
@@ -341,13 +342,13 @@ class HessianComparison(Comparison):
         What is computed in float64 goes through by halves, so that graphs stay as small as they were.
         """
         f = self.wide if wide else self.objective
-        at = add_(self.x.to(f.dtype, copy=True), self.v, c)
+        point = add_(self.x.to(f.dtype, copy=True), self.v, c)
         if f.dtype == self.objective.dtype or not f.may_be_cut:
-            return float(f.add_gradient_(total, at, piece, times))
+            return float(f.add_gradient_(total, point, piece, times))
         value = 0.0
         for part in piece.cut((piece.examples + 1) // 2, f.weight_of):
             share = part.share / piece.share
-            value += share * float(f.add_gradient_(total, at, part, times * share))
+            value += share * float(f.add_gradient_(total, point, part, times * share))
         return value
 
     def _of_values(self, step: float) -> float:
@@ -381,18 +382,21 @@ class OutputComparison(Comparison):
 
     def see(self, b: int, piece: Piece, product: Callable[[], Tensor] | None) -> Tensor | None:  # noqa: ARG002
         """See ``Comparison``."""
-        own = None if product is None else product()
+        part = None if product is None else product()
         outputs, along = self.along(piece, self.v)
         middle = self.middle(outputs.clone(), along, piece)
-        if own is not None:
+        if part is not None:
             form = along.double().flatten() @ middle.double().flatten()
-            self._add(FORMS, piece.share, form.new_tensor(inner(self.v, own)), form)
+            self._add(FORMS, piece.share, form.new_tensor(inner(self.v, part)), form)
         self._by_differences(partial(self._compare, piece, outputs, along, middle))
-        return own
+        return part
 
     def _compare(self, piece: Piece, outputs: Tensor, along: Tensor, middle: Tensor) -> None:
+        """Note how far Jv (``along``) and the loss's derivatives, MJv of them, are from differences; all like z."""
+
         def outputs_differ(wide: bool, step: float) -> Tensor:
-            f, c = self.wide if wide else self.objective, step * self.unit
+            f = self.wide if wide else self.objective
+            c = step * self.unit
             with torch.no_grad():
                 up, down = (f.outputs(self._at(end, f), piece).double() for end in (c, -c))
             difference: Tensor = (up - down) / (2 * c)
@@ -408,42 +412,43 @@ class OutputComparison(Comparison):
             (high, up), (low, down) = (self._loss_at(z + sign * h * way, piece) for sign in (1, -1))
             return (high - low) / (2 * h), (up - down) / (2 * h)
 
-        found = _nearest(along, (outputs_differ(*rung) for rung in self.rungs))
+        along_by_differences = _nearest(along, (outputs_differ(*rung) for rung in self.rungs))
         slope = (self._loss_at(z, piece)[1] * way).sum()
         self._add(LOSS, piece.share, slope, _nearest(slope, (loss_differs(step)[0] for step in SLOPES)))
         if self.second:
             self._add(LOSS_TWICE, piece.share, middle, _nearest(middle, (loss_differs(step)[1] for step in SLOPES)))
-        self._add(OUTPUTS, piece.share, along, found)
+        self._add(OUTPUTS, piece.share, along, along_by_differences)
 
     def _loss_at(self, z: Tensor, piece: Piece) -> tuple[Tensor, Tensor]:
         """The loss of outputs z of a piece, in float64, and its derivative by them."""
-        at = z.detach().requires_grad_()
-        loss = self.wide.loss_of(at, piece)
-        (slope,) = torch.autograd.grad(loss, at)
+        z = z.detach().requires_grad_()
+        loss = self.wide.loss_of(z, piece)
+        (slope,) = torch.autograd.grad(loss, z)
         return loss.detach(), slope
 
-    def _add(self, kind: tuple[str, str], share: float, own: Tensor, other: Tensor) -> None:
-        a, b = own.double(), other.double()
+    def _add(self, kind: tuple[str, str], share: float, derivative: Tensor, difference: Tensor) -> None:
+        a, b = derivative.double(), difference.double()
         self.off[kind] = self.off.get(kind, 0.0) + share * float((a - b).norm())
         self.size[kind] = self.size.get(kind, 0.0) + share * max(float(a.norm()), float(b.norm()))
 
     def verdict(self, again: Callable[[int], Tensor]) -> str:  # noqa: ARG002
         """See ``Comparison``."""
-        for kind, off in self.off.items():
-            if off > AGREES * self.size[kind]:
-                what = f"{kind[0]} {off / self.size[kind]:.0%} off"
-                self._refuse(what, kind[1], Order.FORWARD, Order.FIRST, Order.SECOND)
+        for (compared, beside), off in self.off.items():
+            size = self.size[compared, beside]
+            if off > AGREES * size:
+                self._refuse(f"{compared} {off / size:.0%} off", beside, Order.FORWARD, Order.FIRST, Order.SECOND)
         return ""
 
 
-def _nearest(own: Tensor, differences: Iterable[Tensor]) -> Tensor:
-    """The first difference that is a derivative, to ``AGREES``; else the one that is nearest to it."""
-    found: list[Tensor] = []
-    for each in differences:
-        found.append(each)
-        if float((each - own).norm()) <= AGREES * float(own.norm()):
-            return each
-    return min(found, key=lambda other: float((other - own).norm()))
+def _nearest(derivative: Tensor, differences: Iterable[Tensor]) -> Tensor:
+    """The first difference that is the derivative, to ``AGREES``; else the one that is nearest to it."""
+    tried: list[tuple[float, Tensor]] = []
+    for difference in differences:
+        off = float((difference - derivative).norm())
+        if off <= AGREES * float(derivative.norm()):
+            return difference
+        tried.append((off, difference))
+    return min(tried, key=lambda pair: pair[0])[1]
 
 
 class _Narrow(Calls):

@@ -40,7 +40,7 @@ Line = Callable[[int, float], float]
 """f(x + c z_p) by p and c."""
 
 
-def continuous(at: Line, mu: float, eps: float, *, step: float, slopes: Callable[[], Sequence[float]]) -> Iterator[str]:
+def continuous(f: Line, mu: float, eps: float, *, step: float, slopes: Callable[[], Sequence[float]]) -> Iterator[str]:
     """Where f jumps near x, with a μ at which it does not matter; else where torch's slopes are not f's.
 
     The values of f on lines are rounded by ``eps`` of their size. The slopes ∇fᵀz_p, none where there is no gradient,
@@ -50,7 +50,7 @@ def continuous(at: Line, mu: float, eps: float, *, step: float, slopes: Callable
     @cache
     def known(p: int, c: float) -> float:  # NaN where it fails: a run says that itself
         try:
-            return at(p, c)
+            return f(p, c)
         except Exception:
             return math.nan
 
@@ -76,20 +76,20 @@ def continuous(at: Line, mu: float, eps: float, *, step: float, slopes: Callable
             f"{better or f'up to mu = {LARGER[-1] * mu:g} none are'} (is there a round, a sign, a comparison, or a "
             "cast to integers or to 16 bits, as autocast does, in model or loss?)"
         )
-    elif found := slopes():
+    elif derived := slopes():
         # Slopes that are not the mean of the differences ahead and behind, by more than these differ from each other:
         # at a kink, as that of a ReLU at exactly 0, the two differ, and torch's slope is neither.
         here = value(0, 0.0)
         ahead = [(value(p, step) - here) / step for p in range(LINES)]
         behind = [(here - value(p, -step)) / step for p in range(LINES)]
         mean = [(a + b) / 2 for a, b in zip(ahead, behind, strict=True)]
-        size = max(math.hypot(*found), math.hypot(*mean))
-        off, bent = math.dist(found, mean), math.dist(ahead, behind) / 2
+        size = max(math.hypot(*derived), math.hypot(*mean))
+        off, bent = math.dist(derived, mean), math.dist(ahead, behind) / 2
         if off > KINKED * bent + AGREES * size + ROUNDED * eps * abs(here) / step:
-            p = max(range(LINES), key=lambda p: abs(found[p] - mean[p]))
+            p = max(range(LINES), key=lambda p: abs(derived[p] - mean[p]))
             yield (
                 f"the loss changes by {mean[p]:.3g} along a random direction where torch's derivative is "
-                f"{found[p]:.3g}: differences follow the values, whatever a detach, a hook or a backward of your own "
+                f"{derived[p]:.3g}: differences follow the values, whatever a detach, a hook or a backward of your own "
                 "makes of gradients"
             )
 
@@ -108,7 +108,7 @@ def _jump(value: Line, mu: float, eps: float) -> _Piece | None:
     """A jump within 2μ of x, which differences there see; else one further on that is larger than they are."""
     places = [place * mu for place in PLACES]
     table = [[value(p, c) for c in places] for p in range(LINES)]
-    if not all(math.isfinite(each) for values in table for each in values):
+    if not all(math.isfinite(loss) for losses in table for loss in losses):
         return None
     rounding = ROUNDED * eps * abs(table[0][0])
     typical = math.sqrt(math.fsum((values[2] - values[0]) ** 2 for values in table) / LINES)

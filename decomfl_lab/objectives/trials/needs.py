@@ -54,7 +54,7 @@ class Needs:
     def met(self, work: Callable[[], T]) -> T:
         """What ``work`` returns, which may have a graph though none is recorded around it; it may be called anew."""
         while True:
-            known = self.graph, self.copies
+            before = self.graph, self.copies
             try:
                 with ExitStack() as surroundings:
                     if self.copies:
@@ -65,5 +65,5 @@ class Needs:
             except RuntimeError as error:
                 self.graph = self.graph or _NO_GRAPH.search(str(error)) is not None
                 self.copies = self.copies or _ODD_PLACE.search(str(error)) is not None
-                if known == (self.graph, self.copies):
+                if before == (self.graph, self.copies):
                     raise

@@ -139,8 +139,8 @@ class Trial:
             with taking(piece.name, tensors(piece.batch)):
                 losses.append(loss(piece).double())
         with taking(piece.name, tensors(piece.batch)):  # of a model without numbers
-            found: list[float] = torch.stack(losses).tolist()
-        return found
+            values: list[float] = torch.stack(losses).tolist()
+        return values
 
     # --- still ----------------------------------------------------------------------------------------------------
 
@@ -159,9 +159,9 @@ class Trial:
         # A kernel, as batch_norm's, may write to a buffer that torch counts no change of.
         same = partial(torch.allclose, rtol=0, atol=0, equal_nan=True)
         wrote = []
-        for name, (own, version) in self._buffers.items():
-            uncalled = self._uncalled.get(name, own)
-            if own._version != version or not (own is uncalled or same(own, uncalled)):
+        for name, (buffer, version) in self._buffers.items():
+            uncalled = self._uncalled.get(name, buffer)
+            if buffer._version != version or not (buffer is uncalled or same(buffer, uncalled)):
                 wrote.append(name)
         for _ in range(RARE if self._draws else times if everywhere else 0):  # noise, perhaps, that is seldom seen
             yield from self._again(self.x, self.values if at_x else ())
@@ -283,11 +283,11 @@ def narrowed(name: str, data: Any, dtype: torch.dtype) -> Iterator[str]:
         # What varies by rounding of float64 is constant.
         blurred = (lost > NARROWED * spread) & (spread > 1e-12 * size)
         if blurred.any():
-            at = int(blurred.nonzero()[0])
+            column = int(blurred.nonzero()[0])
             yield (
                 f"numbers of {name} must stay what they are in {str(dtype).removeprefix('torch.')}, as the model has "
                 "it: subtract their mean, or give model.double(), got some of "
-                f"{float(size[at]):.6g} that vary by {float(spread[at]):.3g}"
+                f"{float(size[column]):.6g} that vary by {float(spread[column]):.3g}"
             )
 
 

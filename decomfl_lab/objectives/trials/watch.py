@@ -28,9 +28,10 @@ class Watch(Calls):
         """A watch over the user's own parameters that x replaces, so that nothing may read their elements."""
         super().__init__()
         self._names = {id(p): name for name, p in replaced.items() if p.numel()}
-        self._own: dict[int | None, list[tuple[range, str]]] = {}
+        # The elements of each, with its name, by the memory that it is in.
+        self._spans: dict[int | None, list[tuple[range, str]]] = {}
         for name, p in replaced.items():
-            self._own.setdefault(memory_of(p), []).append((_span(p), name))
+            self._spans.setdefault(memory_of(p), []).append((_span(p), name))
         self._read: str | None = None
         self._made: list[Tensor] = []  # kept, so that no other tensor can get their ids
         self.kinked = False  # whether some function was not smooth
@@ -43,14 +44,14 @@ class Watch(Calls):
         if self._read is None and not reads_no_element(func, args):
             for tensor in tensors((args, kwargs)):
                 # One of the replaced parameters, or a view of it.
-                found = self._own.get(memory_of(tensor), ()) if tensor.numel() and memory_of(tensor) else ()
-                there = _span(tensor) if found else range(0)
-                beside = (own for span, own in found if span.start < there.stop and there.start < span.stop)
-                self._read = self._read or self._names.get(id(tensor)) or next(beside, None)
+                spans = self._spans.get(memory_of(tensor), ()) if tensor.numel() and memory_of(tensor) else ()
+                read = _span(tensor) if spans else range(0)
+                names = (owner for span, owner in spans if span.start < read.stop and read.start < span.stop)
+                self._read = self._read or self._names.get(id(tensor)) or next(names, None)
         result = func(*args, **kwargs)
-        asked = args[0] if func == Tensor.requires_grad.__set__ else result  # type: ignore[attr-defined]
-        if isinstance(asked, Tensor) and asked.requires_grad and asked.is_leaf:  # an input to differentiate in
-            self._made.append(asked)
+        leaf = args[0] if func == Tensor.requires_grad.__set__ else result  # type: ignore[attr-defined]
+        if isinstance(leaf, Tensor) and leaf.requires_grad and leaf.is_leaf:  # an input to differentiate in
+            self._made.append(leaf)
         return result
 
     def findings(self, loss: Tensor) -> Iterator[str]:
@@ -96,13 +97,13 @@ class Classes(Calls):
         first = args[0] if args else kwargs.get("input")
         scores = self._scores.get(id(first))
         if func in _LABELLED and scores is not None:
-            given = inspect.signature(func).bind(*args, **kwargs).arguments
-            wanted = given["target"]
-            last = scores.movedim(min(1, scores.ndim - 1), -1)  # of one example it is the only dimension
-            if wanted.is_floating_point():  # probabilities, perhaps made of labels
-                self._shares.append(last)
+            arguments = inspect.signature(func).bind(*args, **kwargs).arguments
+            target = arguments["target"]
+            by_class = scores.movedim(min(1, scores.ndim - 1), -1)  # of one example it is the only dimension
+            if target.is_floating_point():  # probabilities, perhaps made of labels
+                self._shares.append(by_class)
             else:
-                self._pairs.append((last, self._labels.get(id(wanted)), given.get("ignore_index", -100)))
+                self._pairs.append((by_class, self._labels.get(id(target)), arguments.get("ignore_index", -100)))
         elif name in _SEEN["shares"] and scores is not None:
             dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
             if isinstance(dim, int):
@@ -113,42 +114,44 @@ class Classes(Calls):
         elif isinstance(result, Tensor) and args:
             # Scores or labels may be made of others: these are known, too.
             self._known.append(result)
-            plain = sum(isinstance(each, Tensor) for each in args) == 1
+            alone = sum(isinstance(argument, Tensor) for argument in args) == 1
             for table in (self._scores, self._labels):
-                known = next((each for each in args if id(each) in table), None)
+                known = next((argument for argument in args if id(argument) in table), None)
                 if known is None:
                     continue
-                own = table[id(known)]
-                same = name in _SEEN["shifts"] and own.shape == result.shape
-                if (name in _SEEN["moves"] and known is args[0]) or (same and plain):
-                    others = [own if each is known else each for each in args]
-                    table[id(result)] = result if own is known else func(*others, **kwargs)
-                elif same and table is self._scores:
-                    table[id(result)] = own
+                plain = table[id(known)]  # the same without what shifted it
+                shifted = name in _SEEN["shifts"] and plain.shape == result.shape
+                if (name in _SEEN["moves"] and known is args[0]) or (shifted and alone):
+                    others = [plain if argument is known else argument for argument in args]
+                    table[id(result)] = result if plain is known else func(*others, **kwargs)
+                elif shifted and table is self._scores:
+                    table[id(result)] = plain
         return result
 
     def seen(self) -> tuple[Tensor, Tensor] | None:
         """Which of the labels that count were predicted, and which count, both bool; None where nothing is a class."""
         pairs = self._pairs
         if not pairs:  # a softmax of the outputs, and targets that are numbers of classes
-            classes = [each for each in self._labels.values() if each.dtype == torch.int64]
+            classes = [labels for labels in self._labels.values() if labels.dtype == torch.int64]
             for scores in self._shares:
-                own = next((each for each in reversed(classes) if each.shape == scores.shape[:-1]), None)
-                pairs += [] if own is None else [(scores, own, -100)]
-        found: list[tuple[Tensor, Tensor, Tensor]] = []
-        for scores, own, ignored in pairs:
-            if own is None or own.shape != scores.shape[:-1]:
+                fitting = [labels for labels in classes if labels.shape == scores.shape[:-1]]
+                if fitting:
+                    pairs.append((scores, fitting[-1], -100))
+        calls: list[tuple[Tensor, Tensor, Tensor]] = []  # of each which are right, which count, and the labels
+        for scores, labels, ignored in pairs:
+            if labels is None or labels.shape != scores.shape[:-1]:
                 return None  # of labels that are none of the targets
-            counted = (own >= 0) & (own < scores.shape[-1]) & (own != ignored)
-            found.append((((scores.argmax(-1) == own) & counted).flatten(), counted.flatten(), own.flatten()))
-        if not found:
+            counted = (labels >= 0) & (labels < scores.shape[-1]) & (labels != ignored)
+            right = (scores.argmax(-1) == labels) & counted
+            calls.append((right.flatten(), counted.flatten(), labels.flatten()))
+        if not calls:
             return None
-        right, count, labels = (torch.cat(list(each)) for each in zip(*found, strict=True))
+        right, counted, labels = (torch.cat(list(parts)) for parts in zip(*calls, strict=True))
         if torch.equal(labels, self._known[1].flatten()):  # examples one by one, perhaps
-            return right, count
+            return right, counted
         # Else what is asked more than once is the same, and not of several tasks or of labels that are mixed.
-        same = all(all(map(torch.equal, found[0], each)) for each in found)
-        return found[0][:2] if same else None
+        same = all(all(map(torch.equal, calls[0], call)) for call in calls)
+        return calls[0][:2] if same else None
 
 
 def _span(tensor: Tensor) -> range:

@@ -45,12 +45,14 @@ class Nodes:
         self._meet()
         there = set(self._grid.get_node_ids())
         nodes = {i: node for node, i in self._clients.items() if i is not None and node in there}
-        asked, heard = {i: frames[i] for i in frames if i in nodes}, False
+        asked = {i: frames[i] for i in frames if i in nodes}
+        heard = False
         while asked and (left := end - time.monotonic()) > 0:
             sent = {nodes[i]: frame for i, frame in asked.items()}
             answers = self._answers(sent, None if left == math.inf else left)
             more = {i: take(i, answers[nodes[i]], math.nan) for i in asked if nodes[i] in answers}
-            asked, heard = {i: frame for i, frame in more.items() if frame}, heard or bool(answers)
+            asked = {i: frame for i, frame in more.items() if frame}
+            heard = heard or bool(answers)
         if not heard:  # the round may ask again; not at once
             time.sleep(min(1.0, max(0.0, end - time.monotonic())))
 

@@ -9,8 +9,8 @@ from scipy import stats
 from decomfl_lab.errors import InputError
 from decomfl_lab.noise import reference, spec
 from decomfl_lab.noise.draws import draws_of
+from decomfl_lab.noise.known_answers import POSITIONS, START_ANSWERS
 from decomfl_lab.noise.starts import Start
-from decomfl_lab.noise.vectors import POSITIONS, START_ANSWERS
 from tests.cases import refuses, rows_of
 
 ROWS = rows_of(__file__)

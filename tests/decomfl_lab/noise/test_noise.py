@@ -19,9 +19,9 @@ from decomfl_lab import InputError, noise
 from decomfl_lab.engines.kernels import cnn as cnn_kernel
 from decomfl_lab.engines.kernels import tiles
 from decomfl_lab.laws.strategies import counters, distributions, seeds
-from decomfl_lab.noise import Distribution, derive_seed, kernel_cache, numba_cpu, vectors
+from decomfl_lab.noise import Distribution, derive_seed, kernel_cache, known_answers, numba_cpu
+from decomfl_lab.noise.known_answers import KNOWN_ANSWERS, PHILOX_ANSWERS
 from decomfl_lab.noise.reference import philox4x32
-from decomfl_lab.noise.vectors import KNOWN_ANSWERS, PHILOX_ANSWERS
 from tests.cases import refuses
 
 LENGTH = 1_000_000  # elements of a direction
@@ -125,7 +125,7 @@ def test_philox_gives_the_published_answers(counter: str, key: str, words: str) 
 def test_the_specification_itself_is_among_the_known_answers() -> None:
     """The two vectors that the specification prints, copied here so that the table cannot drift from them."""
     table = {(answer.distribution, answer.key, answer.p): answer.bits for answer in KNOWN_ANSWERS}
-    assert vectors.POSITIONS == (0, 1, 32, 64, 96, 127, 128)
+    assert known_answers.POSITIONS == (0, 1, 32, 64, 96, 127, 128)
     first = "bfa16c47 bdcc0410 befe6d85 3e828295 bf3da834 bf72f2bc 3e9e4178"
     second = "3ea3c1e6 3f9d7acd bee7cee9 3f29fe33 3ef2ee42 401dca39 3f327e8e"
     assert table[Distribution.GAUSSIAN, 0, 0] == tuple(first.split())

@@ -18,7 +18,7 @@ import triton.language as tl
 from decomfl_lab import InputError, Momentum, noise
 from decomfl_lab.laws import Implementation
 from decomfl_lab.laws.check import LAWS, check_law
-from decomfl_lab.noise import Distribution, Format, Op, Program, reference, triton_gpu, triton_kernels
+from decomfl_lab.noise import Distribution, Format, Op, Program, backends, reference, triton_gpu, triton_kernels
 from decomfl_lab.replicas.rebuild import form_points_, project
 from decomfl_lab.replicas.replica import Replica, step_together_
 from decomfl_lab.replicas.rules import Step
@@ -171,7 +171,7 @@ def _vectors(d: int, dtype: type) -> np.ndarray:
 def test_projections_have_the_bits_of_the_reference(
     law: Distribution, dtype: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(noise, "SLICE", 256)
+    monkeypatch.setattr(backends, "SLICE", 256)
     v = _vectors(877, dtype)  # three slices, and one of a tile
     wanted = noise.project(v, STREAMS, distribution=law, backend="numpy")
     assert np.isfinite(wanted[:2]).all()
@@ -198,7 +198,7 @@ def test_projections_add_slices_of_8192_elements_one_after_another(monkeypatch: 
     on_device = torch.from_numpy(v).to(DEVICE)
     wanted = noise.project(v, STREAMS[:1], backend="numpy")
     assert project(on_device, STREAMS[:1], backend="triton").cpu().numpy().tobytes() == wanted.tobytes()
-    monkeypatch.setattr(noise, "SLICE", 4096)  # a planted fault: another order is seen
+    monkeypatch.setattr(backends, "SLICE", 4096)  # a planted fault: another order is seen
     assert project(on_device, STREAMS[:1], backend="triton").cpu().numpy().tobytes() != wanted.tobytes()
 
 

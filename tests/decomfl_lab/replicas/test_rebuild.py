@@ -10,7 +10,7 @@ import torch
 
 from decomfl_lab import GridSgd, InputError, LowPrecision, Sgd, noise
 from decomfl_lab.engines.base import Line
-from decomfl_lab.noise import Distribution, Format, Program
+from decomfl_lab.noise import Distribution, Format, Program, backends
 from decomfl_lab.replicas import rebuild
 from decomfl_lab.replicas.rebuild import form_points_, project, rebuild_
 from decomfl_lab.replicas.replica import Replica
@@ -200,7 +200,7 @@ DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16]
 def test_points_formed_together_have_the_bits_of_a_line_s(
     backend: str, dtype: torch.dtype, law: Distribution, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(noise, "_LEAST_WORK", 0)
+    monkeypatch.setattr(backends, "LEAST_WORK", 0)
     x = torch.randn(1001, generator=torch.Generator().manual_seed(1)).to(dtype)
     x[3], x[5], x[7] = float("nan"), float("inf"), -0.0
     wide = torch.float64 if dtype == torch.float64 else torch.float32

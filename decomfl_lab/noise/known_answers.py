@@ -1,4 +1,4 @@
-"""Known answers of the stream (vectors.toml), for whoever writes it in another language: bits of seven elements."""
+"""Known answers of the stream (known_answers.toml), for whoever writes it in another language and for our own tests."""
 
 from typing import Any, NamedTuple
 
@@ -34,7 +34,7 @@ class StartAnswer(NamedTuple):
     bits: tuple[str, ...]
 
 
-_ROWS = table_beside(__name__, "vectors.toml")
+_ROWS = table_beside(__name__, "known_answers.toml")
 KNOWN_ANSWERS = tuple(
     KnownAnswer(Distribution(distribution), int(key, 16), p, 200, tuple(bits.split()))
     for distribution, key, p, bits in _ROWS["directions"]
@@ -77,22 +77,22 @@ def stream_vectors() -> dict[str, Any]:
     for answer in KNOWN_ANSWERS:
         squares = tile_square_sums(answer.key, answer.p, 0, -(-answer.d // TILE), answer.d)
         scale = float(np.float32(np.sqrt(answer.d / float(np.add.accumulate(squares)[-1]))))  # of a sphere alone
-        own = {"distribution": answer.distribution.value, "key": f"{answer.key:016x}", "p": answer.p}
+        head = {"distribution": answer.distribution.value, "key": f"{answer.key:016x}", "p": answer.p, "d": answer.d}
         bits = hex_words(directions(answer.key, answer.p, 0, answer.d, answer.distribution, scale))
-        directions_.append({**own, "d": answer.d, "bits": bits})
+        directions_.append({**head, "bits": bits})
     # Float32 numbers, normal, tiny and large, narrowed to 16 bits and widened again.
-    plain = directions(*_KEYS[1], 0, 16, Distribution.GAUSSIAN, 1.0)
-    before = np.concatenate([plain, plain * np.float32(2e-6), plain * np.float32(4e4)])
-    noise = rounding_words(_KEYS[1][0], 0, 0, before.size)
+    key, p = _KEYS[1]
+    normal = directions(key, p, 0, 16, Distribution.GAUSSIAN, 1.0)
+    before = np.concatenate([normal, normal * np.float32(2e-6), normal * np.float32(4e4)])
     narrowed = [
         {
             "format": kind.value,
-            "words": None if of is None else hex_words(of),
+            "words": None if noise is None else hex_words(noise),
             "before": hex_words(before),
-            "after": hex_words(narrow(before, kind, of)),
+            "after": hex_words(narrow(before, kind, noise)),
         }
         for kind in FORMATS
-        for of in (None, noise)
+        for noise in (None, rounding_words(key, 0, 0, before.size))
     ]
     return {
         "version": STREAM_VERSION,
