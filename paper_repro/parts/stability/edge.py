@@ -18,8 +18,8 @@ from paper_repro.workflow.part import Made, Options, made
 from paper_repro.workflow.report import caption, notes
 from paper_repro.workflow.runs import Work
 from paper_repro.workflow.scales import SCALES, Scale
-from paper_repro.workflow.verdicts.claims import ClaimOutcome
-from paper_repro.workflow.verdicts.expression import judged
+from paper_repro.workflow.verdicts.claim_table import ClaimOutcome
+from paper_repro.workflow.verdicts.claim_verdicts import judged
 from paper_repro.workflow.verdicts.measures import RISEN, diverges
 from theory.bounds import statement
 from theory.checks.stability import largest_step, load
@@ -47,11 +47,11 @@ def with_limits(rows: pd.DataFrame) -> pd.DataFrame:
     A step of plain SGD changes f by −h‖∇f‖² + ½h²E(Zv̄)ᵀH(Zv̄), which is above 0 where T > 1 if the trace is all there is
     of H (F2 in ``docs/theory.md``).
     """
-    found = []
+    limits = []
     row: Any
     for row in rows.itertuples():
         if not row.ritz or not row.trace > 0:
-            found.append(dict.fromkeys(("load", "limit", "admitted", "push"), math.nan))
+            limits.append(dict.fromkeys(("load", "limit", "admitted", "push"), math.nan))
             continue
         # The positive Ritz values, and what is left of tr(H) in small parts. Ritz values of a Krylov space never add up
         # to more than as many of the largest eigenvalues do, and S is convex in the eigenvalues, so S of this spectrum
@@ -61,7 +61,7 @@ def with_limits(rows: pd.DataFrame) -> pd.DataFrame:
         spectrum = Spectrum((*values, rest / (D - len(values))), (*(1 for _ in values), D - len(values)))
         plain = Setting(d=D, L=spectrum.L, kappa=spectrum.kappa, P=row.P)
         h = row.factor * PAPER_STEP
-        found.append(
+        limits.append(
             {
                 "load": load(spectrum, h, P=row.P, beta=row.beta),
                 "limit": largest_step(spectrum, P=row.P, beta=row.beta),
@@ -69,7 +69,7 @@ def with_limits(rows: pd.DataFrame) -> pd.DataFrame:
                 "push": h * row.trace / (2 * row.P) * (1 + row.variance / (row.drawn * max(row.signal, TINY))),
             }
         )
-    return pd.concat([rows.reset_index(drop=True), pd.DataFrame(found)], axis=1)
+    return pd.concat([rows.reset_index(drop=True), pd.DataFrame(limits)], axis=1)
 
 
 def outcomes(rows: pd.DataFrame) -> pd.DataFrame:
@@ -79,30 +79,30 @@ def outcomes(rows: pd.DataFrame) -> pd.DataFrame:
     is the largest S of all, ``crossed`` whether it is 1 or more; ``limit`` and ``admitted`` are the smallest steps
     allowed up to the turn; ``warned`` is whether S was above 1 while accuracy was not yet ``FALLEN`` below its best.
     """
-    found = []
+    table = []
     for _, run in rows.groupby([*POINT, "seed"], sort=False):
-        own = run.sort_values("round").reset_index(drop=True)
-        turn = int(np.nanargmin(own["test_loss"].to_numpy()))
-        best = own["test_accuracy"].cummax()
-        above = own["load"] >= 1.0
-        found.append(
+        path = run.sort_values("round").reset_index(drop=True)
+        turn = int(np.nanargmin(path["test_loss"].to_numpy()))
+        best = path["test_accuracy"].cummax()
+        above = path["load"] >= 1.0
+        table.append(
             {
-                **own[[*POINT, "seed"]].iloc[0],
-                "apart": diverges(own),
-                "fallen": bool(own["diverged"].any() or best.iloc[-1] - own["test_accuracy"].iloc[-1] > FALLEN),
-                "turn": int(own["round"][turn] * own["K"][turn]),
+                **path[[*POINT, "seed"]].iloc[0],
+                "apart": diverges(path),
+                "fallen": bool(path["diverged"].any() or best.iloc[-1] - path["test_accuracy"].iloc[-1] > FALLEN),
+                "turn": int(path["round"][turn] * path["K"][turn]),
                 "best_accuracy": float(best.iloc[-1]),
-                "last_accuracy": float(own["test_accuracy"].iloc[-1]),
-                "at_turn": float(own["load"][turn]),
-                "push_at_turn": float(own["push"][turn]),
-                "peak": float(own["load"].max()),
-                "limit": float(own["limit"][: turn + 1].min()),
-                "admitted": float(own["admitted"][: turn + 1].min()),
+                "last_accuracy": float(path["test_accuracy"].iloc[-1]),
+                "at_turn": float(path["load"][turn]),
+                "push_at_turn": float(path["push"][turn]),
+                "peak": float(path["load"].max()),
+                "limit": float(path["limit"][: turn + 1].min()),
+                "admitted": float(path["admitted"][: turn + 1].min()),
                 "crossed": bool(above.any()),
-                "warned": bool((above & (best - own["test_accuracy"] <= FALLEN)).any()),
+                "warned": bool((above & (best - path["test_accuracy"] <= FALLEN)).any()),
             }
         )
-    return pd.DataFrame(found)
+    return pd.DataFrame(table)
 
 
 def shares(found: pd.DataFrame) -> pd.DataFrame:
@@ -115,9 +115,10 @@ def shares(found: pd.DataFrame) -> pd.DataFrame:
     counts = table[["apart", "runs"]].to_numpy().tolist()
     ends = [stats.binomtest(apart, runs).proportion_ci(0.95, method="wilson") for apart, runs in counts]
     table["share"] = table["apart"] / table["runs"]
-    table["low"], table["high"] = [max(0.0, each.low) for each in ends], [min(1.0, each.high) for each in ends]
+    table["low"] = [max(0.0, interval.low) for interval in ends]
+    table["high"] = [min(1.0, interval.high) for interval in ends]
     table["fallen"] = groups["fallen"].sum()
-    table["best accuracy"] = groups["best_accuracy"].agg(lambda own: own.mean())  # pandas' own adds up otherwise
+    table["best accuracy"] = groups["best_accuracy"].agg(lambda runs: runs.mean())  # pandas' own adds up otherwise
     medians = {"at_turn": "S at the turn", "push_at_turn": "T at the turn"}
     medians |= {"limit": "largest stable step", "admitted": "Theorem 2 admits"}
     table = table.join(groups[[*medians]].median().rename(columns=medians)).reset_index()
@@ -138,18 +139,20 @@ def _paired(found: pd.DataFrame, one: Mapping[str, Any], other: Mapping[str, Any
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
     """The runs made here; and, above them, those recorded at the paper's sizes where there are any."""
-    own = made_of(rows, provenance, options.scale)
+    here = made_of(rows, provenance, options.scale)
     if options.longer is None:
-        return own
+        return here
     full = made_of(options.longer.rows, options.longer.provenance, SCALES[options.longer.scale]).of(options.longer)
     section = replace(
         full.section,
-        more_figures={f"Made here, scale {options.scale.name}": own.figures["edge"]},
-        facts={**full.section.facts, **{f"{name}, made here": text for name, text in own.section.facts.items()}},
+        more_figures={f"Made here, scale {options.scale.name}": here.figures["edge"]},
+        facts={**full.section.facts, **{f"{name}, made here": text for name, text in here.section.facts.items()}},
     )
     figures = {f"{stem}-{options.longer.scale}": draw for stem, draw in full.figures.items()}
     tables = {f"{stem}-{options.longer.scale}": table for stem, table in full.tables.items()}
-    return Made(section=section, claims=own.claims, figures={**figures, **own.figures}, tables={**tables, **own.tables})
+    figures |= here.figures
+    tables |= here.tables
+    return Made(section=section, claims=here.claims, figures=figures, tables=tables)
 
 
 def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: Scale) -> Made:
@@ -175,15 +178,15 @@ def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: 
     # The lines in B, P, K and β that have more than one point.
     varied = [pd.DataFrame(columns=["knob", "at", "share", "low", "high"])]
     for knob, symbol in (("batch", "B"), ("P", "P"), ("K", "K"), ("beta", "β")):
-        own = table[_on_line(table, knob, base)]
-        if len(own) > 1:
-            varied.append(own.assign(knob=symbol, at=own[knob])[["knob", "at", "share", "low", "high"]])
+        on_line = table[_on_line(table, knob, base)]
+        if len(on_line) > 1:
+            varied.append(on_line.assign(knob=symbol, at=on_line[knob])[["knob", "at", "share", "low", "high"]])
     facts = {"scale": words, "data": str(provenance[0]["data"])}
-    told = notes("edge", fallen=FALLEN)
+    part_notes = notes("edge", fallen=FALLEN)
     of_batch = ({"estimator": PROJECTION, "batch": batch} for batch in (size.small_batch, size.batch_size))
     pairs = _paired(found, *of_batch)
     if len(pairs):
-        told.append(
+        part_notes.append(
             f"Does B matter? On {len(pairs)} equal seeds and steps, B = {size.small_batch} diverged "
             f"{int(pairs['one'].sum())} times and B = {size.batch_size} {int(pairs['other'].sum())} times; "
             f"{int((pairs['one'] != pairs['other']).sum())} pairs differ."
@@ -202,7 +205,7 @@ def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: 
         claims(found, words),
         {"edge": figure},
         {"edge": table, "edge-runs": found, "edge-measurements": rows},
-        notes=told,
+        notes=part_notes,
         facts={**facts, "runs": str(len(found))},
     )
 
