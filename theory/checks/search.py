@@ -78,7 +78,7 @@ def search(
     def told(intermediate_result: Any) -> bool:
         return watch is not None and watch(Worst(-intermediate_result.fun, parameters(intermediate_result.x), tried))
 
-    found = optimize.differential_evolution(
+    optimum = optimize.differential_evolution(
         loss,
         optimize.Bounds(np.zeros(len(names)), np.ones(len(names))),
         rng=np.random.default_rng(seed),
@@ -89,5 +89,5 @@ def search(
         init="sobol",
         callback=told,
     )
-    at = parameters(found.x.tolist())
+    at = parameters(optimum.x.tolist())
     return Worst(ratio(at), at, tried)
