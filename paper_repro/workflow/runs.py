@@ -149,7 +149,8 @@ class Job:
 
     def run(self, folder: Path, report: Report) -> Result:
         """See ``Work``; a run that diverges has a result too: the rows up to there."""
-        job, diverged = self.placed(folder.parent), False
+        job = self.placed(folder.parent)
+        diverged = False
         try:
             Run(job.config, dataset=job.dataset(), device=self.device).train(out=folder, on_round=report, any_code=True)
         except DivergedError:

@@ -313,6 +313,7 @@ def expected(quadratic: Quadratic, setting: Setting) -> Trajectory:
     require_possible("R", setting.R, memory=8.0 * groups * setting.R)
     with np.errstate(over="ignore", invalid="ignore"):
         power = round_map(quadratic, setting)
+        # A column a round.
         traces = np.hstack([quadratic.start, np.zeros(len(power) - groups - 1), 1.0])[:, None]
         while traces.shape[1] <= setting.R:
             traces = np.hstack([traces, power @ traces])

@@ -105,12 +105,12 @@ def outcomes(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(table)
 
 
-def shares(found: pd.DataFrame) -> pd.DataFrame:
+def shares(by_run: pd.DataFrame) -> pd.DataFrame:
     """One row a point: runs, those that diverged, their share with Wilson's 95 % interval, and the same by accuracy.
 
-    Source: Wilson 1927.
+    ``by_run`` is of ``outcomes``. Source: Wilson 1927.
     """
-    groups = found.groupby(POINT, sort=False)
+    groups = by_run.groupby(POINT, sort=False)
     table = groups.agg(runs=("apart", "size"), apart=("apart", "sum"))
     counts = table[["apart", "runs"]].to_numpy().tolist()
     ends = [stats.binomtest(apart, runs).proportion_ci(0.95, method="wilson") for apart, runs in counts]
@@ -126,12 +126,12 @@ def shares(found: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-def _paired(found: pd.DataFrame, one: Mapping[str, Any], other: Mapping[str, Any]) -> pd.DataFrame:
+def _paired(by_run: pd.DataFrame, one: Mapping[str, Any], other: Mapping[str, Any]) -> pd.DataFrame:
     """Whether runs diverged, one beside the other on the same seeds and in all else alike: columns one, other."""
     columns = [name for name in [*POINT, "seed"] if name not in one]
 
     def of(which: Mapping[str, Any]) -> pd.Series[bool]:
-        kept = found[np.logical_and.reduce([found[name] == value for name, value in which.items()])]
+        kept = by_run[np.logical_and.reduce([by_run[name] == value for name, value in which.items()])]
         return kept.set_index(columns)["apart"]
 
     return pd.concat({"one": of(one), "other": of(other)}, axis=1, join="inner").astype(bool)
@@ -161,17 +161,17 @@ def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: 
     batches = ", ".join(map(str, sorted(set(rows["batch"]), reverse=True)))
     words = scale.words("edge", batches=batches, first=seeds[0], last=seeds[-1])
     rows = with_limits(rows)
-    found = outcomes(rows)
-    table = shares(found)
-    factors = found[found["estimator"] == PROJECTION].groupby("batch")["factor"].nunique()
+    by_run = outcomes(rows)
+    table = shares(by_run)
+    factors = by_run[by_run["estimator"] == PROJECTION].groupby("batch")["factor"].nunique()
     base = {**USUAL, "batch": int(factors[factors == factors.max()].index.max())}  # so far, where runs are missing
-    usual = found[_on_line(found, "factor", base) & (found["factor"] == 1.0)].dropna(subset=["limit"])
+    usual = by_run[_on_line(by_run, "factor", base) & (by_run["factor"] == 1.0)].dropna(subset=["limit"])
     bands = {"Theorem 2 admits, by the curvature met": "admitted", "stable in mean square, by the same": "limit"}
-    limits = {name: (usual[at].min(), usual[at].max()) for name, at in bands.items() if len(usual)}
+    limits = {name: (usual[column].min(), usual[column].max()) for name, column in bands.items() if len(usual)}
     line = rows[_on_line(rows, "factor", base)]
     along = line.assign(
         run=[f"{row.factor:g} {row.seed}" for row in line.itertuples()], step=line["round"] * line["K"]
-    ).merge(found[[*POINT, "seed", "apart"]], on=[*POINT, "seed"])
+    ).merge(by_run[[*POINT, "seed", "apart"]], on=[*POINT, "seed"])
     # The points that differ in η/(1 − β), estimator and B alone, a series each of the two; but for the line in B.
     steps = table[np.logical_and.reduce([table[name] == base[name] for name in ("P", "K", "beta")])]
     steps = steps[steps["batch"].isin([size.batch_size, size.small_batch])]
@@ -184,7 +184,7 @@ def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: 
     facts = {"scale": words, "data": str(provenance[0]["data"])}
     part_notes = notes("edge", fallen=FALLEN)
     of_batch = ({"estimator": PROJECTION, "batch": batch} for batch in (size.small_batch, size.batch_size))
-    pairs = _paired(found, *of_batch)
+    pairs = _paired(by_run, *of_batch)
     if len(pairs):
         part_notes.append(
             f"Does B matter? On {len(pairs)} equal seeds and steps, B = {size.small_batch} diverged "
@@ -202,29 +202,29 @@ def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: 
     )
     return made(
         "edge",
-        claims(found, words),
+        claims(by_run, words),
         {"edge": figure},
-        {"edge": table, "edge-runs": found, "edge-measurements": rows},
+        {"edge": table, "edge-runs": by_run, "edge-measurements": rows},
         notes=part_notes,
-        facts={**facts, "runs": str(len(found))},
+        facts={**facts, "runs": str(len(by_run))},
     )
 
 
-def _on_line(found: pd.DataFrame, knob: str, base: Mapping[str, Any]) -> pd.Series[bool]:
+def _on_line(table: pd.DataFrame, knob: str, base: Mapping[str, Any]) -> pd.Series[bool]:
     """Whether each row differs from the base in nothing but the knob."""
     others = [name for name in POINT if name != knob]
-    same: pd.Series[bool] = np.logical_and.reduce([found[name] == base[name] for name in others])
+    same: pd.Series[bool] = np.logical_and.reduce([table[name] == base[name] for name in others])
     return same
 
 
-def claims(found: pd.DataFrame, words: str) -> list[ClaimOutcome]:
-    """What the paper says of stability, and what the corrected theory says."""
-    most = int(found["batch"].max())
+def claims(by_run: pd.DataFrame, words: str) -> list[ClaimOutcome]:
+    """What the paper says of stability, and what the corrected theory says; ``by_run`` is of ``outcomes``."""
+    most = int(by_run["batch"].max())
     # Whether runs by finite differences are more stable than by projection, on equal seeds and in all else alike:
     # ``better`` is the p of an exact one-sided McNemar test that pairs of which only the projection diverged outnumber
     # those of which only the differences did; ``fewer`` that of an exact binomial test that differences rescue fewer
     # than half of the runs that diverged by projection.
-    pairs = _paired(found, {"estimator": DIFFERENCES}, {"estimator": PROJECTION})
+    pairs = _paired(by_run, {"estimator": DIFFERENCES}, {"estimator": PROJECTION})
     rescued = int((pairs["other"] & ~pairs["one"]).sum())
     lost = int((pairs["one"] & ~pairs["other"]).sum())
     both = int((pairs["one"] & pairs["other"]).sum())
@@ -235,18 +235,18 @@ def claims(found: pd.DataFrame, words: str) -> list[ClaimOutcome]:
         "lost": lost,
         "better": float(stats.binom.sf(rescued - 1, rescued + lost, 0.5)),
         "fewer": float(stats.binom.cdf(rescued, rescued + both, 0.5)),
-        "batch": found[found["estimator"] == DIFFERENCES]["batch"].max(),
+        "batch": by_run[by_run["estimator"] == DIFFERENCES]["batch"].max(),
     }
     # The p of Fisher's exact tests that fewer, and that more, runs diverge with the most directions.
-    directions = found[_on_line(found, "P", {**USUAL, "batch": most})]
+    directions = by_run[_on_line(by_run, "P", {**USUAL, "batch": most})]
     few, many = (directions[directions["P"] == P]["apart"] for P in (directions["P"].min(), directions["P"].max()))
     counts = [[int(few.sum()), int((~few).sum())], [int(many.sum()), int((~many).sum())]]
     better, worse = (float(stats.fisher_exact(counts, alternative=side).pvalue) for side in ("greater", "less"))
     known = directions["P"].nunique() > 1
     fisher = {"better": better if known else math.nan, "worse": worse}
     frames = {
-        "": found,
-        "usual": found[_on_line(found, "batch", USUAL) & (found["batch"] == most)],
+        "": by_run,
+        "usual": by_run[_on_line(by_run, "batch", USUAL) & (by_run["batch"] == most)],
         "pairs": pd.DataFrame([stable]),
         "directions": directions,
         "fisher": pd.DataFrame([fisher]),

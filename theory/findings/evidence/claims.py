@@ -149,15 +149,15 @@ def all_records() -> Evidence:
 
 @supports("line-843")
 def server_of_projection() -> Evidence:
-    own, other = (
+    as_printed, with_other = (
         outcome(PROGRAMS["Algorithm 5"]),
         outcome(replace(PROGRAMS["Algorithm 5"], server=PROGRAMS["Algorithm 3"].server)),
     )
     return Evidence(
         "execution",
-        not own and bool(other),
-        f"Algorithm 5 with the server of Algorithm 1: {own or 'every model equals the recursion'}; with that of "
-        f"Algorithm 3: {other or 'likewise'}",
+        not as_printed and bool(with_other),
+        f"Algorithm 5 with the server of Algorithm 1: {as_printed or 'every model equals the recursion'}; with that of "
+        f"Algorithm 3: {with_other or 'likewise'}",
     )
 
 

@@ -123,9 +123,9 @@ def part(what: str) -> Evidence:
     )
 
 
-def _all(found: Iterable[Evidence]) -> Evidence:
+def _all(cases: Iterable[Evidence]) -> Evidence:
     """The first that does not hold, else the last with how many there are."""
-    listed = list(found)
+    listed = list(cases)
     failing = [evidence for evidence in listed if not evidence.holds]
     return failing[0] if failing else replace(listed[-1], says=f"{len(listed)} cases; {listed[-1].says}")
 

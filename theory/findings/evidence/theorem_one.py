@@ -398,9 +398,9 @@ def variance_alone(key: str, term: str, share: float, **constants: float) -> Evi
 @supports("line-424")
 def monotone() -> Evidence:
     """The printed conditions at d = 28938, m = 10: larger for more P, smaller for more K."""
-    each = statement("theorem-1", "stated")
-    few, more = (each.step_sizes(Setting(d=28938, m=10, P=P, K=4, L=1.0)).largest for P in (5, 50))
-    long = each.step_sizes(Setting(d=28938, m=10, P=5, K=40, L=1.0)).largest
+    theorem = statement("theorem-1", "stated")
+    few, more = (theorem.step_sizes(Setting(d=28938, m=10, P=P, K=4, L=1.0)).largest for P in (5, 50))
+    long = theorem.step_sizes(Setting(d=28938, m=10, P=5, K=40, L=1.0)).largest
     return Evidence(
         "arithmetic", long < few < more, f"η at P = 5, 50: {few:.3g}, {more:.3g}; at K = 40 for 4: {long:.3g}"
     )
