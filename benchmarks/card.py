@@ -35,7 +35,7 @@ PARTS: Mapping[str, Mapping[str, Sequence[str]]] = {
     for kind, own in table_beside(_HERE, "card.toml").items()
 }
 """The command of every part, which is also given the device, by the kind of device."""
-_WIDTH = 11_180
+_WIDTH = 11_180  # of the layers of ``billion``
 
 
 def smollm2() -> nn.Module:
@@ -46,7 +46,7 @@ def smollm2() -> nn.Module:
 
 
 def prompts() -> tuple[Tensor, Tensor]:
-    """Prompts of random tokens for it."""
+    """Prompts of random tokens for it, (32, T) int64, and classes, (32,)."""
     from benchmarks.ways.language import random_prompts
     from decomfl_lab.language.opt import SPECIAL
 
@@ -62,27 +62,21 @@ def billion() -> nn.Module:
 
 
 def inputs() -> tuple[Tensor, Tensor]:
-    """32 examples for it."""
+    """32 examples for it, (32, 11,180) float32, and classes, (32,)."""
     generator = torch.Generator().manual_seed(1)
     return torch.randn(32, _WIDTH, generator=generator), torch.randint(_WIDTH, (32,), generator=generator)
 
 
 def measured(parts: Mapping[str, Sequence[str]], device: str, seconds: float) -> Iterator[dict[str, Any]]:
-    """The row of every part, as soon as it ends.
+    """The row of every part, as soon as it ends: the part, its command, and what a ``ProcessOutcome`` has.
 
-    Args:
-        parts: Their commands.
-        device: The device, which each command is given.
-        seconds: How long all may take together.
-
-    Yields:
-        The part, its command, and what a ``ProcessOutcome`` has.
+    ``parts`` are their commands, which are given the device; ``seconds`` is how long all may take together.
     """
     ends = time.monotonic() + seconds
     for part, words in parts.items():
-        own = [*words, "--device", device]
-        done = apart(own, seconds=max(ends - time.monotonic(), 0.0))
-        yield {"part": part, "command": " ".join(own), **asdict(done), "seconds": round(done.seconds, 1)}
+        arguments = [*words, "--device", device]
+        outcome = apart(arguments, seconds=max(ends - time.monotonic(), 0.0))
+        yield {"part": part, "command": " ".join(arguments), **asdict(outcome), "seconds": round(outcome.seconds, 1)}
 
 
 def main(arguments: Sequence[str] | None = None, parts: Mapping[str, Mapping[str, Sequence[str]]] = PARTS) -> int:

@@ -153,19 +153,15 @@ def coverage_runs(
         # Seeds of its own: vectors of one seed begin alike whatever d is, and their luck would be that of all spectra.
         first = 1_000_000 * list(SPECTRA).index(name)
         for seed in seeds:
-            found = effective_rank(operator, seed=first + seed, **settings)
-            yield CoverageRun(*matrix, found.kappa, *found.interval, found.reached, found.probes, found.products)
+            estimate = effective_rank(operator, seed=first + seed, **settings)
+            kappa, (low, high) = estimate.kappa, estimate.interval
+            yield CoverageRun(*matrix, kappa, low, high, estimate.reached, estimate.probes, estimate.products)
 
 
 def counted(runs: Sequence[CoverageRun], by: str) -> list[CoverageCount]:
-    """What the runs came to.
+    """What the runs of ``coverage_runs``, at least one, came to, counted by "spectrum", "probes" or "all".
 
-    Args:
-        runs: What ``coverage_runs`` yielded, at least one.
-        by: What to count by: "spectrum", "probes" or "all".
-
-    Returns:
-        A row for each spectrum, for each class of probes, or one for all; exact ones have a row of their own.
+    A row for each spectrum, for each class of probes, or one for all; exact ones have a row of their own.
     """
     require_choice("by", by, ("spectrum", "probes", "all"))
     groups: dict[str, list[CoverageRun]] = {}
@@ -176,24 +172,24 @@ def counted(runs: Sequence[CoverageRun], by: str) -> list[CoverageCount]:
         name = _EXACT if run.exact and by != "spectrum" else name
         groups.setdefault(name, []).append(run)
     counts = []
-    for name, own in groups.items():
-        held = sum(run.low <= run.truth <= run.high for run in own) / len(own)
+    for name, of_group in groups.items():
+        held = sum(run.low <= run.truth <= run.high for run in of_group) / len(of_group)
         counts.append(
             CoverageCount(
                 estimates=len(runs),
                 by=by,
                 name=name,
-                d=own[0].d if by == "spectrum" else None,
-                runs=len(own),
+                d=of_group[0].d if by == "spectrum" else None,
+                runs=len(of_group),
                 coverage=held,
-                stderr=(held * (1 - held) / len(own)) ** 0.5,
-                too_low=sum(run.high < run.truth for run in own) / len(own),
-                too_high=sum(run.low > run.truth for run in own) / len(own),
-                gross=sum(run.gross for run in own),
-                rms=float(np.sqrt(np.mean([(run.kappa / run.truth - 1) ** 2 for run in own]))),
-                half_width=float(np.median([(run.high - run.low) / (2 * abs(run.truth)) for run in own])),
-                products=float(np.mean([run.products for run in own])),
-                most_products=max(run.products for run in own),
+                stderr=(held * (1 - held) / len(of_group)) ** 0.5,
+                too_low=sum(run.high < run.truth for run in of_group) / len(of_group),
+                too_high=sum(run.low > run.truth for run in of_group) / len(of_group),
+                gross=sum(run.gross for run in of_group),
+                rms=float(np.sqrt(np.mean([(run.kappa / run.truth - 1) ** 2 for run in of_group]))),
+                half_width=float(np.median([(run.high - run.low) / (2 * abs(run.truth)) for run in of_group])),
+                products=float(np.mean([run.products for run in of_group])),
+                most_products=max(run.products for run in of_group),
             )
         )
     return counts

@@ -96,14 +96,14 @@ def comparison_rows(problem: KappaProblem, options: ComparisonOptions) -> Iterat
             methods.append((name, estimates(problem), options.library_seeds))
     for library_name, runs, seeds in methods:
         for method, run in runs.items():
-            found, seconds = [], []
+            results, seconds = [], []
             for seed in range(seeds):
                 started = time.perf_counter()
                 with warnings.catch_warnings(action="ignore"), torch.random.fork_rng(devices=[]):
                     torch.manual_seed(seed)  # curvlinops draws from torch's global generator
-                    found.append(run(seed))
+                    results.append(run(seed))
                 seconds.append(time.perf_counter() - started)
-            yield measured_row(problem, library_name, method, found, seconds)
+            yield measured_row(problem, library_name, method, results, seconds)
 
 
 def measured_row(

@@ -28,7 +28,7 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 from string import Formatter
-from typing import Any, ClassVar, get_args, get_type_hints
+from typing import Any, ClassVar, NamedTuple, get_args, get_type_hints
 
 import click
 from rich.console import Console
@@ -71,11 +71,11 @@ class BenchmarkRow:
     @classmethod
     def columns(cls) -> dict[str, str]:
         """The head of each column, and the format of its cells."""
-        found = {}
+        formats = {}
         for name, (head, cell, _) in cls._declared().items():
-            own = f"{name}:{cell}" if cell else name
-            found[head] = cell if "{" in cell else f"{{{own}}}"
-        return found
+            plain = f"{{{name}:{cell}}}" if cell else f"{{{name}}}"
+            formats[head] = cell if "{" in cell else plain
+        return formats
 
     @classmethod
     def meanings(cls) -> dict[str, str]:
@@ -92,7 +92,7 @@ class BenchmarkRow:
     def _declared(cls) -> dict[str, tuple[str, str, str]]:
         """Head, format and meaning of every field that is a column."""
         fields = dataclasses.fields(cls)  # type: ignore[arg-type]  # of every subclass
-        return {own.name: own.metadata["column"] for own in fields if own.metadata}
+        return {each.name: each.metadata["column"] for each in fields if each.metadata}
 
 
 class _Cells(Formatter):
@@ -114,12 +114,12 @@ class Tabulated:
     @classmethod
     def of(cls, rows: Iterable[BenchmarkRow], options: Any) -> "list[Tabulated]":
         """The tables of these rows."""
-        found: dict[tuple[str, type[BenchmarkRow]], list[dict[str, Any]]] = {}
+        by_table: dict[tuple[str, type[BenchmarkRow]], list[dict[str, Any]]] = {}
         for row in rows:
             values = asdict(row)  # type: ignore[call-overload]
             title = row.title.format_map({**asdict(options), **values})
-            found.setdefault((title, type(row)), []).append(values)
-        return [cls(title, own, kind.columns(), kind.words()) for (title, kind), own in found.items()]
+            by_table.setdefault((title, type(row)), []).append(values)
+        return [cls(title, same, kind.columns(), kind.words()) for (title, kind), same in by_table.items()]
 
     def cells(self) -> list[list[str]]:
         """The text of every cell, row by row; a dash for what was not measured."""
@@ -176,8 +176,8 @@ class BenchmarkCommand(Screened):
 
     def readme(self, rows: Sequence[Any], options: Any) -> str | None:
         """The line of the README's table that these rows give, but for its command; None if there is none."""
-        told = None if self.quoted is None else self.quoted(rows, options)
-        return None if told is None else f"| {' | '.join(told)} |"
+        cells = None if self.quoted is None else self.quoted(rows, options)
+        return None if cells is None else f"| {' | '.join(cells)} |"
 
     def _measure(self, options: Any, given: dict[str, Any]) -> None:
         # On a terminal's stderr a line tells how many rows there are and what the last one is about.
@@ -202,11 +202,7 @@ class BenchmarkCommand(Screened):
 
 
 def benchmark(quoted: Quoted | None = None) -> Callable[[Callable[[Any], Iterator[Any]]], BenchmarkCommand]:
-    """A decorator that makes a command of a benchmark. Its docstring is the help.
-
-    Args:
-        quoted: See ``BenchmarkCommand``.
-    """
+    """A decorator that makes a command of a benchmark; its docstring is the help. See ``BenchmarkCommand.quoted``."""
     return lambda rows: BenchmarkCommand(rows, quoted)
 
 
@@ -240,19 +236,19 @@ def circumstances(meanings: Mapping[str, str]) -> dict[str, Any]:
     """Of the benchmark that runs: what it is, its command line, the date, the machine, its load, and versions.
 
     The load is the share of all processors' time that other processes took since ``begin``; where the system has no
-    /proc/stat, the load average of the last minute for each processor, this process included.
-
-    Args:
-        meanings: What the columns of its tables are.
+    /proc/stat, the load average of the last minute for each processor, this process included. ``meanings`` are those of
+    the columns of its tables, by their heads.
     """
     context = click.get_current_context()
     meta = context.meta
     columns = [f'"{head}": {meaning}' for head, meaning in meanings.items()]
-    (then, busy_then, own_then), (now, busy, own), processors = meta[_BEGIN], _clocks(), os.cpu_count() or 1
-    if busy is None or busy_then is None:
+    then, now = meta[_BEGIN], _clocks()
+    processors = os.cpu_count() or 1
+    if now.busy is None or then.busy is None:
         load = os.getloadavg()[0] / processors
     else:
-        load = ((busy - busy_then) - (own - own_then)) / ((now - then) * processors)
+        others = (now.busy - then.busy) - (now.own - then.own)
+        load = others / ((now.time - then.time) * processors)
         load = min(max(0.0, load), 1.0)  # the system counts by hundredths of a second, and a moment has few of them
     return {
         "about": f"{inspect.cleandoc(context.command.help or '')}\n\n{' '.join(columns)}".strip(),
@@ -279,12 +275,19 @@ def provenance() -> dict[str, Any]:
     }
 
 
-def _clocks() -> tuple[float, float | None, float]:
-    """Now, the busy seconds of all processors since the start, and those of this process and its ended children."""
-    own = os.times()
-    busy = None  # where the system does not say
+class _Clocks(NamedTuple):
+    """Seconds, of which differences count."""
+
+    time: float  # now
+    busy: float | None  # how long all processors together have worked; None where the system does not say
+    own: float  # how long this process and its ended children have
+
+
+def _clocks() -> _Clocks:
+    times = os.times()
+    busy = None
     stat = Path("/proc/stat")
     if stat.exists():
         user, nice, system, _idle, _wait, irq, softirq = map(int, stat.read_text().split()[1:8])
         busy = float((user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK"))
-    return time.monotonic(), busy, own.user + own.system + own.children_user + own.children_system
+    return _Clocks(time.monotonic(), busy, times.user + times.system + times.children_user + times.children_system)

@@ -49,8 +49,8 @@ def page(options: PageOptions) -> None:
         except (ValueError, TypeError) as error:
             raise InputError(f"{path} must be a record of `decomfl bench ... --json` ({error})") from None
         if missing:
-            told = ", ".join(missing)
-            raise InputError(f"{path} must be a record of `decomfl bench ... --json`, got a file without {told}")
+            without = ", ".join(missing)
+            raise InputError(f"{path} must be a record of `decomfl bench ... --json`, got a file without {without}")
         records[path.name] = dict(record)
     text = benchmarks(records)
     if options.write is None:
@@ -60,10 +60,7 @@ def page(options: PageOptions) -> None:
 
 
 def benchmarks(records: Mapping[str, Mapping[str, Any]]) -> str:
-    """The page.
-
-    Args:
-        records: By the name of its file each record.
+    """The page of the records, by the names of their files.
 
     Raises:
         InputError: If others took more than ``QUIET`` of the machine of a record with times.

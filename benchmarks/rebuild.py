@@ -103,8 +103,8 @@ def rebuild(options: RebuildOptions) -> Iterator[RebuildRow]:
     """
     from decomfl_lab.devices import find_device
 
-    found = find_device(options.device)
-    place = found.type if options.device == "auto" else options.device
+    device = find_device(options.device)
+    place = device.type if options.device == "auto" else options.device
     sizes, lags = numbers("d", options.d or _D), numbers("pairs", options.pairs or _PAIRS)
     distributions = [Distribution(name) for name in names("distribution", options.distribution, Distribution)]
     threads = numbers("workers", options.workers) if place == "cpu" else (1,)
@@ -117,10 +117,10 @@ def rebuild(options: RebuildOptions) -> Iterator[RebuildRow]:
     # A fresh process for each d, so that peaks of memory are those of one model.
     for d in dict.fromkeys(setting.d for setting in settings):
         asked = json.dumps([asdict(setting) for setting in settings if setting.d == d])
-        done = apart(["-m", "benchmarks.rebuild"], given=asked)
-        last_line = done.said.rpartition("\n")[2]
-        require(done.exit == 0, f"measuring d={d}", "end well", f"exit code {done.exit}: {last_line}")
-        yield from (RebuildRow(**row) for row in done.found)
+        outcome = apart(["-m", "benchmarks.rebuild"], given=asked)
+        last_line = outcome.said.rpartition("\n")[2]
+        require(outcome.exit == 0, f"measuring d={d}", "end well", f"exit code {outcome.exit}: {last_line}")
+        yield from (RebuildRow(**row) for row in outcome.found)
 
 
 def _measured(settings: Sequence[RebuildSetting]) -> Iterator[RebuildRow]:

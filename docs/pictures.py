@@ -28,7 +28,7 @@ from paper_repro.workflow.options import PaperOptions
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.recordings import Rows
 from paper_repro.workflow.scales import SCALES
-from paper_repro.workflow.verdicts.claims import rows
+from paper_repro.workflow.verdicts.claim_table import rows
 from paper_repro.workflow.verdicts.reference import fig2_reference
 
 PICTURES: Final = {

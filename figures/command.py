@@ -44,8 +44,8 @@ def plot(options: PlotOptions) -> None:
     require_picture(options.out, "out")
     every = found_runs(options.runs)
     for each in every:
-        if said := each.trouble or each.remark:
-            print(printable(f"{each.folder}: {said}"), file=sys.stderr)
+        if remark := each.trouble or each.remark:
+            print(printable(f"{each.folder}: {remark}"), file=sys.stderr)
     found = [each for each in every if each.rows]
     require(bool(found), "runs", "be folders with runs that have rows", ", ".join(map(str, options.runs)))
     from figures.runs import run_curves
@@ -69,16 +69,13 @@ def curves_of(found: Sequence[FoundRun]) -> pd.DataFrame:
     labels = []
     for each in found:  # the method's name alone, others as name = value without a break
         named = [(name, each.config[name]) for name in differing or ["method"] if name in each.config]
-        labels.append(", ".join(str(own) if name == "method" else f"{name}\u00a0=\u00a0{own}" for name, own in named))
-    alike = [(label, each.config.get("seed")) for label, each in zip(labels, found, strict=True)]
-    own_labels = [
-        label if alike.count(own) == 1 else f"{label} ({each.folder})"
-        for label, own, each in zip(labels, alike, found, strict=True)
-    ]
-    frames = [
-        pd.DataFrame(each.rows).assign(label=label, seed=each.config.get("seed", 0), run=n)
-        for n, (each, label) in enumerate(zip(found, own_labels, strict=True))
-    ]
+        words = [str(value) if name == "method" else f"{name}\u00a0=\u00a0{value}" for name, value in named]
+        labels.append(", ".join(words))
+    of_runs = [(label, each.config.get("seed")) for label, each in zip(labels, found, strict=True)]
+    frames = []
+    for n, each in enumerate(found):
+        label = labels[n] if of_runs.count(of_runs[n]) == 1 else f"{labels[n]} ({each.folder})"
+        frames.append(pd.DataFrame(each.rows).assign(label=label, seed=each.config.get("seed", 0), run=n))
     rows = pd.concat(frames, ignore_index=True)
     require_columns("rows of the runs", rows, ["wire_scalars"])
     return rows.assign(client_bytes=4 * rows["wire_scalars"])

@@ -63,14 +63,14 @@ def by_communication(frame: pd.DataFrame, count: Count, **given: Any) -> Panel:
     """
     require_choice("count", count, COUNT_LABELS)
     xlabel = f"communicated scalars per client\n({COUNT_LABELS[count]})"
-    told = {"title": "accuracy against communication", "xscale": "log"} | given
-    return Panel(frame=frame, x=f"{count}_scalars", y="test_accuracy", xlabel=xlabel, ylabel="test accuracy", **told)
+    texts = {"title": "accuracy against communication", "xscale": "log"} | given
+    return Panel(frame=frame, x=f"{count}_scalars", y="test_accuracy", xlabel=xlabel, ylabel="test accuracy", **texts)
 
 
 def by_rounds(frame: pd.DataFrame, **given: Any) -> Panel:
     """The panel of test accuracy, or of another y that is given with its words, against rounds."""
-    told = {"y": "test_accuracy", "ylabel": "test accuracy", "title": "accuracy against rounds"} | given
-    return Panel(frame=frame, x="round", xlabel="rounds completed", **told)
+    texts = {"y": "test_accuracy", "ylabel": "test accuracy", "title": "accuracy against rounds"} | given
+    return Panel(frame=frame, x="round", xlabel="rounds completed", **texts)
 
 
 def comparison(
@@ -100,7 +100,8 @@ def comparison(
     averaged = [frame.groupby("series")["seed"] for _, kind, frame in frames if kind in ("curves", "reference")]
     banded = any(bool((seeds.nunique() > 1).any()) for seeds in averaged)
     lost = any(panel.xscale == "log" and bool((frame[panel.x] <= 0).any()) for panel, _, frame in frames)
-    shared, across = across is not None, across or len(panels)
+    shared = across is not None
+    across = across or len(panels)
     down = -(-len(panels) // across)
     columns = 2 if across == 1 else 4
     drawn = {series for panel in panels for series in panel.frame["series"]}
@@ -117,9 +118,9 @@ def comparison(
                 if panel.xscale == "log":
                     shown = shown.loc[shown[panel.x] > 0]
                 for series, style in styles.items():
-                    own = shown.loc[shown["series"] == series]
-                    if not own.empty:
-                        draw_mean(ax, own, panel.x, panel.y, style, label=series, by=panel.by, kind=kind)
+                    of_series = shown.loc[shown["series"] == series]
+                    if not of_series.empty:
+                        draw_mean(ax, of_series, panel.x, panel.y, style, label=series, by=panel.by, kind=kind)
             ax.set(xscale=panel.xscale, yscale=panel.yscale)
             if panel.ylimits is not None:
                 ax.set_ylim(*panel.ylimits)

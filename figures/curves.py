@@ -94,20 +94,20 @@ def draw_mean(
             same measured in another way: dots.
     """
     mean = mean_and_band(series, x, y, by)
-    at, middle = mean["x"].to_numpy(), mean["y"].to_numpy()
+    xs, ys = mean["x"].to_numpy(), mean["y"].to_numpy()
     if kind == "reference" and int(mean["seeds"].iloc[0]) > 1:
-        ax.fill_between(at, mean["low"], mean["high"], color=style.color, alpha=0.08, linewidth=0, zorder=1.8)
+        ax.fill_between(xs, mean["low"], mean["high"], color=style.color, alpha=0.08, linewidth=0, zorder=1.8)
     if kind != "curves":
-        ax.plot(at, middle, **_line(kind, style), label=f"_{kind}")
+        ax.plot(xs, ys, **_line(kind, style), label=f"_{kind}")
         return
     if int(mean["seeds"].iloc[0]) > 1:
         low, high = mean["low"], mean["high"]
         if y == "test_accuracy":
             low, high = low.clip(0.0, 1.0), high.clip(0.0, 1.0)
-        ax.fill_between(at, low.to_numpy(), high.to_numpy(), color=style.color, alpha=0.18, linewidth=0, zorder=2.2)
+        ax.fill_between(xs, low.to_numpy(), high.to_numpy(), color=style.color, alpha=0.18, linewidth=0, zorder=2.2)
     ax.plot(
-        at,
-        middle,
+        xs,
+        ys,
         color=style.color,
         linestyle=style.dash,
         linewidth=style.linewidth,
@@ -119,6 +119,7 @@ def draw_mean(
 
 
 def _line(kind: str, style: LineStyle) -> dict[str, Any]:
+    """What matplotlib is told of a curve without a band."""
     return {"color": style.color, "linestyle": style.dash, **_KINDS[kind]}
 
 

@@ -15,10 +15,10 @@ from figures.layout import Words, legend_below, page
 from figures.style import INK, OKABE_ITO, SOFT
 
 _ORANGE, _GREEN, _BLUE, _RED, _PINK, _SKY = OKABE_ITO
-_SERIES: Final = ((_BLUE, "o", "-"), (_RED, "s", "--"), (_ORANGE, "D", ":"))
+_SERIES: Final = ((_BLUE, "o", "-"), (_RED, "s", "--"), (_ORANGE, "D", ":"))  # colour, marker, dash
 _BANDS: Final = (_GREEN, _PINK)
 _STAYED, _APART = _BLUE, _RED
-_HIGHEST: Final = 20.0
+_HIGHEST: Final = 20.0  # at which losses, S and T are cut off
 _SLANTED: Final[dict[str, Any]] = {"rotation": 38, "ha": "right", "rotation_mode": "anchor"}
 _LEAST_ROOM: Final = 0.055  # between two series at one point, as a share of the distance to the next point
 
@@ -53,9 +53,9 @@ def edge(
         for (name, (low, high)), colour in zip(limits.items(), _BANDS, strict=False):
             steps.axvspan(low, high, facecolor=colour, edgecolor=colour, alpha=0.25, linewidth=1.5, label=name)
         for i, (name, (colour, marker, dash)) in enumerate(zip(series, _SERIES, strict=False)):
-            own = by_step[by_step["series"] == name].sort_values("h")
+            points = by_step[by_step["series"] == name].sort_values("h")
             beside = np.exp(_LEAST_ROOM * (i - (len(series) - 1) / 2))  # so that intervals do not cover each other
-            _intervals(steps, own["h"] * beside, own, colour, marker, label=name, dash=dash)
+            _intervals(steps, points["h"] * beside, points, colour, marker, label=name, dash=dash)
         steps.set_xscale("log")
         steps.set_xticks(ticks, [f"{h:g}" for h in ticks], **_SLANTED)
         steps.set_xticks([], minor=True)
@@ -67,8 +67,8 @@ def edge(
         places: list[float] = []
         labels: list[str] = []
         at = 0.0
-        for knob, own in lines.groupby("knob", sort=False):
-            ordered = own.sort_values("at")
+        for knob, points in lines.groupby("knob", sort=False):
+            ordered = points.sort_values("at")
             x = at + np.arange(len(ordered))
             colour, marker, dash = _SERIES[0]
             _intervals(by_knob, x, ordered, colour, marker, label=str(knob), dash=dash)
@@ -94,6 +94,7 @@ def edge(
 
 
 def _intervals(ax: Axes, x: Any, frame: pd.DataFrame, colour: str, marker: str, *, label: str, dash: str) -> None:
+    """The shares of a frame at these places, with their intervals."""
     errors = [frame["share"] - frame["low"], frame["high"] - frame["share"]]
     ax.errorbar(
         x, frame["share"], yerr=errors, color=colour, marker=marker, markersize=5.0, markerfacecolor="white",
@@ -105,10 +106,10 @@ def _way(ax: Axes, along: pd.DataFrame, y: str, title: str, *, limit: str = "") 
     """A line a run, those that stayed below those that diverged; and the limit of 1, if there is one."""
     for apart in (False, True):
         for _, run in along[along["apart"] == apart].groupby("run", sort=False):
-            own = run.sort_values("step").dropna(subset=[y])
+            path = run.sort_values("step").dropna(subset=[y])
             colour = _APART if apart else _STAYED
             ax.plot(
-                own["step"], own[y].clip(upper=_HIGHEST), color=colour, linewidth=1.1, alpha=0.6, zorder=2.5 + apart
+                path["step"], path[y].clip(upper=_HIGHEST), color=colour, linewidth=1.1, alpha=0.6, zorder=2.5 + apart
             )
     ax.set(yscale="log", xlabel="local steps", title=title)
     if limit:

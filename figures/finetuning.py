@@ -41,11 +41,11 @@ def accuracies(frame: pd.DataFrame, styles: Mapping[str, LineStyle], **words: Un
     height = down * (0.9 + 0.27 * len(names)) + 0.6
     with page(max(6.0, 2.9 * across + 0.6), height, words) as (figure, plots):
         axes = axes_of(plots, down, across, sharey=True)
-        for ax, (panel, own) in zip(axes, panels, strict=False):
+        for ax, (panel, cells) in zip(axes, panels, strict=False):
             ax.set_title(str(panel))
             for column, (_, dash) in _BEFORE.items():
-                ax.axvline(float(own[column].iloc[0]), color=SOFT, linestyle=dash, linewidth=1.1, zorder=1)
-            for cell in own.to_dict("records"):
+                ax.axvline(float(cells[column].iloc[0]), color=SOFT, linestyle=dash, linewidth=1.1, zorder=1)
+            for cell in cells.to_dict("records"):
                 place = list(markers).index(cell["tuned"]) - (len(markers) - 1) / 2
                 y = names.index(cell["series"]) + 0.3 * place
                 ax.plot([cell["printed"]], [y], "D", markersize=5, markerfacecolor="white", color=_GREY, zorder=2)
@@ -72,12 +72,14 @@ def accuracies(frame: pd.DataFrame, styles: Mapping[str, LineStyle], **words: Un
 
 
 def _spot(marker: str, colour: str, label: str, *, hollow: bool = False) -> Line2D:
+    """An entry of a legend: a marker."""
     face = "white" if hollow else colour
     return Line2D([], [], marker=marker, linestyle="", markersize=5, markerfacecolor=face, color=colour, label=label)
 
 
-def _line(named: tuple[str, Any]) -> Line2D:
-    name, dash = named
+def _line(entry: tuple[str, Any]) -> Line2D:
+    """An entry of a legend: (what is said of a grey line, its dash)."""
+    name, dash = entry
     return Line2D([], [], color=SOFT, linestyle=dash, linewidth=1.1, label=name)
 
 
@@ -105,8 +107,8 @@ def round_costs(
         for name, (constant, slope) in formulas.items():
             ax.plot(d, constant + slope * d, color=styles[name].color, linestyle="dashed", linewidth=1.0)
         for cell in frame.to_dict("records"):
-            marker, colour = "D" if cell["printed"] else "o", styles[cell["series"]].color
-            face = "white" if cell["printed"] else colour
+            colour = styles[cell["series"]].color
+            marker, face = ("D", "white") if cell["printed"] else ("o", colour)
             ax.plot(cell["d"], cell["bytes"], marker, markerfacecolor=face, color=colour, markersize=5)
         ax.set(xscale="log", yscale="log", xlabel="trained parameters d", ylabel="bytes a client and round")
         handles = [_spot("o", style.color, series) for series, style in styles.items() if series in set(frame.series)]

@@ -119,7 +119,7 @@ def picture(figure: Figure, name: str) -> Picture:
     height = 72 * float(figure.get_size_inches()[1])
     scale = 72 / figure.dpi
     # Clip paths, and markers that several parts share, stand beside the parts: the first one gets them.
-    inside = {element for own in groups.values() for each in own for element in each.iter()}
+    inside = {element for group in groups.values() for outer in group for element in outer.iter()}
     groups[next(iter(parts))] += [each for each in root.iter() if each.tag.endswith("}defs") and each not in inside]
     # The elements of each part, cut out at its place in pixels of a figure whose height is in points.
     drawn = {}
@@ -133,8 +133,8 @@ def picture(figure: Figure, name: str) -> Picture:
     # The heading and the headings of the panels, each once.
     headings = [each.get_suptitle() for each in (figure, *figure.subfigs)]
     panels = [ax.get_title(loc) for ax in figure.axes for loc in ("left", "center", "right")]
-    said = [*dict.fromkeys(text.replace("\n", " ") for text in (*headings, *panels) if text)]
-    label = ". ".join(said) or "Figure"
+    texts = [*dict.fromkeys(text.replace("\n", " ") for text in (*headings, *panels) if text)]
+    label = ". ".join(texts) or "Figure"
     return Picture(label, [[drawn[part] for part in row] for row in rows], [drawn[e] for e in entries], caption)
 
 
@@ -185,8 +185,8 @@ def _markup(element: ET.Element, kept: set[str]) -> str:
         return ""
     if tag == "g" and not attributes:
         return inside
-    told = "".join(f' {name}="{escape(value)}"' for name, value in attributes.items())
-    return f"<{tag}{told}>{inside}</{tag}>" if inside else f"<{tag}{told}/>"
+    written = "".join(f' {name}="{escape(value)}"' for name, value in attributes.items())
+    return f"<{tag}{written}>{inside}</{tag}>" if inside else f"<{tag}{written}/>"
 
 
 def _variable(colour: re.Match[str]) -> str:

@@ -47,10 +47,10 @@ def size_figure(
     with page(14.0, 3.6, words, [BAND if banded else ""]) as (figure, plots):
         accuracy, loss, needed = axes_of(plots, 1, 3)
         for series, style in styles.items():
-            own = curves[curves["series"] == series]
-            if not own.empty:
-                draw_mean(accuracy, own, "round", "test_accuracy", style, label=series)
-                draw_mean(loss, own, "round", "relative_loss", style, label=series)
+            of_series = curves[curves["series"] == series]
+            if not of_series.empty:
+                draw_mean(accuracy, of_series, "round", "test_accuracy", style, label=series)
+                draw_mean(loss, of_series, "round", "relative_loss", style, label=series)
         for ax in (accuracy, loss):
             ax.set_xlabel("rounds completed")
             ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
@@ -63,6 +63,7 @@ def size_figure(
 
 
 def _needed(ax: Axes, points: pd.DataFrame, styles: Mapping[str, LineStyle], share: float) -> None:
+    """The panel of the rounds, of those models that got there."""
     ax.set_title(f"rounds to {share:.0%} of the fall")
     ax.set_xlabel("circles: effective rank κ;  squares: parameters d")
     ax.set_ylabel("rounds")

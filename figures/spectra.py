@@ -59,11 +59,12 @@ def training_spectra(
         widths = curves.groupby("step")["bandwidth"].first()
         for ax, step in zip(axes, steps, strict=True):
             # The curve with its band, and single eigenvalues as stems.
-            at = curves[curves["step"] == step].sort_values("value")
-            alone, one = single.loc[single["step"] == step, "value"], _one(d, float(widths[step]))
-            low = at["low"].clip(lower=one / 1e3)
-            ax.fill_between(at["value"], low, at["high"], color=_BLUE, alpha=0.22, linewidth=0)
-            ax.plot(at["value"], at["density"], color=_BLUE, linewidth=1.4, label="density")
+            curve = curves[curves["step"] == step].sort_values("value")
+            alone = single.loc[single["step"] == step, "value"]
+            one = _one(d, float(widths[step]))  # the height of a single eigenvalue
+            low = curve["low"].clip(lower=one / 1e3)
+            ax.fill_between(curve["value"], low, curve["high"], color=_BLUE, alpha=0.22, linewidth=0)
+            ax.plot(curve["value"], curve["density"], color=_BLUE, linewidth=1.4, label="density")
             ax.vlines(alone, one / 1e3, one, color=_RED, linewidth=1.1, label="single eigenvalues")
             ax.plot(alone, np.full(len(alone), one), "o", color=_RED, markersize=2.8, label="_heads")
             _set_scale(ax, curves, float(widths.max()), d)
@@ -136,7 +137,7 @@ def _kappas(ax: Axes, kappas: pd.DataFrame, d: int) -> None:
     ax.legend(loc="upper center", bbox_to_anchor=(0.5, -0.24))
 
 
-_OWN = ["network", "data", "loss"]
+_OWN = ["network", "data", "loss"]  # columns that name a network of the census
 
 
 def census_figure(rows: pd.DataFrame, last: pd.DataFrame, **words: Unpack[Words]) -> Figure:
@@ -159,12 +160,12 @@ def census_figure(rows: pd.DataFrame, last: pd.DataFrame, **words: Unpack[Words]
         left, right = plots.subfigures(1, 2, squeeze=False, width_ratios=[1.75, 1.0])[0]
         (ax,) = axes_of(left, 1, 1)
         for n, (name, meaning) in enumerate(KAPPAS.items()):
-            own = last[last["reading"] == name]
-            at = [places[key] + 0.16 * (n - 1.5) for key in own[_OWN].itertuples(index=False, name=None)]
-            value, low, high = (own[column].clip(lower=1) for column in ("value", "low", "high"))
+            of_kappa = last[last["reading"] == name]
+            heights = [places[key] + 0.16 * (n - 1.5) for key in of_kappa[_OWN].itertuples(index=False, name=None)]
+            value, low, high = (of_kappa[column].clip(lower=1) for column in ("value", "low", "high"))
             look: dict[str, Any] = {**_LOOKS[name], "markersize": 3.6, "label": f"{name}: {meaning}"}
             ends = [(value - low).clip(lower=0), (high - value).clip(lower=0)]
-            ax.errorbar(value, at, xerr=ends, linestyle="none", elinewidth=1.0, **look)
+            ax.errorbar(value, heights, xerr=ends, linestyle="none", elinewidth=1.0, **look)
         ax.plot(order["d"], range(len(places)), "|", color=SOFT, markersize=9, label="d, the number of parameters")
         ax.set_yticks(range(len(places)), [_named(*key) for key in places])
         ax.set(
@@ -172,22 +173,21 @@ def census_figure(rows: pd.DataFrame, last: pd.DataFrame, **words: Unpack[Words]
         )
         legend_below(left, [ax], columns=2)
         positive = rows[rows["reading"] == "positive"]
-        several = [key for key, own in positive.groupby(_OWN, sort=False) if own["n"].nunique() > 1]
+        several = [key for key, of_network in positive.groupby(_OWN, sort=False) if of_network["n"].nunique() > 1]
         colours = dict(zip(several, OKABE_ITO, strict=False))
-        told = {"steps": "steps of training", "n": "n, the examples of the loss"}
+        axis_labels = {"steps": "steps of training", "n": "n, the examples of the loss"}
         # Along training at the usual n, and by n at the last moment: the other of the two is as in ``last``.
-        for ax, x, fixed in zip(axes_of(right, 2, 1), told, reversed(told), strict=True):
+        for ax, x, fixed in zip(axes_of(right, 2, 1), axis_labels, reversed(axis_labels), strict=True):
             ax.set_xscale("symlog", linthresh=float(rows.loc[rows[x] > 0, x].min()))
-            for key, own in positive.merge(order[[*_OWN, fixed]]).sort_values(x).groupby(_OWN, sort=False):
-                if own[x].nunique() > 1:
+            for key, curve in positive.merge(order[[*_OWN, fixed]]).sort_values(x).groupby(_OWN, sort=False):
+                if curve[x].nunique() > 1:
                     colour, label = colours.get(key, SOFT), _named(*map(str, key))
-                    ax.plot(own[x], own["value"], "^-", color=colour, markersize=3, linewidth=1, label=label)
-                    ax.fill_between(
-                        own[x], own["low"].clip(lower=1), own["high"], color=colour, alpha=0.12, linewidth=0
-                    )
+                    ax.plot(curve[x], curve["value"], "^-", color=colour, markersize=3, linewidth=1, label=label)
+                    low = curve["low"].clip(lower=1)
+                    ax.fill_between(curve[x], low, curve["high"], color=colour, alpha=0.12, linewidth=0)
             if not ax.lines:
                 ax.text(0.5, 0.5, "not recorded", transform=ax.transAxes, color=SOFT, ha="center")
-            ax.set(yscale="log", xlabel=told[x], ylabel="κ positive")
+            ax.set(yscale="log", xlabel=axis_labels[x], ylabel="κ positive")
         if several:
             ax.legend(fontsize=7)
     return figure
@@ -221,11 +221,11 @@ def kernel_figure(
         against.set(xscale="log", yscale="log", xlabel="foretold", ylabel="‖K_P − K‖ / ‖K‖, measured")
         against.legend()
         numbers = list(dict.fromkeys(correlations["number"]))
-        for n, (P, own) in enumerate(correlations.groupby("P")):
-            at = [numbers.index(each) + 0.2 * (n - 1) for each in own["number"]]
-            spread = [own["correlation"] - own["low"], own["high"] - own["correlation"]]
+        for n, (P, of_P) in enumerate(correlations.groupby("P")):
+            across = [numbers.index(each) + 0.2 * (n - 1) for each in of_P["number"]]
+            spread = [of_P["correlation"] - of_P["low"], of_P["high"] - of_P["correlation"]]
             ranks.errorbar(
-                at, own["correlation"], yerr=spread, fmt="s", color=OKABE_ITO[n], markersize=4, label=f"P = {P}"
+                across, of_P["correlation"], yerr=spread, fmt="s", color=OKABE_ITO[n], markersize=4, label=f"P = {P}"
             )
         ranks.axhline(0, color=SOFT, linewidth=1)
         ranks.set(xticks=range(len(numbers)), ylim=(-1.05, 1.05), ylabel="rank correlation with the rounds needed")

@@ -82,29 +82,29 @@ def speed_ups(
     Returns:
         A figure without pyplot state; InputError if a knob is unknown.
     """
-    told = {"m": "clients sampled", "P": "directions", "K": "local steps"}
-    require_known("knob of frame", frame["knob"], told)
-    knobs = [knob for knob in told if knob in set(frame["knob"])]
+    knob_names = {"m": "clients sampled", "P": "directions", "K": "local steps"}
+    require_known("knob of frame", frame["knob"], knob_names)
+    knobs = [knob for knob in knob_names if knob in set(frame["knob"])]
     with page(10.6, 4.0, words, ["Grey: slope −1, the claimed linear speed-up."]) as (figure, plots):
         axes = axes_of(plots, 1, len(knobs), sharey=True)
         for ax, knob in zip(axes, knobs, strict=True):
-            own = frame[(frame["knob"] == knob)].dropna(subset=["rounds"])
-            for (noise, series), rows in own.groupby(["noise", "series"], sort=False):
+            of_knob = frame[(frame["knob"] == knob)].dropna(subset=["rounds"])
+            for (noise, series), rows in of_knob.groupby(["noise", "series"], sort=False):
                 colour, width = NOISES[str(noise)]
-                at = rows.sort_values("at")
+                line = rows.sort_values("at")
                 marker = "o" if series == "measured" else ""
                 label = f"{series}, {noise}"
                 ax.plot(
-                    at["at"], at["rounds"], color=colour, linestyle=SPEED_LINES[str(series)], marker=marker,
+                    line["at"], line["rounds"], color=colour, linestyle=SPEED_LINES[str(series)], marker=marker,
                     linewidth=width if series == "measured" else 1.5, markersize=2.4 + width, label=label,
                 )  # fmt: skip
                 if series == "measured":
-                    first = at.iloc[0]
+                    first = line.iloc[0]
                     ax.plot(
-                        at["at"], first["rounds"] * first["at"] / at["at"], color="#B6BEC7", linewidth=1.0, zorder=1.5,
-                        label="_slope",
+                        line["at"], first["rounds"] * first["at"] / line["at"], color="#B6BEC7", linewidth=1.0,
+                        zorder=1.5, label="_slope",
                     )  # fmt: skip
-            ax.set(xscale="log", yscale="log", title=f"more {told[knob]}", xlabel=knob)
+            ax.set(xscale="log", yscale="log", title=f"more {knob_names[knob]}", xlabel=knob)
             if ends is not None and knob in ends:
                 at_end, words_of_end = ends[knob]
                 ax.axvline(at_end, color=SOFT, linewidth=0.9, linestyle=(0, (1, 2)), label="_end")
@@ -185,9 +185,9 @@ def training(frame: pd.DataFrame, **words: Unpack[Words]) -> Figure:
     with page(max(7.0, 5.1 * len(panels)), 3.8, words) as (figure, plots):
         axes = axes_of(plots, 1, len(panels))
         for ax, panel in zip(axes, panels, strict=True):
-            own = frame[frame["panel"] == panel]
-            _draw(ax, own, "round", "value")
-            band = own.dropna(subset=["low", "high"]).sort_values("round")
+            of_panel = frame[frame["panel"] == panel]
+            _draw(ax, of_panel, "round", "value")
+            band = of_panel.dropna(subset=["low", "high"]).sort_values("round")
             ax.fill_between(band["round"], band["low"], band["high"], color=_BLUE, alpha=0.18, linewidth=0)
             ax.set(xscale="log", yscale="log", title=panel, xlabel="rounds R")
         axes[0].set_ylabel(_AVERAGE)

@@ -38,10 +38,10 @@ class Jsonable:
 
     def to_json(self) -> dict[str, Any]:
         """Every field, ready for ``json.dumps``; numbers that are not finite become None."""
-        made: Any = self  # a dataclass, as every class that derives from this one
-        left_out = {own.name: None for own in fields(made) if own.metadata == NOT_IN_JSON}
-        found = asdict(replace(made, **left_out))
-        return {name: plain(value) for name, value in found.items() if name not in left_out}
+        result: Any = self  # a dataclass, as every class that derives from this one
+        left_out = {each.name: None for each in fields(result) if each.metadata == NOT_IN_JSON}
+        values = asdict(replace(result, **left_out))
+        return {name: plain(value) for name, value in values.items() if name not in left_out}
 
 
 @dataclass(frozen=True)

@@ -31,10 +31,10 @@ class Reading:
         ends = self.low, self.high
         if math.isnan(self.value):
             return "–", f"{self.low:.4g} .. {self.high:.4g}"
-        if _PLAIN[0] <= max(abs(each) for each in (self.value, *ends) if math.isfinite(each)) < _PLAIN[1]:
+        if _PLAIN[0] <= max(abs(number) for number in (self.value, *ends) if math.isfinite(number)) < _PLAIN[1]:
             value, low, high = to_its_width(self.value, *ends)
         else:
-            value, low, high = (f"{each:.5g}" for each in (self.value, *ends))
+            value, low, high = (f"{number:.5g}" for number in (self.value, *ends))
         return value, f"{low} .. {high}"
 
     def line(self, confidence: float) -> str:

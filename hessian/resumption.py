@@ -39,8 +39,8 @@ class Checkpoint(Generic[S]):
         tensors, values = read_checkpoint(self._path)
         saved = values.get("run")
         known = saved if isinstance(saved, dict) else {}
-        other = [name for name, value in self._run.items() if name not in known or known[name] != value]
-        require(not other, "checkpoint", f"be of this run ({', '.join(other)} differ)", str(self._path))
+        differing = [name for name, value in self._run.items() if name not in known or known[name] != value]
+        require(not differing, "checkpoint", f"be of this run ({', '.join(differing)} differ)", str(self._path))
         state = read_as(self._kind, values, f"checkpoint {self._path}")
         return {name: tensor.clone() for name, tensor in tensors.items()}, state
 

@@ -120,11 +120,11 @@ def from_run(
     if (written := folder / CONFIG_FILE).exists():
         known = read_config(written, plain=True)
         # Names that the run has too are trusted, and the run finds them itself.
-        model, data, loss = (None if each == known.get(name) else each for name, each in given.items())
+        model, data, loss = (None if named == known.get(name) else named for name, named in given.items())
         wanted = [name for name in given if str(known.get(name)).split(" ")[0] == OWN]
-        may = {*wanted, *code_in(known)}
-        more = [f"--{name}" for name in given if given[name] is not None and name not in may]
-        require(not more, " and ".join(more), "stay unset for a run, which has its own", more)
+        allowed = {*wanted, *code_in(known)}
+        superfluous = [f"--{name}" for name in given if given[name] is not None and name not in allowed]
+        require(not superfluous, " and ".join(superfluous), "stay unset for a run, which has its own", superfluous)
         lacking = [f"--{name} module:function" for name in wanted if given[name] is None]
         rule = f"be given for {folder}, which was trained in Python and has no name of it"
         require(not lacking, " and ".join(lacking), rule, None)
@@ -203,29 +203,23 @@ def from_weights(
 ) -> TrainedModel:
     """The model ``model`` with the weights of a safetensors file (a state dict), on the data ``data`` or a task.
 
-    Statistics of BatchNorm are the file's where it has them, else those of the calibration images.
-
-    Args:
-        path: The file, as ``decomfl replay --save`` writes it.
-        model: See ``untrained``; with a task see ``from_task``.
-        data: See ``untrained``; not used with a task.
-        loss: See ``untrained``.
-        task: See ``from_task``; None for ``data``.
-        files: See ``from_task``.
+    The file is as ``decomfl replay --save`` writes it; the other arguments are those of ``untrained`` or, with a
+    task, of ``from_task``. Statistics of BatchNorm are the file's where it has them, else those of the calibration
+    images.
 
     Raises:
         InputError: If the file cannot be read, or does not fit the model.
     """
     start = untrained(model, data, seed=0, loss=loss) if task is None else from_task(task, model=model, files=files)
     try:
-        found = start.module.load_state_dict(load_file(path), strict=False)
+        keys = start.module.load_state_dict(load_file(path), strict=False)
     except (OSError, SafetensorError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise InputError(f"weights must be a safetensors file that fits model {model}, got {path} ({reason})") from None
     parameters = {name for name, _ in start.module.named_parameters()}
-    misfits = sorted(parameters & set(found.missing_keys)) + sorted(found.unexpected_keys)
+    misfits = sorted(parameters & set(keys.missing_keys)) + sorted(keys.unexpected_keys)
     require(not misfits, f"weights in {path}", f"be exactly those of model {model}", misfits[:3])
-    if any(name.endswith("running_mean") for name in found.missing_keys):
+    if any(name.endswith("running_mean") for name in keys.missing_keys):
         use_batch_statistics_(start.module)
     start.module.eval()
     return replace(start, history=f"weights of {path.name}")
@@ -259,20 +253,21 @@ def trained_here(
         InputError: If a name is unknown, model and data do not fit, or training diverges.
     """
     start = untrained(model, data, seed=seed, loss=loss)
-    module, own = start.module.to(device), model not in MODELS
-    if not own:
+    module = start.module.to(device)
+    users = model not in MODELS
+    if not users:
         use_batch_statistics_(module)
     if not steps:
         return start
     inputs, targets = start.examples
     before = _value(module, start, descent.batch_size)
-    if own:
+    if users:
         module.train()
     with differentiating("training"):
         for step, value in enumerate(descent(module, start.loss, inputs, targets, steps), 1):
             if on_step is not None:
                 on_step(step, value)
-    if own:
+    if users:
         module.eval()
     after = _value(module, start, descent.batch_size)
     rule = f"be at most {RISEN:g} times the {before:.3g} before it (a smaller lr may help)"
@@ -313,11 +308,11 @@ def untrained(model: str, data: str, *, seed: int, loss: str | None = None) -> T
         module, history = load_pretrained(model), f"as it is in {model}"
     whole = BatchLoss.of(chosen).form is Form.MODEL
     if is_own(data):
-        found: Any = made("data", data, object)
-        if isinstance(found, tuple) and len(found) == 2 and not isinstance(found[0], (*LEAVES, Mapping)):
-            found = found[0]  # the other are held-out examples, as `decomfl train` takes them
+        made_data: Any = made("data", data, object)
+        if isinstance(made_data, tuple) and len(made_data) == 2 and not isinstance(made_data[0], (*LEAVES, Mapping)):
+            made_data = made_data[0]  # the other are held-out examples, as `decomfl train` takes them
         # Examples of batches, or of clients, all together.
-        dataset = own_dataset(found if isinstance(found, list) else [found], whole=whole)
+        dataset = own_dataset(made_data if isinstance(made_data, list) else [made_data], whole=whole)
         dataset = replace(dataset, name=data, source=f"{dataset.N:,} examples of {data}", parts=None)
     else:
         dataset = load_dataset(data)

@@ -17,8 +17,8 @@ from paper_repro.request import Request
 from paper_repro.workflow.recordings import Rows, facts_of
 from paper_repro.workflow.recordings import load as recorded_rows
 from paper_repro.workflow.runs import Job, Result, Work
-from paper_repro.workflow.verdicts.claims import PARTS as FACTS
-from paper_repro.workflow.verdicts.claims import VERDICTS, ClaimOutcome
+from paper_repro.workflow.verdicts.claim_table import PARTS as FACTS
+from paper_repro.workflow.verdicts.claim_table import VERDICTS, ClaimOutcome
 
 FOLDER: Final = "live"  # the folder, in that of the report, of tables of live runs
 
@@ -70,59 +70,57 @@ class Agreement:
             return "The recorded rows are of other data, so the numbers are not compared; the figure shows both."
         if not self.compared:
             return "None of these rows is recorded at this scale, so the numbers are not compared."
-        said = [f"{self.equal} of {plural(self.compared, 'row')} equal the recorded ones in every digit and word."]
+        sentences = [f"{self.equal} of {plural(self.compared, 'row')} equal the recorded ones in every digit and word."]
         if self.largest:
-            name, value = max(self.largest.items(), key=lambda each: each[1])
+            name, value = max(self.largest.items(), key=lambda item: item[1])
             amount = f"{100 * value:.2g} points" if name in _ACCURACIES else f"{value:.2g} of its value"
-            said.append(f"The largest difference of numbers is in {name}: {amount}.")
+            sentences.append(f"The largest difference of numbers is in {name}: {amount}.")
         if self.texts:
-            said.append(f"Texts differ in {', '.join(self.texts)}.")
-        return " ".join(said)
+            sentences.append(f"Texts differ in {', '.join(self.texts)}.")
+        return " ".join(sentences)
 
 
 def agreement(
-    works: Sequence[Work | Job], results: Mapping[str, Result], rows: pd.DataFrame, kept: Rows | None
+    works: Sequence[Work | Job], results: Mapping[str, Result], rows: pd.DataFrame, recorded: Rows | None
 ) -> Agreement:
-    """Compare what was made here with what is recorded of the same work.
+    """How the rows of a part's ``works`` compare with the recorded ones at the same scale, None where none are.
 
-    Args:
-        works: The work of a part, as it was run.
-        results: The results by ``Work.key``.
-        rows: The rows of all of it.
-        kept: What is recorded of the part at the same scale; None where nothing is.
+    ``results`` are by ``Work.key``, and ``rows`` are those of all works.
     """
-    if kept is None:
+    if recorded is None:
         return Agreement(len(rows))
     here = {facts.get("data_digest") for _, facts in results.values() if facts}
-    there = {facts.get("data_digest") for facts in kept.provenance}
+    there = {facts.get("data_digest") for facts in recorded.provenance}
     if not here <= there | {None}:
         return Agreement(len(rows), other_data=True)
-    pairs = []
+    pairs = []  # (rows made here, the recorded rows that they are compared with), row by row
     for work in works:
         if work.labels:
             # The rows of a run that are recorded too, and the recorded ones, round by round.
-            own = work.among(kept.rows).drop_duplicates("round").set_index("round", drop=False)
+            known = work.among(recorded.rows).drop_duplicates("round").set_index("round", drop=False)
             made = results[work.key()][0]
-            shared = made[made["round"].isin(own.index)].reset_index(drop=True)
-            pairs.append((shared, own.loc[shared["round"]].reset_index(drop=True)))
+            shared = made[made["round"].isin(known.index)].reset_index(drop=True)
+            pairs.append((shared, known.loc[shared["round"]].reset_index(drop=True)))
     if not all(work.labels for work in works):
         # Rows that do not say whose they are stand in one order, and are as many as are recorded, or are others.
-        pairs = [(rows.reset_index(drop=True), kept.rows.reset_index(drop=True))] if len(rows) == len(kept.rows) else []
-    equal: list[pd.Series[bool]] = []
-    gaps: list[pd.DataFrame] = []
+        pairs = []
+        if len(rows) == len(recorded.rows):
+            pairs = [(rows.reset_index(drop=True), recorded.rows.reset_index(drop=True))]
+    equal: list[pd.Series[bool]] = []  # of each pair, which of its rows are equal
+    gaps: list[pd.DataFrame] = []  # of each pair, a column a number
     texts: dict[str, None] = {}
     for one, other in pairs:
         if one.empty:
             continue
         names = [str(name) for name in one if name in other and name not in _NOT_COMPARED]
-        columns = [name for name in names if all(pd.api.types.is_numeric_dtype(f[name]) for f in (one, other))]
+        numeric = [name for name in names if all(pd.api.types.is_numeric_dtype(f[name]) for f in (one, other))]
         # A file has no text and no list where a frame has an empty one.
-        a, b = (frame[[n for n in names if n not in columns]].fillna("").astype(str) for frame in (one, other))
+        a, b = (frame[[n for n in names if n not in numeric]].fillna("").astype(str) for frame in (one, other))
         alike = a == b
-        a, b = (frame[columns].astype(float) for frame in (one, other))
+        a, b = (frame[numeric].astype(float) for frame in (one, other))
         gap = (a - b).abs().where(~(a.isna() & b.isna()), 0.0).fillna(np.inf)  # a number beside none is no rounding
-        size = pd.DataFrame(np.maximum(a.abs(), b.abs()), columns=columns).replace(0.0, 1.0).fillna(1.0)
-        gaps.append(gap / size.assign(**{name: 1.0 for name in _ACCURACIES if name in columns}))
+        size = pd.DataFrame(np.maximum(a.abs(), b.abs()), columns=numeric).replace(0.0, 1.0).fillna(1.0)
+        gaps.append(gap / size.assign(**{name: 1.0 for name in _ACCURACIES if name in numeric}))
         equal.append((gap == 0).all(axis=1) & alike.all(axis=1))
         texts |= dict.fromkeys(map(str, alike.columns[~alike.all()]))
     if not equal:
@@ -135,18 +133,19 @@ def agreement(
 def overlay(
     works: Sequence[Work | Job], found: Agreement, made: DrawnPart, recorded: Sequence[ClaimOutcome], data: str
 ) -> Overlay:
-    """What the page says of a part that was run live, and its drawing over what is recorded."""
-    known = {each.id: each.verdict for each in recorded}
-    decides = [each for each in made.claims if each.verdict in VERDICTS[:3]]
-    others = [each for each in decides if known.get(each.id) != each.verdict]
+    """What the page says of a part that was run live (on ``data``, in words), and its drawing over what is recorded."""
+    known = {outcome.id: outcome.verdict for outcome in recorded}
+    decides = [outcome for outcome in made.claims if outcome.verdict in VERDICTS[:3]]
+    others = [outcome for outcome in decides if known.get(outcome.id) != outcome.verdict]
     begun = sum(isinstance(work, Job) and bool(work.whole) for work in works)
-    did = {f"the first {SHARE:.0%} of {plural(begun, 'training run')}": begun}
-    did |= {plural(whole := len(works) - begun, "whole run"): whole}
-    words = [f"Done here at default scale: {' and '.join(name for name, count in did.items() if count)}. {found}"]
+    whole = len(works) - begun
+    done = [f"the first {SHARE:.0%} of {plural(begun, 'training run')}"] if begun else []
+    done += [plural(whole, "whole run")] if whole else []
+    words = [f"Done here at default scale: {' and '.join(done)}. {found}"]
     if decides:
         same = f"Verdicts that these rows decide: {len(decides)}, as recorded: {len(decides) - len(others)}"
-        told = [f"{each.id} reads “{each.verdict}” here, “{known.get(each.id, 'nothing')}” there" for each in others]
-        words += ["; ".join([same, *told]) + "."]
+        differ = [f"{each.id} reads “{each.verdict}” here, “{known.get(each.id, 'nothing')}” there" for each in others]
+        words += ["; ".join([same, *differ]) + "."]
     if data:
         words += [f"Data here: {data}."]
     if found.alike is None:
@@ -169,12 +168,8 @@ def run_live(
 ) -> None:
     """Run the beginnings of the parts' runs; ``show`` each part over what is recorded of it as soon as it is done.
 
-    Args:
-        names: The parts.
-        recorded: What is recorded of their claims.
-        request: What is asked for.
-        compute: ``run_all`` with all but works and ``on_result``.
-        show: Called with the overlays so far, and a sentence about them.
+    ``names`` are the parts, and ``recorded`` what is recorded of their claims. ``compute`` is ``run_all`` with all but
+    works and ``on_result`` given; ``show`` is called with the overlays so far, and a sentence about them.
     """
     works: dict[str, list[Work | Job]] = {}
     for name in names:
@@ -183,34 +178,35 @@ def run_live(
         works[name] = [work.beginning(SHARE) if isinstance(work, Job) else work for work in jobs]
     # A part of one long piece begins first: nothing else can be done of it meanwhile.
     works = dict(sorted(((name, own) for name, own in works.items() if own), key=lambda item: len(item[1]) > 1))
-    left = {name: {work.key() for work in own} for name, own in works.items()}
+    left = {name: {work.key() for work in of_part} for name, of_part in works.items()}  # the keys under way
     overlays: dict[str, Overlay] = {}
 
     def ended(work: Work | Job) -> None:
+        """Show each part of which this was the last work."""
         key = work.key()
         for name in [name for name, keys in left.items() if key in keys]:
             left[name].discard(key)
             if left[name]:
                 continue
-            own, scale = works[name], request.options.scale.name
-            results = {each.key(): made for each in own if (made := each.result(request.asked.cache / each.key()))}
+            of_part, scale = works[name], request.options.scale.name
+            results = {each.key(): made for each in of_part if (made := each.result(request.asked.cache / each.key()))}
             frames, facts = zip(*results.values(), strict=True)
             rows = Rows(scale, pd.concat(frames, ignore_index=True), [*filter(None, facts)])
             # The recorded runs of the same settings are drawn thin, to their end.
-            kept = recorded_rows(name, scale)
-            found = agreement(own, results, rows.rows, kept)
-            part = judged(name, rows, replace(request.options, longer=kept))
+            thin = recorded_rows(name, scale)
+            compared = agreement(of_part, results, rows.rows, thin)
+            part = judged(name, rows, replace(request.options, longer=thin))
             # Where every row is as it is recorded, a figure would show the same points once more.
-            figure = None if found.equal == found.rows else part.section.figure
+            figure = None if compared.equal == compared.rows else part.section.figure
             part = replace(part, section=replace(part.section, id=f"{name}-live", figure=figure, more_figures={}))
             # The page alone shows it: no picture is a file of its own.
             drawn = written(request.asked.out / FOLDER, part, kinds=())
             data = facts_of(rows.provenance).get("data", "")
-            overlays[name] = overlay(own, found, drawn, recorded, data)
+            overlays[name] = overlay(of_part, compared, drawn, recorded, data)
             done = ", ".join(FACTS[each].title.partition(":")[0] for each in PARTS if each in overlays)
             far = "" if len(overlays) == len(works) else " so far (load this page again to see more)"
             show(overlays, f"Checked live on this machine{far}: {len(overlays)} of {len(works)} parts: {done}.")
 
     # The dearest of a part first, so that its processes end together.
-    ordered = (sorted(own, key=lambda work: -work.cost) for own in works.values())
+    ordered = (sorted(of_part, key=lambda work: -work.cost) for of_part in works.values())
     compute([*chain.from_iterable(ordered)], on_result=ended)

@@ -18,7 +18,7 @@ from paper_repro.workflow.recordings import Rows, facts_of
 from paper_repro.workflow.report import RECORDED, Section, closing, page_section, render_report
 from paper_repro.workflow.runs import run_all
 from paper_repro.workflow.verdicts.answer import answer
-from paper_repro.workflow.verdicts.claims import ClaimOutcome, claim, outcomes_json, recorded_outcomes
+from paper_repro.workflow.verdicts.claim_table import ClaimOutcome, claim, outcomes_json, recorded_outcomes
 
 
 def make_report(request: Request, *, silent: bool = False) -> list[ClaimOutcome]:
@@ -88,13 +88,14 @@ def with_recorded_verdicts(made: Sequence[DrawnPart], parts: Mapping[str, Rows],
     Where verdicts are recorded, those that were found now are.
     """
     verdicts = [] if into is not None else recorded_outcomes()
-    found, data = [], {}
+    drawn = []
+    data = {}  # what a part's rows are of, in words
     for part, (name, rows) in zip(made, parts.items(), strict=True):
         known = {each.id for each in part.claims}
         others = [each for each in verdicts if claim(each.id).part == name and each.id not in known]
-        found.append(DrawnPart(part.section, [*part.claims, *others]))
+        drawn.append(DrawnPart(part.section, [*part.claims, *others]))
         data[name] = "; ".join(dict.fromkeys(str(each["data"]) for each in rows.provenance if "data" in each))
     if into is not None:
-        outcomes = {name: part.claims for name, part in zip(parts, found, strict=True)}
+        outcomes = {name: part.claims for name, part in zip(parts, drawn, strict=True)}
         recordings.save_outcomes(outcomes, data, into)
-    return found
+    return drawn

@@ -20,7 +20,7 @@ from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.recordings import Rows, facts_of
 from paper_repro.workflow.report import page_section
 from paper_repro.workflow.scales import SCALES
-from paper_repro.workflow.verdicts.claims import SCALE_NAMES, UNTESTED, ClaimOutcome, decided
+from paper_repro.workflow.verdicts.claim_table import SCALE_NAMES, UNTESTED, ClaimOutcome, decided
 from paper_repro.workflow.verdicts.health import decided_by_health, ill_words
 
 KINDS: Final = ("png", "pdf")  # of the files of a figure
@@ -54,15 +54,15 @@ def all_drawn(
 
 def _draw(name: str, rows: Rows, options: Options, out: Path, kinds: Sequence[str]) -> DrawnPart:
     """A part in a report's folder, from whatever source its rows are."""
-    at = replace(options, scale=SCALES[rows.scale]) if rows.date else options
+    at_scale = replace(options, scale=SCALES[rows.scale]) if rows.date else options
     other = None
     # Rows at changed settings stand alone: what is recorded is of the settings as they are.
     if name not in options.changes:
-        whole = at.scale.name == SCALE_NAMES[-1]
-        kept = recordings.load(name, SCALE_NAMES[-2] if whole else SCALE_NAMES[-1])
-        other = kept if kept is not None and drawable(name, kept) else None
-        at = at if whole else replace(at, longer=other)
-    return written(out, finished(name, rows, at, other), rows.source(name), kinds)
+        is_full = at_scale.scale.name == SCALE_NAMES[-1]
+        recorded = recordings.load(name, SCALE_NAMES[-2] if is_full else SCALE_NAMES[-1])
+        other = recorded if recorded is not None and drawable(name, recorded) else None
+        at_scale = at_scale if is_full else replace(at_scale, longer=other)
+    return written(out, finished(name, rows, at_scale, other), rows.source(name), kinds)
 
 
 def finished(name: str, rows: Rows, options: Options, other: Rows | None) -> Made:
@@ -80,8 +80,8 @@ def finished(name: str, rows: Rows, options: Options, other: Rows | None) -> Mad
         return part
     # What these rows do not decide, rows at the other scale may: their outcome says where it is from.
     if other is not None and any(claim.verdict == UNTESTED for claim in part.claims):
-        at = replace(options, scale=SCALES[other.scale], longer=None)
-        known = {claim.id: claim for claim in judged(name, other, at).claims if claim.verdict != UNTESTED}
+        options_there = replace(options, scale=SCALES[other.scale], longer=None)
+        known = {claim.id: claim for claim in judged(name, other, options_there).claims if claim.verdict != UNTESTED}
         claims = [known.get(claim.id, claim) if claim.verdict == UNTESTED else claim for claim in part.claims]
         part = replace(part, claims=claims)
     return part

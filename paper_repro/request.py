@@ -18,7 +18,7 @@ from paper_repro.workflow.options import READINGS, PaperOptions
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.report import require_own_page
 from paper_repro.workflow.scales import SCALES, changed
-from paper_repro.workflow.verdicts.claims import ON_GPU, named
+from paper_repro.workflow.verdicts.claim_table import ON_GPU, named
 from paper_repro.workflow.verdicts.reference import curves
 
 
@@ -35,7 +35,8 @@ class Request:
 
 def requested(asked: PaperOptions) -> Request:
     """The report that is asked for; InputError for what cannot be made."""
-    started, scale = time.monotonic(), asked.scale or "default"
+    started = time.monotonic()
+    scale = asked.scale or "default"
     require_choice("scale", scale, SCALES)
     require_options(asked)
     place = find_device(asked.device)
@@ -44,11 +45,11 @@ def requested(asked: PaperOptions) -> Request:
     chosen = named("only", asked.only, PARTS) or (ON_GPU if on_gpu else tuple(PARTS))
     # The limit of time is given in one of two units, or not.
     require(asked.hours is None or asked.minutes is None, "minutes", "be left out where hours are given", asked.minutes)
-    sizes, told = changed(SCALES[scale], asked.changes)
-    for name, other in (("--from-recorded", asked.from_recorded), ("--record", asked.record)):
-        alone = f"be left out with {name}, as records are of settings as they are"
-        require(not (asked.changes and other), "--set", alone, asked.changes)
-    meant = not told or any(part in chosen for part in told)
+    sizes, changes = changed(SCALES[scale], asked.changes)
+    for flag, given in (("--from-recorded", asked.from_recorded), ("--record", asked.record)):
+        alone = f"be left out with {flag}, as records are of settings as they are"
+        require(not (asked.changes and given), "--set", alone, asked.changes)
+    meant = not changes or any(part in chosen for part in changes)
     require(meant, "--set", "change a part that is made", asked.changes)
     if asked.reference is not None:
         curves(asked.reference)  # refuses what is no such file
@@ -58,8 +59,9 @@ def requested(asked: PaperOptions) -> Request:
         if folder is not None:
             require_writable(name, folder / "any")
     names = [name for name in PARTS if name in chosen]
-    there = not asked.from_recorded or any(recordings.is_there(name, "" if asked.largest else scale) for name in names)
-    wanted = "name a part that is recorded" + ("" if asked.largest else f" at scale {scale}")
+    recorded_at = "" if asked.largest else scale  # "" for any scale
+    there = not asked.from_recorded or any(recordings.is_there(name, recorded_at) for name in names)
+    wanted = "name a part that is recorded" + (f" at scale {recorded_at}" if recorded_at else "")
     require(there, "--only", wanted, ",".join(names))
     require_own_page(asked.out / "report.html")
     if on_gpu and not asked.from_recorded:
@@ -70,7 +72,7 @@ def requested(asked: PaperOptions) -> Request:
         count=cast(Count, asked.count),
         authors=asked.reference,
         device=place.type if asked.device == "auto" else asked.device,
-        changes=told,
+        changes=changes,
         set=asked.changes,
     )
     # The time that the check of the bits took counts.

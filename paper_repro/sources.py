@@ -1,9 +1,9 @@
-"""Where the rows of the parts come from: what is kept with the code, or what is computed here."""
+"""Where the rows of the parts come from: what is kept with the code, or what is computed here; for ``pipeline``."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -14,13 +14,19 @@ from paper_repro.workflow import recordings
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.recordings import Rows
 from paper_repro.workflow.runs import SO_FAR, Job, Result, Work, is_whole, so_far_words
-from paper_repro.workflow.verdicts.claims import ON_GPU
+from paper_repro.workflow.verdicts.claim_table import ON_GPU
 from paper_repro.workflow.verdicts.measures import CHECKED
 
 Compute = Callable[[Sequence[Work | Job]], list[Result | None]]
 """``run_all`` of some works, with all else given."""
-Piece = tuple[Work | Job, pd.DataFrame, Mapping[str, Any]]
-"""A work, its rows (perhaps those so far) and their provenance."""
+
+
+class Piece(NamedTuple):
+    """What there is of a work."""
+
+    work: Work | Job
+    rows: pd.DataFrame  # perhaps those so far
+    provenance: Sequence[Mapping[str, Any]]  # of these rows; several where an earlier command had them
 
 
 @dataclass
@@ -52,16 +58,16 @@ def kept_beside(name: str, options: Options) -> Rows | None:
 
 def recorded_parts(request: Request) -> Found:
     """What is kept with the code, at one scale or of each part at its largest."""
-    found = Found()
+    parts = Found()
     for name in request.names:
-        at = request.options.scale.name
-        kept = recordings.largest(name) if request.asked.largest else recordings.load(name, at)
-        if kept is None:
-            found.missing[name] = f"decomfl paper --only {name} --record paper_repro/results records it"
+        scale = request.options.scale.name
+        rows = recordings.largest(name) if request.asked.largest else recordings.load(name, scale)
+        if rows is None:
+            parts.missing[name] = f"decomfl paper --only {name} --record paper_repro/results records it"
         else:
-            found.add(name, kept)
-    found.words = f"not recorded: {', '.join(found.missing)}" if found.missing else ""
-    return found
+            parts.add(name, rows)
+    parts.words = f"not recorded: {', '.join(parts.missing)}" if parts.missing else ""
+    return parts
 
 
 def works_of(name: str, options: Options) -> Sequence[Work | Job]:
@@ -87,52 +93,51 @@ def computed_parts(request: Request, compute: Compute) -> Found:
     dear = [name for name in request.names if name in request.asked.spared]
     spared = {name: kept for name in dear if (kept := kept_beside(name, options)) is not None}
     works = {name: [] if name in spared else works_of(name, options) for name in request.names}
-    computed = iter(compute([work for own in works.values() for work in own]))
-    found = Found()
+    results = iter(compute([work for of_part in works.values() for work in of_part]))  # in the order of the works
+    parts = Found()
     finished = set[str]()
     for name in request.names:
-        results = [(work, next(computed)) for work in works[name]]
-        pieces: list[Piece] = [(work, *result) for work, result in results if result is not None]
-        own = {work.key() for work, _, facts in pieces if SO_FAR not in facts}
-        finished |= own
+        pieces: list[Piece] = []
+        for work, result in zip(works[name], results, strict=False):
+            if result is not None:
+                of_work, facts = result
+                pieces.append(Piece(work, of_work, [facts]))
+        keys = {piece.work.key() for piece in pieces if SO_FAR not in piece.provenance[0]}
+        finished |= keys
         if not works[name] and (kept := spared.get(name) or kept_beside(name, options)) is not None:
-            found.parts[name] = kept
+            parts.parts[name] = kept
             continue
         if pieces and into is not None:
             with held(into):  # what is there is read, and written anew
                 _keep(name, pieces, options, into)
-        frames = [rows for _, rows, _ in pieces]
-        rows = pd.concat(frames, ignore_index=True) if frames else pd.DataFrame()
-        counts = len(own), len({work.key() for work in works[name]})
-        found.add(name, Rows(options.scale.name, rows, [facts for *_, facts in pieces], runs=counts))
-    total = {work.key() for own in works.values() for work in own}
+        rows = pd.concat([piece.rows for piece in pieces], ignore_index=True) if pieces else pd.DataFrame()
+        counts = len(keys), len({work.key() for work in works[name]})
+        parts.add(name, Rows(options.scale.name, rows, [piece.provenance[0] for piece in pieces], runs=counts))
+    total = {work.key() for of_part in works.values() for work in of_part}
     if len(finished) < len(total):
-        found.words = f"{len(finished)} of {len(total)} runs are finished; the same command goes on"
-    return found
+        parts.words = f"{len(finished)} of {len(total)} runs are finished; the same command goes on"
+    return parts
 
 
 def _keep(name: str, pieces: Sequence[Piece], options: Options, into: Path) -> None:
     """Record the rows of a part: of each work what came furthest, here or in an earlier command."""
-    everything = PARTS[name].jobs(options)
+    works = PARTS[name].jobs(options)
     earlier = recordings.load(name, options.scale.name, into)
-    here = {work.key(): (rows, [facts]) for work, rows, facts in pieces}
-    reached: dict[str, tuple[pd.DataFrame, Sequence[Mapping[str, Any]]]] = {}
+    here = {piece.work.key(): piece for piece in pieces}
+    furthest: dict[str, Piece] = {}  # by the key of its work
 
-    def far(candidate: tuple[pd.DataFrame, Sequence[Mapping[str, Any]]]) -> tuple[bool, float]:
-        rows, _ = candidate
-        return is_whole(rows), rows["round"].max() if "round" in rows else 0
+    def far(piece: Piece) -> tuple[bool, float]:
+        return is_whole(piece.rows), piece.rows["round"].max() if "round" in piece.rows else 0
 
-    for work in everything:
-        candidates: list[tuple[pd.DataFrame, Sequence[Mapping[str, Any]]]] = []
-        if work.key() in here:
-            candidates.append(here[work.key()])
+    for work in works:
+        candidates = [here[work.key()]] if work.key() in here else []
         if earlier is not None and len(kept := work.among(earlier.rows)):
             # What they can come from: how far a run had come is all that tells provenances apart.
             so_far = None if is_whole(kept) else so_far_words(kept, kept["planned"].max())
-            candidates.append((kept, [facts for facts in earlier.provenance if facts.get(SO_FAR) == so_far]))
+            candidates.append(Piece(work, kept, [each for each in earlier.provenance if each.get(SO_FAR) == so_far]))
         if candidates:
-            reached[work.key()] = max(candidates, key=far)
-    facts = [each for _, own in reached.values() for each in own]
-    counts = sum(is_whole(rows) for rows, _ in reached.values()), len({work.key() for work in everything})
-    rows = pd.concat([own for own, _ in reached.values()], ignore_index=True)
-    recordings.save(name, options.scale.name, rows, facts, into, counts)
+            furthest[work.key()] = max(candidates, key=far)
+    provenance = [each for piece in furthest.values() for each in piece.provenance]
+    counts = sum(is_whole(piece.rows) for piece in furthest.values()), len({work.key() for work in works})
+    rows = pd.concat([piece.rows for piece in furthest.values()], ignore_index=True)
+    recordings.save(name, options.scale.name, rows, provenance, into, counts)

@@ -75,11 +75,7 @@ def expected_traffic(config: TrainConfig, d: int) -> ExpectedTraffic:
     """Expected traffic of one client in a whole run, lag included, by the wire format; times M it is the ledger's.
 
     With q = m/M a client takes part in each round with probability q, independently of the other rounds. The closed
-    form is the method's (``Method.traffic``).
-
-    Args:
-        config: The run. Directions, seeds and rates may follow any schedule.
-        d: Parameters, kept in float32.
+    form is the method's (``Method.traffic``), for any schedule of directions, seeds and rates and d float32 parameters.
 
     Raises:
         InputError: For pull auto, whose choices follow costs and not chance alone; or if d is below 1.

@@ -54,21 +54,19 @@ class ProcessOutcome:
 
 
 def apart(words: Sequence[str], *, given: str = "", seconds: float | None = None) -> ProcessOutcome:
-    """Run Python in a process of its own.
+    """Run Python in a process of its own, with these arguments; what is ``given`` it reads on stdin.
 
-    Args:
-        words: Its arguments, such as -m and a module.
-        given: What it reads.
-        seconds: How long it may take; by default as long as it needs.
+    It may take so many seconds, by default as many as it needs.
     """
     began = time.monotonic()
     try:
         words = [sys.executable, *words]
-        done = subprocess.run(words, input=given, capture_output=True, text=True, timeout=seconds, env=environment())
+        ended = subprocess.run(words, input=given, capture_output=True, text=True, timeout=seconds, env=environment())
     except subprocess.TimeoutExpired:
         return ProcessOutcome(None, None, f"the time was over after {seconds:.0f} s", time.monotonic() - began)
-    taken, said = time.monotonic() - began, done.stderr.strip()[-500:]
+    taken = time.monotonic() - began
+    errors = ended.stderr.strip()[-500:]
     try:
-        return ProcessOutcome(done.returncode, json.loads(done.stdout), said, taken)
+        return ProcessOutcome(ended.returncode, json.loads(ended.stdout), errors, taken)
     except ValueError:  # it failed before it printed anything
-        return ProcessOutcome(done.returncode, None, f"{done.stdout[-500:]}{said}", taken)
+        return ProcessOutcome(ended.returncode, None, f"{ended.stdout[-500:]}{errors}", taken)

@@ -59,8 +59,10 @@ class InPlaceRound:
     def __call__(self) -> NDArray[np.float32]:
         """See ``Way``."""
         seeds = range(self.round * self.P, (self.round + 1) * self.P)
-        each = zip(self.modules, self.batches, strict=True)
-        g = np.stack([in_place_scalars(module, partial(self._loss, module, *own), seeds, MU) for module, own in each])
+        rows = []
+        for module, batch in zip(self.modules, self.batches, strict=True):
+            rows.append(in_place_scalars(module, partial(self._loss, module, *batch), seeds, MU))
+        g = np.stack(rows)
         with torch.inference_mode():
             for module in self.modules:
                 for p, seed in enumerate(seeds):
@@ -69,6 +71,7 @@ class InPlaceRound:
         return g
 
     def _loss(self, module: nn.Module, ids: Tensor, classes: Tensor) -> float:
+        """The mean cross-entropy of a batch over the verbalizers, cut to its longest prompt."""
         mask = (ids != self.pad).long()
         ids, mask = (part[:, int(mask.any(0).int().argmax()) :] for part in (ids, mask))
         logits = module(input_ids=ids, attention_mask=mask, use_cache=False).logits
@@ -79,17 +82,18 @@ class LlmFederation:
     """Clients and a server as ``decomfl train`` makes them, all clients sampled, plain SGD."""
 
     def __init__(self, module: Verbalized, batches: Sequence[Batch], P: int, way: str) -> None:
-        rounded, layout = way == "bfloat16", Layout.of(module)
+        rounded = way == "bfloat16"
+        layout = Layout.of(module)
         x = layout.flatten(module)
         workspace = deepcopy(module).bfloat16() if rounded else deepcopy(module)
-        own = replace(layout, dtype=torch.bfloat16) if rounded else layout
-        objectives = [_objective(workspace, own, *batch) for batch in batches]
+        workspace_layout = replace(layout, dtype=torch.bfloat16) if rounded else layout
+        objectives = [_objective(workspace, workspace_layout, *batch) for batch in batches]
         measured: Sequence[Objective] = (
             [RoundedObjective(objective) for objective in objectives] if rounded else objectives
         )
-        lean, engine = way == "lean", make_engine("auto" if way == "auto" else "serial")
+        engine = make_engine("auto" if way == "auto" else "serial")
         self.clients = [
-            Client(i, Replica(x, Sgd()), objective, central, MU, lean=lean, engine=engine)
+            Client(i, Replica(x, Sgd()), objective, central, MU, lean=way == "lean", engine=engine)
             for i, objective in enumerate(measured)
         ]
         m = len(batches)
@@ -119,7 +123,7 @@ def reference_scalars(module: Verbalized, batches: Sequence[Batch], P: int) -> N
     wide = deepcopy(module).double()
     tasks = [(_objective(wide, Layout.of(wide), *batch), 0) for batch in batches]
     values = Plain().losses(line, central.points(P, MU), tasks)
-    return np.stack([central.combine(own, np.empty(0), MU).g for own in values])
+    return np.stack([central.combine(of_client, np.empty(0), MU).g for of_client in values])
 
 
 def answering(model: str, vocabulary: int) -> Verbalized:
@@ -147,7 +151,7 @@ _VERBALIZERS = (len(SPECIAL), len(SPECIAL) + 1)
 
 
 def random_prompts(n: int, *, vocabulary: int, pad: int, seed: int) -> Batch:
-    """Prompts of random tokens whose lengths have the deciles ``LENGTHS``, in no order, with random classes."""
+    """Prompts (n, 31) of random tokens whose lengths have the deciles ``LENGTHS``, in no order; random classes (n,)."""
     generator = torch.Generator().manual_seed(seed)
     shares = np.linspace(0, 1, len(LENGTHS))
     lengths = np.rint(np.interp((np.arange(n) + 0.5) / n, shares, LENGTHS)).astype(int)

@@ -96,9 +96,9 @@ class KappaProblem:
 class KappaEstimate(NamedTuple):
     """What one run of a method gives."""
 
-    value: float
-    products: int
-    interval: tuple[float, float] | None = None
+    value: float  # its κ
+    products: int  # Hessian-vector products that it took
+    interval: tuple[float, float] | None = None  # of 95 %; None of a method without
 
 
 KappaRun = Callable[[int], KappaEstimate]  # a run of a method with a seed
@@ -108,8 +108,8 @@ def our_kappa(problem: KappaProblem, **settings: Any) -> KappaRun:
     """Runs of ``effective_rank`` with these arguments."""
 
     def run(seed: int) -> KappaEstimate:
-        found = effective_rank(problem.operator, seed=seed, confidence=_CONFIDENCE, **settings)
-        return KappaEstimate(found.kappa, found.products, found.interval)
+        rank = effective_rank(problem.operator, seed=seed, confidence=_CONFIDENCE, **settings)
+        return KappaEstimate(rank.kappa, rank.products, rank.interval)
 
     return run
 
@@ -119,8 +119,8 @@ def our_kappa(problem: KappaProblem, **settings: Any) -> KappaRun:
 
 def _pyhessian(problem: KappaProblem) -> dict[str, KappaRun]:
     def run(seed: int) -> KappaEstimate:
-        found = by_pyhessian(problem.objective, seed=seed)
-        return KappaEstimate(found.kappa, found.products)
+        theirs = by_pyhessian(problem.objective, seed=seed)
+        return KappaEstimate(theirs.kappa, theirs.products)
 
     return {"trace() / eigenvalues()": run}
 

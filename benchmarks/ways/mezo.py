@@ -22,15 +22,9 @@ def move_(module: torch.nn.Module, seed: int, c: float) -> None:
 def in_place_scalars(
     module: torch.nn.Module, loss: Callable[[], float], seeds: Sequence[int], mu: float
 ) -> NDArray[np.float32]:
-    """The scalars g, (P,), as MeZO and the authors' code measure them.
+    """The scalars g, (P,), as MeZO and the authors' code measure them, a seed for each of the P directions.
 
-    z is made three times: for x + μz, from there to x − μz, and back to x.
-
-    Args:
-        module: The net, whose parameters are moved.
-        loss: Its loss.
-        seeds: The seed of each direction, P of them.
-        mu: The smoothing radius μ.
+    z is made three times: for x + μz, from there to x − μz, and back to x; the module's parameters are moved.
     """
     g = np.empty(len(seeds), dtype=np.float32)
     for p, seed in enumerate(seeds):
@@ -60,6 +54,6 @@ class WideLine(Line):
 
 
 def scalar_error(g: NDArray[np.float32], reference: NDArray[np.float32]) -> float:
-    """The largest error of a scalar, in units of a typical one: max |g − g_ref| / √mean(g_ref²)."""
+    """The largest error of a scalar, in units of a typical one: max |g − g_ref| / √mean(g_ref²), both of one shape."""
     wide = reference.astype(np.float64)
     return float(np.abs(g - wide).max() / np.sqrt(np.mean(wide * wide)))

@@ -46,6 +46,7 @@ def _diagonal(*parts: ArrayLike) -> Callable[[], Matrix]:
 
 
 def _dense(H: Tensor) -> Matrix:
+    """The matrix H (d, d) made symmetric to the bit."""
     H = (H + H.T) / 2
     return DenseOperator(H), torch.linalg.eigvalsh(H).numpy()
 

@@ -40,11 +40,11 @@ class EngineStep:
         layout = Layout.of(module)
         self.line = Line(Replica(layout.flatten(module), Sgd()), _SEED, Distribution.GAUSSIAN)
         generator = torch.Generator().manual_seed(_SEED)
-        self.samples: list[SampleLoss] = []
-        self.wide_samples: list[SampleLoss] = []
+        self.samples: list[SampleLoss] = []  # of each client its loss and the step, 0
+        self.wide_samples: list[SampleLoss] = []  # the same in float64
         wide = copy.deepcopy(module).double()
         self.modules = {torch.float32: copy.deepcopy(module), torch.float64: copy.deepcopy(wide)}
-        self.data: list[tuple[Tensor, Tensor]] = []
+        self.data: list[tuple[Tensor, Tensor]] = []  # images (batch, 1, 28, 28) and labels (batch,) of each client
         for i in range(clients):
             images = torch.rand(batch, *_IN_SHAPE, generator=generator).to(memory_format=torch.channels_last)
             labels = torch.randint(_CLASSES, (batch,), generator=generator).to(device)
@@ -63,8 +63,8 @@ class EngineStep:
         line, samples = line or self.line, samples or self.samples
         points = central.points(self.P, MU)
         groups = [[sample] for sample in samples] if isinstance(engine, Plain) else [samples]
-        values = np.concatenate([on_host(engine.losses(line, points, group)) for group in groups])
-        return np.stack([central.combine(own, np.empty(0), MU).g for own in values])
+        values = np.concatenate([on_host(engine.losses(line, points, group)) for group in groups])  # (m, points)
+        return np.stack([central.combine(of_client, np.empty(0), MU).g for of_client in values])
 
     def slopes(self, engine: Engine, samples: Sequence[SampleLoss] | None = None) -> NDArray[np.float32]:
         """The scalars g, (m, P), by gradient projection."""
@@ -72,9 +72,9 @@ class EngineStep:
         x = self.line.x if samples is self.samples else self.line.x.double()
         losses, gradients = engine.gradients([x] * len(samples), samples)
         streams = [stream_of(self.line.seed, p) for p in range(self.P)]
-        found = on_host(project(gradients, streams))
-        both = zip(on_host(losses)[:, None], found, strict=True)
-        return np.stack([projection.combine(loss, own, MU).g for loss, own in both])
+        along = on_host(project(gradients, streams))  # ⟨∇f_i, z_p⟩, (m, P)
+        of_clients = zip(on_host(losses)[:, None], along, strict=True)
+        return np.stack([projection.combine(loss, slopes, MU).g for loss, slopes in of_clients])
 
     def in_place(self, dtype: torch.dtype = torch.float32) -> NDArray[np.float32]:
         """The scalars g, (m, P), by ``in_place_scalars``."""
@@ -84,7 +84,7 @@ class EngineStep:
             return float(cross_entropy(module(images), targets))
 
         data = [(inputs.to(dtype), targets) for inputs, targets in self.data]
-        return np.stack([in_place_scalars(module, partial(loss, *own), range(self.P), MU) for own in data])
+        return np.stack([in_place_scalars(module, partial(loss, *batch), range(self.P), MU) for batch in data])
 
     def reference(self) -> NDArray[np.float32]:
         """The scalars with the losses in float64, at the same points to the bit."""

@@ -151,8 +151,8 @@ class KappaOptions:
         require(self.beside is None or whole, "beside", "stay unset but for κ of the whole Hessian", self.beside)
         walked = part == "signed" or (other in ("", "by_layer") and matrix.trace == "probes")
         require(walked, "part", f"be signed with {other or f'trace {matrix.trace}'}", part)
-        no_room = other in ("ball", "forward_only") or density or self.split_sample
-        fine = curvature.compute == "float32" or not no_room
+        without_room = other in ("ball", "forward_only") or density or self.split_sample
+        fine = curvature.compute == "float32" or not without_room
         rule = "be float32 with a ball, a density or halves, and for forward passes"
         require(fine, "compute", rule, curvature.compute)
         if self.within is not None:
@@ -240,9 +240,9 @@ def kappa(options: KappaOptions) -> None:
         )
     if options.as_json:
         kappas = density and {**density.to_json(), "kappas": density.kappas(settings.confidence)}
-        found: dict[str, Any] = {"estimate": result.to_json(), "density": kappas}
-        found |= {"split_sample": split and split.to_json(), "beside": theirs and theirs.to_json()}
-        print_json({**measured.facts, **found})
+        record: dict[str, Any] = {"estimate": result.to_json(), "density": kappas}
+        record |= {"split_sample": split and split.to_json(), "beside": theirs and theirs.to_json()}
+        print_json({**measured.facts, **record})
     else:
         print(_told(result, density, split, theirs, measured.facts))
     if options.plot is not None:
@@ -334,10 +334,10 @@ def _tell_other(measured: _Measured, name: str) -> None:
 
     options, objective, s = measured.options, measured.objective, measured.s
     settings, asked = options.settings, options.other
-    found: hessian.ForwardOnly | hessian.BallProbe | hessian.ByLayer
+    measurement: hessian.ForwardOnly | hessian.BallProbe | hessian.ByLayer
     if name == "forward_only":
         f = None if s is None else hessian.WhitenedObjective(objective, objective.x, s)
-        found = hessian.forward_only(
+        measurement = hessian.forward_only(
             f or objective,
             f.y if f else objective.x,
             seed=settings.seed,
@@ -346,7 +346,7 @@ def _tell_other(measured: _Measured, name: str) -> None:
             confidence=settings.confidence,
         )
     elif name == "ball":
-        found = hessian.ball_probe(
+        measurement = hessian.ball_probe(
             lambda x: measured.operator(objective, x),
             objective.x,
             measured.radius() if asked.ball is None else asked.ball,
@@ -357,18 +357,18 @@ def _tell_other(measured: _Measured, name: str) -> None:
         )
     else:
         with RunBars() as bars:
-            found = hessian.by_layer(
+            measurement = hessian.by_layer(
                 measured.curvature,
                 **options.asked,
                 depth=asked.depth,
                 on_layer=lambda layer, number, layers: bars.show("layers", number, layers, layer),
             )
     if options.as_json:
-        print_json({**measured.facts, name: found.to_json()})
+        print_json({**measured.facts, name: measurement.to_json()})
     else:
-        print(f"{found.summary()}\n{_about(measured.facts)}")
-    if isinstance(found, hessian.ByLayer) and options.plot is not None:
-        print(f"written to {found.plot(options.plot)}", file=sys.stderr)
+        print(f"{measurement.summary()}\n{_about(measured.facts)}")
+    if isinstance(measurement, hessian.ByLayer) and options.plot is not None:
+        print(f"written to {measurement.plot(options.plot)}", file=sys.stderr)
 
 
 def _effective_rank(measured: _Measured, bars: RunBars) -> hessian.EffectiveRank:
@@ -495,6 +495,7 @@ def _trained(asked: SourceOptions, seed: int, device: torch.device) -> TrainedMo
 
 
 def _about(facts: dict[str, Any]) -> str:
+    """The facts of ``_Measured`` in a sentence or two: the model, its loss, the data."""
     norm = "" if facts["batchnorm"] == "none" else f", BatchNorm {facts['batchnorm']}"
     decay = f" with weight decay {facts['weight_decay']:g}" if facts["weight_decay"] else ""
     part = "" if facts["parameters"] == "all" else " (a subset of the parameters)"

@@ -37,18 +37,10 @@ _DIRECTIONS = 45
 
 
 def ball_radius(eta: float, d: int, G: float) -> float:
-    """2 η d G(x_r), the radius of Assumption 4's ball.
+    """2 η d G(x_r), the radius of Assumption 4's ball, in units of x; InputError if an argument is not positive.
 
-    Args:
-        eta: The learning rate η.
-        d: The number of parameters.
-        G: The largest norm of a stochastic gradient at x_r, over clients and batches.
-
-    Returns:
-        The radius, in units of x.
-
-    Raises:
-        InputError: If an argument is not positive.
+    η is the learning rate, d the number of parameters, G the largest norm of a stochastic gradient at x_r, over
+    clients and batches.
 
     Source: [DeComFL, Assumption 4].
     """
@@ -182,18 +174,18 @@ def _probed(
     require_confidence(confidence)
     # Each interval has its share of the error probability (Bonferroni). Each point has one of κ and, where D is
     # measured, one of its term.
-    each = 1.0 - (1.0 - confidence) / (len(places) * (2 if dominate else 1))
-    here, points = as_operator(operator_at(places[0])), []
+    level = 1.0 - (1.0 - confidence) / (len(places) * (2 if dominate else 1))
+    at_centre, points = as_operator(operator_at(places[0])), []
     added: list[float] = []  # the upper end of each term of tr D
     least = -math.inf  # the lower end of tr(H_0)₊
     for j, place in enumerate(places):
-        there = here if j == 0 else as_operator(operator_at(place))
-        rank = effective_rank(there, rtol=rtol, confidence=each, max_products=max_products, seed=seed)
+        at_place = at_centre if j == 0 else as_operator(operator_at(place))
+        rank = effective_rank(at_place, rtol=rtol, confidence=level, max_products=max_products, seed=seed)
         raised = None
         if dominate:
             # The terms of D: Σ max(λ, 0) of H_0 at the centre, of H_j − H_0 at every other point.
-            asked: dict[str, Any] = {"confidence": each, "products": max_products, "seed": seed}
-            term = effective_rank(there - here if j else here, part="positive", **asked)
+            asked: dict[str, Any] = {"confidence": level, "products": max_products, "seed": seed}
+            term = effective_rank(at_place - at_centre if j else at_centre, part="positive", **asked)
             raised, ends = term.trace, term.trace_interval
             added.append(ends[1])
             if j == 0:  # what dominates H_0 has at least the trace of its positive part

@@ -52,7 +52,7 @@ def by_pyhessian(objective: MeanLoss, *, seed: int = 0) -> ByPyHessian:
     Source: Yao, Gholami, Keutzer and Mahoney, "PyHessian: neural networks through the lens of the Hessian", 2020.
     """
     pieces = objective.pieces
-    pairs = all(isinstance(each, Tensor) for piece in pieces for each in piece.batch)
+    pairs = all(isinstance(part, Tensor) for piece in pieces for part in piece.batch)
     require(pairs and objective.measure.is_of_outputs, "data", "be pairs (inputs, targets) for PyHessian", "others")
     n = sum(piece.examples for piece in pieces)
     alike = all(math.isclose(piece.share, piece.examples / n) for piece in pieces)

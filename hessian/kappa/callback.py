@@ -77,16 +77,16 @@ class KappaEvery:
         """
         try:
             with _undisturbed(model, self.data):
-                found = effective_rank(model, self.loss, self.data, **self.options)
+                rank = effective_rank(model, self.loss, self.data, **self.options)
         except InputError as error:
             if not self.history:
                 raise
             logger.warning(f"κ at step {step} is not measured: {error}")
             return None
-        self.history.append((step, found))
-        low, high = found.interval
-        row = {"step": step, "kappa": found.kappa, "kappa_low": low, "kappa_high": high}
-        row |= {"trace": found.trace.value, "norm": found.norm}
+        self.history.append((step, rank))
+        low, high = rank.interval
+        row = {"step": step, "kappa": rank.kappa, "kappa_low": low, "kappa_high": high}
+        row |= {"trace": rank.trace.value, "norm": rank.norm}
         if self.report is not None:
             self.report(row)
         return row
@@ -123,8 +123,9 @@ class KappaEvery:
 def _undisturbed(model: nn.Module, data: Any) -> Iterator[None]:
     """Inside, the model is in eval mode; afterwards modes and random generators are as they were."""
     modes = {part: part.training for part in model.modules()}
-    own = getattr(data, "generator", None)  # of a loader
-    states = random.getstate(), np.random.get_state(), own.get_state() if own is not None else None
+    generator = getattr(data, "generator", None)  # of a loader
+    python, numpy = random.getstate(), np.random.get_state()
+    of_loader = None if generator is None else generator.get_state()
     devices = {p.device for p in model.parameters() if p.device.type == "cuda"}
     try:
         with torch.random.fork_rng(devices=list(devices)):
@@ -133,7 +134,7 @@ def _undisturbed(model: nn.Module, data: Any) -> Iterator[None]:
     finally:
         for part, training in modes.items():
             part.training = training
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-        if own is not None:
-            own.set_state(states[2])
+        random.setstate(python)
+        np.random.set_state(numpy)
+        if generator is not None:
+            generator.set_state(of_loader)

@@ -189,9 +189,9 @@ def refine(
     whole = isinstance(known, Mapping) and {"confidence", "seed", "operator", "d", "dtype"} <= known.keys()
     require(whole, "found", "be a result of effective_rank, or what its to_json gave", type(found).__name__)
     operator = curvature(model, loss, data, **options)
-    own = {"operator": operator.name, "d": operator.d, "dtype": str(operator.dtype).removeprefix("torch.")}
-    of = {name: known.get(name) for name in own}
-    require(own == of, "model", f"be what the result is of, {of}", own)
+    given = {"operator": operator.name, "d": operator.d, "dtype": str(operator.dtype).removeprefix("torch.")}
+    measured = {name: known.get(name) for name in given}
+    require(given == measured, "model", f"be what the result is of, {measured}", given)
     if known.get("kappa") and known.get("interval"):
         reach = max(abs((math.inf if end is None else end) / known["kappa"] - 1) for end in known["interval"])
         require(rtol < reach, "rtol", f"be below {reach:.3g}, the half-width that the result has", rtol)

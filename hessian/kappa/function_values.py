@@ -52,6 +52,7 @@ _PROBES, _LADDER, _NOISE = 40, 41, 42
 
 
 def _value(f: Loss, x: Tensor) -> float:
+    """f(x); InputError if it is not finite."""
     value = float(f(x))
     require(math.isfinite(value), "loss f", "be finite at every point", value)
     return value
@@ -70,7 +71,7 @@ def second_differences(f: Loss, x: Tensor, z: Iterable[Tensor], mu: float, cente
     """
     require_finite_positive("mu", mu)
     center = _value(f, x) if center is None else center
-    values = []
+    values = []  # (f(x + μz_p), f(x − μz_p))
     for direction in z:
         points = x + mu * direction, x - mu * direction
         require(not torch.equal(points[0], x), "mu", f"move x (it does not in {x.dtype})", mu)
@@ -94,7 +95,7 @@ def evaluation_noise(f: Loss, x: Tensor, *, seed: int) -> float:
     unit = torch.finfo(x.dtype).eps / 2
     scale = float(x.double().square().mean().sqrt()) or 1.0
     z = probe(x, seed, _NOISE, 0)
-    table = np.array([_value(f, x + (128 * unit * scale * i) * z) for i in range(9)])
+    table = np.array([_value(f, x + (128 * unit * scale * i) * z) for i in range(9)])  # its k-th differences in turn
     floor = 0.5 * unit * abs(float(table[0]))
     levels = []
     for k in range(1, 7):
@@ -181,9 +182,9 @@ def mu_ladder(
     require_int("probes of the ladder", probes, 2)
     z = [probe(x, seed, _LADDER, p, distribution) for p in range(probes)]
     center = _value(f, x)
-    q = np.stack([second_differences(f, x, z, mu, center) for mu in mus])
+    q = np.stack([second_differences(f, x, z, mu, center) for mu in mus])  # (len(mus), probes)
     noise = evaluation_noise(f, x, seed=seed)
-    squares = np.mean(np.diff(q, axis=0) ** 2, axis=1)
+    squares = np.mean(np.diff(q, axis=0) ** 2, axis=1)  # D² from each μ to the next, (len(mus) − 1,)
     low, high = np.array(mus[:-1]), np.array(mus[1:])
     width = high**2 - low**2
     shares = 2 * (low**-4 + high**-4) + 4 * (low**-2 - high**-2) ** 2  # V / ε_f²
@@ -258,14 +259,14 @@ class ForwardOnly(Reported):
         """Trace, ‖H‖_F², tr(H³) and the brackets of κ; see ``Reported``."""
         made = f"{self.trace.samples} {self.distribution} directions, μ = {self.mu:.3g}, d = {self.d:,}"
         errors = f"and rounding {self.rounding:.2g}, truncation {self.truncation:.2g}"
-        found = [Reading("tr(H)", self.trace.value, *self.trace_interval, errors)]
-        for name, each in (("‖H‖_F²", self.frobenius_squared), ("tr(H³)", self.cube)):
-            if each is not None:
-                found.append(Reading(name, each.value, each.low, each.high))
-        for name, b in self.brackets.items():
-            words = f"with sampling error {b.outer_low:.4g} .. {b.outer_high:.4g}"
-            found.append(Reading(f"κ ({name})", math.nan, b.low, b.high, words))
-        return f"forward-only, {made}; intervals of {100 * self.confidence:g} %", found, self.reason
+        readings = [Reading("tr(H)", self.trace.value, *self.trace_interval, errors)]
+        for name, quantity in (("‖H‖_F²", self.frobenius_squared), ("tr(H³)", self.cube)):
+            if quantity is not None:
+                readings.append(Reading(name, quantity.value, quantity.low, quantity.high))
+        for name, ends in self.brackets.items():
+            words = f"with sampling error {ends.outer_low:.4g} .. {ends.outer_high:.4g}"
+            readings.append(Reading(f"κ ({name})", math.nan, ends.low, ends.high, words))
+        return f"forward-only, {made}; intervals of {100 * self.confidence:g} %", readings, self.reason
 
 
 def forward_only(
@@ -363,7 +364,10 @@ def forward_only(
 
 
 def _ends(value: Floats, drawn: Floats, model: Floats, confidence: float) -> Interval:
-    """The wider of two bootstrap intervals: percentiles of resamples, and value/(model/value) by samples of a model."""
+    """The wider of two bootstrap intervals: percentiles of resamples, and value/(model/value) by samples of a model.
+
+    ``value`` is one number, ``drawn`` and ``model`` are (resamples,).
+    """
     tails = [0.5 - confidence / 2, 0.5 + confidence / 2]
     low, high = np.quantile(drawn, tails).tolist()
     if value > 0:
@@ -377,6 +381,7 @@ def _ends(value: Floats, drawn: Floats, model: Floats, confidence: float) -> Int
 def _reason(
     trace: Estimate, square: Quantity | None, cube: Quantity | None, indefinite: bool, ladder: MuLadder, mu: float
 ) -> str:
+    """What to know before the numbers are used, in a line."""
     parts = []
     if square is None or cube is None:
         parts.append("rademacher directions tell the trace only: ‖H‖_F needs the diagonal")

@@ -144,20 +144,21 @@ def by_layer(
         )
     # The sum of independent estimates.
     traces = [rank.trace for rank in ranks.values()]
-    error = math.hypot(*(each.stderr for each in traces))
-    whole = Estimate(math.fsum(each.value for each in traces), error, sum(each.samples for each in traces))
+    error = math.hypot(*(estimate.stderr for estimate in traces))
+    total = math.fsum(estimate.value for estimate in traces)
+    whole = Estimate(total, error, sum(estimate.samples for estimate in traces))
     rows = []
     for layer, rank in ranks.items():
         # The share s = t/T of the trace, T = t + rest, and its standard error to the first order:
         # ds = ((1 − s) dt − s drest)/T.
-        own = rank.trace
+        trace = rank.trace
         share = math.nan
         stderr = math.nan
         if whole.value != 0:
-            share = own.value / whole.value
-            rest = math.sqrt(max(whole.stderr**2 - own.stderr**2, 0.0))
-            stderr = math.hypot((1 - share) * own.stderr, share * rest) / abs(whole.value)
-        rows.append(LayerRank(layer, Estimate(share, stderr, own.samples), rank))
+            share = trace.value / whole.value
+            rest = math.sqrt(max(whole.stderr**2 - trace.stderr**2, 0.0))
+            stderr = math.hypot((1 - share) * trace.stderr, share * rest) / abs(whole.value)
+        rows.append(LayerRank(layer, Estimate(share, stderr, trace.samples), rank))
     return ByLayer(
         operator=operator.name,
         d=operator.d,

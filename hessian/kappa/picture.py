@@ -109,6 +109,7 @@ class _Scale:
 
 
 def _eigenvalues(ax: Axes, result: EffectiveRank, density: SpectralDensity | None) -> None:
+    """The left panel of ``picture``."""
     ritz, residuals = np.array(result.ritz_values), np.array(result.ritz_residuals)
     known = residuals <= _CONVERGED * np.abs(ritz)
     scale = _Scale(ritz if density is None else np.concatenate([ritz, density.nodes]), result.norm)
@@ -158,10 +159,10 @@ def _eigenvalues(ax: Axes, result: EffectiveRank, density: SpectralDensity | Non
 
 
 def _bumps(scale: _Scale, u: Floats, nodes: Floats, counts: Floats, neighbours: Floats) -> Floats:
-    """Gaussians of the counts' areas in the unit of a window, which reach to the next of the neighbours."""
-    at, total = scale(nodes), np.zeros_like(u)
+    """Gaussians at the nodes (n,) of the counts' areas (n,) in the unit of a window, to the next of the neighbours."""
+    total = np.zeros_like(u)
     order = np.sort(scale(neighbours))
-    for node, count in zip(at, counts, strict=True):
+    for node, count in zip(scale(nodes), counts, strict=True):
         i = int(np.searchsorted(order, node))
         gaps = [abs(order[j] - node) for j in (i - 1, i + 1) if 0 <= j < len(order)]
         # Wide enough to reach the neighbours, so that a smooth part of the spectrum does not look like single peaks.
@@ -174,6 +175,7 @@ def _bumps(scale: _Scale, u: Floats, nodes: Floats, counts: Floats, neighbours: 
 
 
 def _settling(ax: Axes, result: EffectiveRank) -> None:
+    """The right panel of ``picture``."""
     history = np.array(result.history, dtype=np.float64)
     products, kappa, low, high = history[:, 0], history[:, 2], history[:, 3], history[:, 4]
     reach = 2.2 * max(abs(result.kappa), *(abs(end) for end in result.interval if np.isfinite(end)))

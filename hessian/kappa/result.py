@@ -135,31 +135,32 @@ class EffectiveRank(Reported):
         title = f"κ of the {self.operator}, d = {self.d:,}: {spent}; intervals of {100 * self.confidence:g} %"
         title += self._remedy
         _, trace, norm, *_ = PARTS[self.part]
-        known = {each.name: each for each in (reading_of(self.part, self.kappa, self.interval), *self.others)}
+        main = reading_of(self.part, self.kappa, self.interval)
+        by_name = {reading.name: reading for reading in (main, *self.others)}
         kappas = [
-            known.get(name) or Reading(name, math.nan, words=f'{total}/{by}: not measured (part "{part}")')
+            by_name.get(name) or Reading(name, math.nan, words=f'{total}/{by}: not measured (part "{part}")')
             for part, (name, total, by, *_) in sorted(PARTS.items(), key=lambda item: item[0] != self.part)
         ]
         error = f"standard error {self.trace.stderr:.2g}"
         error += f", ± {self.truncation:.2g} by truncation" if self.part != "signed" else ""
         tail = f"above the interval with a probability of at most {50 * (1 - self.confidence):.3g} %"
-        ends = []
+        extremes = []
         for name, value, residual in (
             ("λ_max", self.lambda_max, self.lambda_max_residual),
             ("λ_min", self.lambda_min, self.lambda_min_residual),
         ):
             within = self.believed(residual)
-            ends.append(Reading(name, value, words=f"an eigenvalue is within {within:.2g}; others may be beyond"))
+            extremes.append(Reading(name, value, words=f"an eigenvalue is within {within:.2g}; others may be beyond"))
         if self.gradient_shares:
             rows = zip(self.gradient_shares, self.ritz_values, self.ritz_residuals, strict=True)
             along = [share for share, value, residual in rows if residual <= OUTER * abs(value)]
             words = f"share of ‖∇f‖² along {plural(len(along), 'outer Ritz vector')} (residual ≤ {OUTER:g} λ)"
-            ends.append(Reading("∇f", math.fsum(along), words=words))
+            extremes.append(Reading("∇f", math.fsum(along), words=words))
         readings = (
             *kappas,
             Reading(trace, self.trace.value, *self.trace_interval, error),
             *([Reading(norm, self.norm, *self.norm_interval, tail)] if norm != "λ_max" else ()),
-            *ends,
+            *extremes,
         )
         return title, readings, self.reason
 
@@ -179,7 +180,7 @@ class EffectiveRank(Reported):
 
 
 def _signs(lanczos: Lanczos, off: float, *, semidefinite: bool) -> str:
-    """What the signs of the spectrum mean for κ, where products are ``off`` by a matrix of that norm."""
+    """What the signs of the spectrum mean for κ, in words, where products are ``off`` by a matrix of that norm."""
     low, high = float(lanczos.ritz_values[0]), float(lanczos.ritz_values[-1])
     residual, finest = float(lanczos.ritz_residuals[0]) + off, torch.finfo(lanczos.vectors[0].dtype).eps
     if semidefinite:

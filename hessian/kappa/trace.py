@@ -98,17 +98,17 @@ def trace(
         run = _TraceRun(operator, settings, None)
         while not run.finished:
             run.advance()
-        found = run.result()
-    low, high = found.trace_interval
-    value = found.trace.value
+        rank = run.result()
+    low, high = rank.trace_interval
+    value = rank.trace.value
     return Trace(
-        operator=found.operator,
-        d=found.d,
+        operator=rank.operator,
+        d=rank.d,
         value=value,
-        stderr=found.trace.stderr,
+        stderr=rank.trace.stderr,
         interval=(low, high),
         confidence=confidence,
-        products=found.products,
+        products=rank.products,
         rtol=rtol,
         reached=max(high - value, value - low) <= rtol * abs(value),
         remarks="; ".join(operator.remarks),

@@ -211,12 +211,12 @@ class HessianOperator(_CurvatureOperator):
 
     def _measured(self, piece: Piece) -> tuple[Slopes, int]:
         """Where the graph of a piece's gradient begins, and the bytes of the tensors that the graph holds."""
-        held: dict[int, int] = {}
+        bytes_by_storage: dict[int, int] = {}
 
         def pack(tensor: Tensor) -> tuple[Tensor, int]:
             if memory_of(tensor) is not None:  # a sparse one has no storage
                 storage = tensor.untyped_storage()
-                held[storage.data_ptr()] = storage.nbytes()
+                bytes_by_storage[storage.data_ptr()] = storage.nbytes()
             return tensor.detach(), tensor._version  # the tensor itself would keep its own graph alive for ever
 
         def unpack(packed: tuple[Tensor, int]) -> Tensor:
@@ -233,10 +233,10 @@ class HessianOperator(_CurvatureOperator):
                 if "saved tensor hooks" not in str(error):
                     raise
                 slopes = self.objective.slopes(self._leaves, piece)
-                held[0] = _UNKNOWN  # torch.func inside a loss: how large the graph is, is not known
+                bytes_by_storage[0] = _UNKNOWN  # torch.func inside a loss: how large the graph is, is not known
             _refuse_dead_ends(edge.node for edge in slopes.values())
-        held.pop(self.x.untyped_storage().data_ptr(), None)
-        return slopes, sum(held.values())
+        bytes_by_storage.pop(self.x.untyped_storage().data_ptr(), None)
+        return slopes, sum(bytes_by_storage.values())
 
 
 class _OutputOperator(_CurvatureOperator):
@@ -270,6 +270,7 @@ class _OutputOperator(_CurvatureOperator):
         return form
 
     def _add_product_(self, total: Tensor, b: int, v: Tensor, share: float) -> None:
+        """Add share·Jᵀ(M(Jv)) of piece ``b``: Jv by derivatives forward, Jᵀ of the rest by those backward."""
         piece, leaves = self.objective.pieces[b], self.objective.leaves(self.x)
         outputs, along = self._along(piece, v)
         middle = self._middle(outputs, along, piece)
@@ -306,6 +307,7 @@ class GaussNewtonOperator(_OutputOperator):
     semidefinite = True
 
     def _middle(self, outputs: Tensor, along: Tensor, piece: Piece) -> Tensor:
+        """(∇²_z loss) along, the derivative of ⟨∇_z loss, along⟩ in z."""
         z = outputs.requires_grad_()
         loss = self.objective.loss_of(z, piece)
         (slope,) = torch.autograd.grad(loss, z, create_graph=True)
@@ -339,8 +341,9 @@ class FisherOperator(_OutputOperator):
         objective.require_examples("the Fisher matrix")
 
     def _middle(self, outputs: Tensor, along: Tensor, piece: Piece) -> Tensor:
-        fits, rule = outputs.shape[:1] == (piece.examples,), "examples in their first dimension"
-        require(fits, "outputs of the module", f"have the {piece.examples} {rule}", tuple(outputs.shape))
+        """Row i is ω_i p_i (p_iᵀ along_i)."""
+        rule = f"have the {piece.examples} examples in their first dimension"
+        require(outputs.shape[:1] == (piece.examples,), "outputs of the module", rule, tuple(outputs.shape))
         z = outputs.requires_grad_()
         (mean_slope,) = torch.autograd.grad(self.objective.loss_of(z, piece), z)
         slopes = mean_slope.reshape(piece.examples, -1)

@@ -18,12 +18,10 @@ class DataParallelOperator(Around):
     """
 
     def __init__(self, operator: Operator, *, weight: float, group: dist.ProcessGroup | None = None) -> None:
-        """Join the group; every process of it has to.
+        """Join the process group, by default the whole world; every process of it has to.
 
-        Args:
-            operator: The operator H_r, of the same dimension and dtype in every process.
-            weight: The weight w_r > 0, the number of examples of this process's part (``MeanLoss.weight``).
-            group: The process group; by default the whole world.
+        H_r = ``operator`` has the same dimension and dtype in every process; its weight w_r > 0 is the number of
+        examples of this process's part (``MeanLoss.weight``).
 
         Raises:
             InputError: If torch.distributed is not initialised, the weight is not above 0, or the processes'

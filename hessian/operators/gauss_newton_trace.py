@@ -56,8 +56,8 @@ def gauss_newton_trace(operator: GaussNewtonOperator, *, memory: int = _BYTES, w
             outputs = objective.outputs(operator.x, piece)
         fits = outputs.ndim > 0 and outputs.shape[0] == piece.examples
         require(fits, "outputs", f"have the {piece.examples} examples in their first dimension", tuple(outputs.shape))
-        each = outputs[0].numel()
-        chunk = max(1, memory // (each * operator.d * operator.x.element_size()))
+        outputs_an_example = outputs[0].numel()
+        chunk = max(1, memory // (outputs_an_example * operator.d * operator.x.element_size()))
         for part in piece.cut(chunk, objective.weight_of):
             # J_n of every example, (n, C, d).
             whole = isinstance(part.inputs, Tensor)
@@ -133,16 +133,16 @@ def why_not_piecewise_affine(objective: MeanLoss) -> str | None:
                 continue
             if not (name in _AFFINE or name in _PIECEWISE or name in _PRODUCTS or name in _CONSTANT_PLACES):
                 return f"operation {name!r}"
-            at = {place: weights[used] for place, used in enumerate(node.args) if isinstance(used, Node)}
+            weights_at = {place: weights[used] for place, used in enumerate(node.args) if isinstance(used, Node)}
             for place in _CONSTANT_PLACES.get(name, ()):
-                if at.get(place):
-                    return f"operation {name!r} with what depends on {min(at[place])!r}"
+                if weights_at.get(place):
+                    return f"operation {name!r} with what depends on {min(weights_at[place])!r}"
             if name == "native_batch_norm" and node.args[5]:
                 return f"operation {name!r} with the statistics of the batch"
-            factors = [at.get(place, frozenset()) for place in _PRODUCTS.get(name, ())]
-            both = frozenset[str]().union(*factors[:1]).intersection(*factors[1:])
-            if both:
-                return f"operation {name!r} of two values that both depend on parameter {min(both)!r}"
+            factors = [weights_at.get(place, frozenset()) for place in _PRODUCTS.get(name, ())]
+            shared = frozenset[str]().union(*factors[:1]).intersection(*factors[1:])
+            if shared:
+                return f"operation {name!r} of two values that both depend on parameter {min(shared)!r}"
         else:  # constants and the output
             weights[node] = frozenset()
     return None

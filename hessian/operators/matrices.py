@@ -70,16 +70,16 @@ class FunctionOperator(Operator):
 
     def matvec(self, v: Tensor) -> Tensor:
         """See ``Operator``; InputError where the function returns no d numbers."""
-        found = torch_tree(self.product(v))
-        if not isinstance(found, Tensor):
-            raise InputError(f"{self._what} must be a tensor or an array, got {type(found).__name__}")
-        fits = tuple(found.shape) == (self.d,) and found.dtype in (torch.float32, torch.float64)
+        product = torch_tree(self.product(v))
+        if not isinstance(product, Tensor):
+            raise InputError(f"{self._what} must be a tensor or an array, got {type(product).__name__}")
+        fits = tuple(product.shape) == (self.d,) and product.dtype in (torch.float32, torch.float64)
         rule = f"have shape ({self.d},) and numbers of float32 or float64"
-        require(fits, self._what, rule, (tuple(found.shape), found.dtype))
-        self._precision = max(self._precision, torch.finfo(found.dtype).eps)
-        mine = found.detach().to(self.device, self.dtype)
+        require(fits, self._what, rule, (tuple(product.shape), product.dtype))
+        self._precision = max(self._precision, torch.finfo(product.dtype).eps)
+        mine = product.detach().to(self.device, self.dtype)
         # The function may return v itself, or keep what it returns: a new tensor is nobody else's.
-        return mine.clone() if mine.data_ptr() == found.data_ptr() else mine
+        return mine.clone() if mine.data_ptr() == product.data_ptr() else mine
 
     def fingerprint(self) -> str:
         """A digest of Hu to the bit, u a fixed random vector: nothing else can be known of a function.
@@ -131,8 +131,8 @@ class FunctionOperator(Operator):
 def dtype_of(dtype: torch.dtype | str) -> torch.dtype:
     """float32 or float64, which may be given by its name."""
     name = str(dtype).removeprefix("torch.")
-    found: torch.dtype = getattr(torch, require_choice("dtype", name, DTYPES))
-    return found
+    chosen: torch.dtype = getattr(torch, require_choice("dtype", name, DTYPES))
+    return chosen
 
 
 @known_options
@@ -166,19 +166,20 @@ def as_operator(
         called = name or getattr(matrix, "__name__", type(matrix).__name__)
         return FunctionOperator(matrix, d, dtype=dtype or torch.float32, name=called, trust=trust)
     require(d is None and dtype is None, "d and dtype", "stay unset with a matrix, which has them", (d, dtype))
-    shape, called = tuple(matrix.shape), name or type(matrix).__name__
+    shape = tuple(matrix.shape)
+    called = name or type(matrix).__name__
     require(len(shape) == 2 and shape[0] == shape[1], f"shape of {called}", "be (d, d)", shape)
     masked = isinstance(matrix, np.ma.MaskedArray)
     require(not masked, called, "have no mask (matrix.filled(0.0) is one matrix without it)", "a masked array")
     if isinstance(matrix, np.ndarray) or (isinstance(matrix, Tensor) and matrix.layout == torch.strided):
         return DenseOperator(matrix, name or "dense")
-    own = str(matrix.dtype).removeprefix("torch.")
-    require(own in DTYPES, f"dtype of {called}", "be float32 or float64", own)
+    bits = str(matrix.dtype).removeprefix("torch.")
+    require(bits in DTYPES, f"dtype of {called}", "be float32 or float64", bits)
     if isinstance(matrix.dtype, torch.dtype):
         device = getattr(matrix, "device", "cpu")
-        return FunctionOperator(lambda v: matrix @ v, shape[0], dtype=own, device=device, name=called, trust=trust)
+        return FunctionOperator(lambda v: matrix @ v, shape[0], dtype=bits, device=device, name=called, trust=trust)
 
     def product(v: Tensor) -> NDArray[Any]:
         return np.asarray(matrix @ v.numpy())
 
-    return FunctionOperator(product, shape[0], dtype=own, name=called, trust=trust)
+    return FunctionOperator(product, shape[0], dtype=bits, name=called, trust=trust)

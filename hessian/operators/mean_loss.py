@@ -140,8 +140,10 @@ class MeanLoss(Function):
             require(one, "dtype of the module's parameters", rule, sorted(map(str, dtypes)))
             layout = Layout(tuple(chosen), tuple(p.shape for p in chosen.values()), dtypes.pop())
             super().__init__(module, measure, layout, devices.pop(), bound=False)
-            own = vector_of(list(chosen.values()), self.dtype)
-            self.x = torch.cat([p.detach().reshape(-1).to(self.dtype) for p in chosen.values()]) if own is None else own
+            x = vector_of(list(chosen.values()), self.dtype)  # the vector that the parameters are, if they are one
+            if x is None:
+                x = torch.cat([p.detach().reshape(-1).to(self.dtype) for p in chosen.values()])
+            self.x = x
             self.fixed = {n: self.place(p.detach()) for n, p in module.named_parameters() if n not in chosen}
             self.buffers = {name: self.place(buffer.detach().clone()) for name, buffer in module.named_buffers()}
             for name, part in module.named_modules():
@@ -169,18 +171,20 @@ class MeanLoss(Function):
         """Cut the data into pieces, try them, and give the loss of each at x."""
         if chunk is not None:
             require_int("chunk", chunk, 1)
-        whole, batches, cut = self.measure.form is Form.MODEL, list[Batch](), False
+        whole = self.measure.form is Form.MODEL
+        batches: list[Batch] = []
+        cut = False  # whether the user has cut the data
         for draw in range(require_int("redraw", redraw, 1)):
-            found, cut = batches_of("data", data, whole=whole, draw=draw)
-            batches += found
+            drawn, cut = batches_of("data", data, whole=whole, draw=draw)
+            batches += drawn
         if redraw == 1:
             tell_draws({"data": data})
         if weights is None:
             self._weigh = self._by_labels(batches)
         wholes = self._wholes(batches, weights)
         # What is not cut by its user is cut here to go faster, if it may be: else it goes through in one piece.
-        good = None if cut or self.mode == "batch" else good_chunk(wholes[0].inputs, self.device)
-        size = good if chunk is None else chunk
+        fast = None if cut or self.mode == "batch" else good_chunk(wholes[0].inputs, self.device)
+        size = fast if chunk is None else chunk
         self.pieces = wholes
         if size is not None:
             self.pieces = tuple(part for whole in wholes for part in whole.cut(size, self.weight_of))
@@ -259,13 +263,13 @@ class MeanLoss(Function):
 
     def _by_labels(self, batches: Sequence[Batch]) -> Callable[[Any], Tensor] | None:
         """Which labels count, where examples have unequally many and the loss is the mean over these; else None."""
-        found = [self._labels(self._weighed(batch)) for batch in batches]
+        labels_by_batch = [self._labels(self._weighed(batch)) for batch in batches]
         whole = all(row_count(batch) for batch in batches)
-        if not whole or not all(isinstance(y, Tensor) and y.dtype == torch.int64 for y in found):
+        if not whole or not all(isinstance(y, Tensor) and y.dtype == torch.int64 for y in labels_by_batch):
             return None
-        from_second = [y[:, 1:] if y.ndim > 1 else y for y in found]
+        from_second = [y[:, 1:] if y.ndim > 1 else y for y in labels_by_batch]
         # How many labels count in each example.
-        numbers = [[(y != IGNORED).reshape(len(y), -1).sum(1) for y in each] for each in (found, from_second)]
+        numbers = [[(y != IGNORED).reshape(len(y), -1).sum(1) for y in each] for each in (labels_by_batch, from_second)]
         if all(bool((n == n[0]).all()) for n in map(torch.cat, numbers)):
             return None  # the mean over labels is that over examples
 
@@ -286,8 +290,8 @@ class MeanLoss(Function):
         y = self._labels(self._weighed(batch))
 
         def value(labels: Tensor, f: MeanLoss = self) -> float:
-            own = Piece({**inputs, LABELS: labels}, None) if targets is None else Piece(inputs, labels)
-            return f.piece_value(at.to(f.dtype), own)
+            relabelled = Piece({**inputs, LABELS: labels}, None) if targets is None else Piece(inputs, labels)
+            return f.piece_value(at.to(f.dtype), relabelled)
 
         for step in FAR:
             at = moved(self.x, step)
@@ -335,11 +339,11 @@ class MeanLoss(Function):
         keys = f" with keys {', '.join(map(str, given))}" * isinstance(given, Mapping)
         rule = f"be a function of {what} (a {type(given).__name__}{keys}) that gives a tensor of weights"
         try:
-            found = self._weigh(given)
-            total = float(torch.as_tensor(found).double().sum())
+            weights = self._weigh(given)
+            total = float(torch.as_tensor(weights).double().sum())
         except THEIRS as error:
             raise InputError(f"weights must {rule}, got {type(error).__name__}: {brief(str(error), 100)}") from error
-        require(not isinstance(found, bool), "weights", rule, found)
+        require(not isinstance(weights, bool), "weights", rule, weights)
         fine = math.isfinite(total) and total >= 0
         require(fine, "weights of a batch", "add up to a finite number of at least 0", total)
         return total
@@ -352,6 +356,7 @@ class MeanLoss(Function):
         return self._sum(x, self._values(x))
 
     def _sum(self, x: Tensor, values: Sequence[float]) -> float:
+        """f(x) of the losses of the pieces there."""
         mean = math.fsum(piece.share * value for piece, value in zip(self.pieces, values, strict=True))
         return mean + 0.5 * self.weight_decay * float(x.double().square().sum()) if self.weight_decay else mean
 
@@ -365,11 +370,7 @@ class MeanLoss(Function):
         return total
 
     def outputs(self, x: Tensor | Leaves, piece: Piece) -> Any:
-        """What the loss is given: the module's outputs for the piece with the parameters x, differentiable in x.
-
-        Raises:
-            InputError: If the loss is none of outputs.
-        """
+        """The module's outputs for the piece at x, differentiable in x; InputError if the loss is none of outputs."""
         rule = "be one of (outputs, targets) for a matrix that is made of the outputs' derivatives"
         require(self._is_of_outputs, "loss", rule, self.measure.form.value)
         return super().outputs(x, piece)
@@ -420,8 +421,8 @@ class MeanLoss(Function):
         """The weight of each example of a piece in its mean; they add up to 1."""
         if self._weigh is None:
             return torch.full((piece.examples,), 1 / piece.examples, dtype=self.dtype, device=self.device)
-        found = [self.weight_of(rows(piece.batch, slice(i, i + 1))) for i in range(piece.examples)]
-        return torch.tensor(found, dtype=torch.float64).div_(math.fsum(found)).to(self.device, self.dtype)
+        weights = [self.weight_of(rows(piece.batch, slice(i, i + 1))) for i in range(piece.examples)]
+        return torch.tensor(weights, dtype=torch.float64).div_(math.fsum(weights)).to(self.device, self.dtype)
 
     def fingerprint(self) -> str:
         """A digest of module, loss, data, weights, mode, dtype, what is in x and what is not, but not of x."""
@@ -453,7 +454,7 @@ class MeanLoss(Function):
         require(got == wanted, "x", f"have shape, dtype and device {wanted}", got)
 
     def _values(self, x: Tensor) -> list[float]:
-        """The loss of each piece, read from the device all at once."""
+        """The loss of each piece at x (d,), read from the device all at once."""
         with torch.no_grad():
             losses = [self.loss_at(x, piece) for piece in self.pieces]
         self._lean = self._lean if self._lean is not None and self._lean.seen else None
@@ -512,10 +513,10 @@ def _choose(
         return chosen
     given = [parameters] if isinstance(parameters, str | Tensor) else list(parameters)
     require(bool(given), "parameters", "name at least one parameter", "none")
-    patterns = [own if isinstance(own, str) else next(iter(aliases.get(id(own), ())), "") for own in given]
-    for own, pattern in zip(given, patterns, strict=True):  # a tensor stands for its name
-        told = f"another of shape {tuple(own.shape)}" if isinstance(own, Tensor) else own
-        require(pattern != "", "parameters", "be names, or tensors of the module's own and no copies of them", told)
+    patterns = [wanted if isinstance(wanted, str) else next(iter(aliases.get(id(wanted), ())), "") for wanted in given]
+    for wanted, pattern in zip(given, patterns, strict=True):  # a tensor stands for its name
+        shown = f"another of shape {tuple(wanted.shape)}" if isinstance(wanted, Tensor) else wanted
+        require(pattern != "", "parameters", "be names, or tensors of the module's own and no copies of them", shown)
     for pattern in patterns:
         if not any(_matches(pattern, alias) for p in trainable.values() for alias in aliases[id(p)]):
             frozen = any(_matches(pattern, alias) for names in aliases.values() for alias in names)
@@ -531,6 +532,7 @@ def _choose(
 
 
 def _matches(pattern: str, name: str) -> bool:
+    """Whether a pattern is a parameter's name, a prefix of it that ends at a dot, or fits it by * and ?."""
     return name == pattern or name.startswith(f"{pattern}.") or fnmatchcase(name, pattern)
 
 

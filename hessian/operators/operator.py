@@ -293,7 +293,7 @@ class _Affine(Around):
         super().__init__(inner, f"{name} + {shift:g}" if shift else name)
         self.factor, self.shift = factor, shift
         self.semidefinite = inner.semidefinite and factor >= 0 and shift >= 0
-        self.noise = Noise(*(abs(factor) * each for each in inner.noise))
+        self.noise = Noise(*(abs(factor) * part for part in inner.noise))
 
     def matvec(self, v: Tensor) -> Tensor:
         """See ``Operator``."""

@@ -123,7 +123,8 @@ def matrix_of(
         coarse = copy.copy(objective)
         coarse.compute = asked.compute
         return CoarseOperator(matrix(coarse), matrix(objective), asked.compute)
-    x, mu = objective.x if x is None else x, _MU if asked.mu is None else asked.mu
+    x = objective.x if x is None else x
+    mu = _MU if asked.mu is None else asked.mu
     if whiten is None:
         return SmoothedOperator(objective, x, mu)
     f = WhitenedObjective(objective, x, whiten)  # which is smoothed along scaled directions
@@ -134,6 +135,6 @@ def matrix_of(
 
 def _require_unset(given: Mapping[str, Any], but: tuple[str, ...], where: str) -> None:
     """InputError if an option is given that is a module's alone."""
-    defaults = {own.name: own.default for own in dataclasses.fields(CurvatureOptions)}
+    defaults = {each.name: each.default for each in dataclasses.fields(CurvatureOptions)}
     names = [name for name, value in given.items() if name not in but and value != defaults.get(name)]
     require(not names, " and ".join(names), f"be given with a module, and not with {where}", names)

@@ -27,10 +27,10 @@ class LeanCrossEntropy(Calls):
 
     def _call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func is cross_entropy:
-            found = _lean(*args, **kwargs)
-            if found is not None:
+            losses = _lean(*args, **kwargs)
+            if losses is not None:
                 self.seen = True
-                return found
+                return losses
         return func(*args, **kwargs)
 
 
@@ -66,7 +66,7 @@ def _blocks(*tensors: Tensor) -> Any:
 
 
 class _Losses(Function):
-    """ℓ of every row."""
+    """ℓ (n,) of logits z (n, C) and classes y (n,), int64."""
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, y: Tensor) -> Tensor:
@@ -81,7 +81,7 @@ class _Losses(Function):
 
 
 class _Slopes(Function):
-    """g ⊙ ∂ℓ/∂z, a number of g for each row."""
+    """g ⊙ ∂ℓ/∂z, (n, C), with g (n,) the slopes of what ℓ goes into, and total (n,) = log Σ_c exp(z_c)."""
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, g: Tensor, y: Tensor, total: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ class _Slopes(Function):
     @staticmethod
     def backward(ctx: Any, u: Tensor) -> tuple[Tensor, Tensor, None, None]:
         z, g, y, total = ctx.saved_tensors
-        of_z, of_g = torch.empty_like(z), torch.empty_like(g)
+        of_z, of_g = torch.empty_like(z), torch.empty_like(g)  # what u (n, C) gives back, by the module's formula
         for of_z_, of_g_, u_, z_, g_, y_, total_ in _blocks(of_z, of_g, u, z, g, y, total):
             p = (z_ - total_[:, None]).exp_()
             mean = (p * u_).sum(1)

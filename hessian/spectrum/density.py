@@ -139,7 +139,7 @@ class SpectralDensity(Reported):
         positive parts and of absolute values are at least those of the Ritz values (Cauchy's interlacing). A reading
         whose norm is not above 0 is left out.
         """
-        nodes, found = self.nodes, {}
+        nodes, by_part = self.nodes, {}
         for name, part in PARTS.items():
             outer = int((nodes if part.which == "largest" else np.abs(nodes)).argmax())
             theta, residual = abs(part.of(nodes[outer])), self.residuals[outer]
@@ -150,8 +150,8 @@ class SpectralDensity(Reported):
                 low = float(min(ends))
                 if name != "signed":  # interlacing
                     low = max(low, float(part.of(nodes).sum() / (theta + residual)))
-                found[name] = (float(self.d * mean.value / theta), low, float(max(ends)))
-        return found
+                by_part[name] = (float(self.d * mean.value / theta), low, float(max(ends)))
+        return by_part
 
     def report(self) -> tuple[str, Sequence[Reading], str]:
         """κ of each part, with 95 %; see ``Reported``."""

@@ -133,9 +133,9 @@ def diagonal(
             krylov = Krylov(counted, seed)
             for _ in range(steps):
                 krylov.step()
-            found = krylov.result()
-            assert found.weights is not None  # there are no restarts
-            rho = float(found.ritz_values[int((found.weights.cumsum(0) >= 0.5).double().argmax())])
+            space = krylov.result()
+            assert space.weights is not None  # there are no restarts
+            rho = float(space.ritz_values[int((space.weights.cumsum(0) >= 0.5).double().argmax())])
             for samples in range(1, products - steps + 1):
                 z = probe(values, seed, _SIGNS, samples, Distribution.RADEMACHER)
                 Pz = krylov.complement_(z.clone())
@@ -146,8 +146,8 @@ def diagonal(
             # diag(QᵀTQ + qcᵀQ + Qᵀcqᵀ + ρP), by Ritz pairs as ρ + Σ (θ − ρ)u² and c, which is 0 but for its last entry.
             assert krylov.following is not None
             known = krylov.vectors[-1] * krylov.following * (2 * float(krylov.coupling[-1])) + rho
-            for i, value in enumerate(found.ritz_values.tolist()):
-                (u,) = found.ritz_vectors([i])
+            for i, value in enumerate(space.ritz_values.tolist()):
+                (u,) = space.ritz_vectors([i])
                 known.add_(u.square_(), alpha=value - rho)
             values += known
     return Diagonal(

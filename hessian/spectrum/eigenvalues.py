@@ -114,24 +114,24 @@ def top_eigenvalues(
         krylov, converged = Krylov(Counted(operator), seed), False
         while krylov.following is not None and krylov.steps < max_products and not converged:
             krylov.step()
-            found = krylov.result()
-            how_far = _ORDERS[which](found.ritz_values)
+            space = krylov.result()
+            how_far = _ORDERS[which](space.ritz_values)
             chosen = how_far.argsort(descending=True)[:k]
-            size = float(found.ritz_values.abs().max())
-            residuals = found.ritz_residuals[chosen].clamp(min=rounding * size)
+            size = float(space.ritz_values.abs().max())
+            residuals = space.ritz_residuals[chosen].clamp(min=rounding * size)
             near = float(residuals.max()) <= rtol * size
-            converged = len(chosen) == k and near and found.hidden.excludes(which=which)
-        bound = float(how_far.max()) if krylov.following is None else found.hidden.above(_CHANCE, which)
+            converged = len(chosen) == k and near and space.hidden.excludes(which=which)
+        bound = float(how_far.max()) if krylov.following is None else space.hidden.above(_CHANCE, which)
         return TopEigenvalues(
             operator=operator.name,
             d=d,
             which=which,
-            values=tuple(found.ritz_values[chosen].tolist()),
+            values=tuple(space.ritz_values[chosen].tolist()),
             residuals=tuple(residuals.tolist()),
             bound=-bound if which == "smallest" else bound,
             products=krylov.steps,
             converged=converged or krylov.following is None,
-            vectors=tuple(found.ritz_vectors(chosen.tolist())) if vectors else (),
+            vectors=tuple(space.ritz_vectors(chosen.tolist())) if vectors else (),
             seed=seed,
         )
 
@@ -192,13 +192,13 @@ def split_sample(halves: tuple[Any, Any], *, seed: int, steps: int = 30, tol: fl
     sizes = tuple(half.d for half in operators)
     require(len(set(sizes)) == 1, "halves", "have one dimension", sizes)
     # The two forms at the end count as products from the start.
-    own, vectors, products = [], [], 2
+    tops, vectors, products = [], [], 2
     for half in operators:
-        found = lanczos(half, steps=steps, seed=seed, tol=tol)
-        own.append(float(found.ritz_values[-1]))
-        vectors += found.ritz_vectors([len(found.ritz_values) - 1])
-        products += found.products
-        del found  # its basis, before the other half's is made
+        of_half = lanczos(half, steps=steps, seed=seed, tol=tol)
+        tops.append(float(of_half.ritz_values[-1]))
+        vectors += of_half.ritz_vectors([len(of_half.ritz_values) - 1])
+        products += of_half.products
+        del of_half  # its basis, before the other half's is made
     # u_B goes to H_A and u_A to H_B: crossed is (u_Bᵀ H_A u_B, u_Aᵀ H_B u_A), and the result has them the other way.
     crossed = [half.quad(u) for half, u in zip(operators, reversed(vectors), strict=True)]
-    return SplitSample((own[0], own[1]), (crossed[1], crossed[0]), products)
+    return SplitSample((tops[0], tops[1]), (crossed[1], crossed[0]), products)

@@ -96,13 +96,9 @@ class SphereForms:
         return u.mul_(self._scale)
 
     def add(self, form: float, u: Tensor, product: Tensor | None, drawn: Callable[[int], Tensor]) -> None:
-        """Take in uᵀBu and, where it is wanted, Bu within the space (written to).
+        """Take in the form uᵀBu of the next probe u (d,) and, where it is wanted, its product Bu (d,), written to.
 
-        Args:
-            form: The form.
-            u: The probe, number j = the number of forms so far.
-            product: Bu.
-            drawn: It draws the z of a probe by its number: with y in the space, u_jᵀy is z_jᵀy times a scale.
+        ``drawn`` gives the z of a probe by its number: with y in the space, u_jᵀy is z_jᵀy times a scale.
         """
         self.values.append(form)
         if product is None:

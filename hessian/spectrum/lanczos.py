@@ -46,15 +46,16 @@ def dot(u: Tensor, v: Tensor) -> float:
 
 def coefficients(vectors: Sequence[Tensor], v: Tensor, block: int = _FINE, *, wide: bool = False) -> list[float]:
     """Qv for the rows Q = vectors, (k,), summed in float64; within blocks in the dtype of Q, unless ``wide``."""
-    dtype, size = torch.float64 if wide else vectors[0].dtype, block if v.device.type == "cpu" else len(v)
-    own, rows = v.split(size), [q.split(size) for q in vectors]
-    dots: list[list[Tensor]] = [[] for _ in vectors]
-    for first in range(0, len(own), _BLOCKS):
+    dtype = torch.float64 if wide else vectors[0].dtype
+    size = block if v.device.type == "cpu" else len(v)
+    blocks, rows = v.split(size), [q.split(size) for q in vectors]
+    dots: list[list[Tensor]] = [[] for _ in vectors]  # of each row, those of its blocks
+    for first in range(0, len(blocks), _BLOCKS):
         some = slice(first, first + _BLOCKS)
-        parts = [part.to(dtype) for part in own[some]]
-        for row, found in zip(rows, dots, strict=True):
-            found.extend(torch.dot(part.to(dtype), mine) for part, mine in zip(row[some], parts, strict=True))
-    terms = torch.stack([each for found in dots for each in found]).view(len(vectors), -1)
+        parts = [part.to(dtype) for part in blocks[some]]
+        for row, of_row in zip(rows, dots, strict=True):
+            of_row.extend(torch.dot(part.to(dtype), mine) for part, mine in zip(row[some], parts, strict=True))
+    terms = torch.stack([term for of_row in dots for term in of_row]).view(len(vectors), -1)
     sums: list[float] = terms.double().sum(1).tolist()
     if dtype == torch.float32 and not _LEAST < max(map(abs, sums)) < math.inf:
         return coefficients(vectors, v, block, wide=True)
@@ -264,7 +265,8 @@ class Krylov:
         residuals = (self.coupling @ s).abs()  # ‖Hu − θu‖ of a Ritz vector u = Qᵀs is |cᵀs|: no product is needed
         if self._told is None or self._told[0] is not self.coupling:
             self._told = (self.coupling, self._hidden(self.coupling))
-        hidden, top = self.ended or self._told[1], values.abs().argmax()
+        hidden = self.ended or self._told[1]
+        top = values.abs().argmax()
         near = tol is not None and float(residuals[top]) <= tol * float(values[top].abs())
         return Lanczos(
             projected=self.projected,
@@ -296,12 +298,12 @@ class Krylov:
             if name not in tensors:
                 require(name == "following", f"{name} in the checkpoint", "be there", None)
                 continue
-            own = tensors[name]
+            tensor = tensors[name]
             dtype = torch.float64 if name in ("projected", "coupling") else self.operator.dtype
-            shape = (0,) if name == "following" and not own.numel() else shape
-            found, right = (tuple(own.shape), own.dtype), (shape, dtype)
-            require(found == right, f"{name} in the checkpoint", f"have shape and type {right}", found)
-            length = float(own.norm()) if name.startswith("vector.") else 1.0
+            shape = (0,) if name == "following" and not tensor.numel() else shape
+            actual, expected = (tuple(tensor.shape), tensor.dtype), (shape, dtype)
+            require(actual == expected, f"{name} in the checkpoint", f"have shape and type {expected}", actual)
+            length = float(tensor.norm()) if name.startswith("vector.") else 1.0
             require(abs(length - 1) < 0.01, f"{name} in the checkpoint", "be of length 1", length)
         self.projected, self.coupling = tensors["projected"], tensors["coupling"]
         self.vectors = [tensors[f"vector.{i}"].to(here) for i in range(k)]

@@ -60,17 +60,13 @@ class Hidden:
         return list(self.poles), [above * c for above, c in zip(self.seen, self.couplings, strict=True)]
 
     def probability(self, values: ArrayLike) -> Array:
-        """The most probability that an eigenvalue of the largest magnitude, of this value, was missed so far.
-
-        Args:
-            values: Values λ outside of the Ritz values.
-        """
+        """The most probability that the largest eigenvalue in magnitude is a λ of these, outside the Ritz values."""
         at = np.asarray(values, dtype=np.float64)[..., None]
         if self.n <= 1:  # the vector is all that there is
             return np.zeros(at.shape[:-1])
         factors = [(np.array(above), np.array(poles)) for poles, above in (self.pole, *self.before)]
         with np.errstate(divide="ignore", invalid="ignore"):
-            phi: Array = np.prod([(above / (at - poles)).sum(-1) for above, poles in factors], axis=0)
+            phi: Array = np.prod([(above / (at - poles)).sum(-1) for above, poles in factors], axis=0)  # φ(λ)
             within = ((np.array(self.couplings) / (at - np.array(self.poles))) ** 2).sum(-1)
             w = np.nan_to_num(phi**2 / (1 + within), nan=1.0, posinf=1.0)  # at a pole nothing is known
         return np.asarray(betainc(0.5, (self.n - 1) / 2, np.clip(w, 0.0, 1.0)))

@@ -72,10 +72,10 @@ class Walk:
         size = float(np.abs(nodes).max()) + self.betas[-1]
         most = float(weights @ nodes.clip(0.0))
         for end in (nodes[nodes > 0].min(initial=size), nodes[nodes < 0].max(initial=-size)):
-            _, found, _, _ = fminbound(
+            _, lowest, _, _ = fminbound(
                 lambda x, end=end: -value(end * math.exp(x)), _NEAR, 0.0, (), 0.05, full_output=True
             )
-            most = max(most, -float(found))
+            most = max(most, -float(lowest))
         nearest = float(np.abs(nodes).min())
         return value(0.0) if nearest > 1e-14 * size else float(weights @ nodes.clip(0.0)), most
 
@@ -105,9 +105,7 @@ class Walks(SphereForms):
     def step(self, operator: Operator, project_: Callable[[Tensor], Tensor]) -> None:
         """Go one step further, by one product; one more, once, tells the noise of products in less than float64.
 
-        Args:
-            operator: H.
-            project_: The projector P, in place of its argument.
+        ``project_`` is the projector P, in place of its argument (d,).
         """
         walk, (v, *before) = self.walks[-1], self._ahead
         w = project_(operator.matvec(v))
@@ -138,12 +136,12 @@ class Walks(SphereForms):
         self.gaps[number:] = [self.n * (most - least) / 2]
 
     def of(self, part: str) -> "Walks":
-        """The same walks for another part."""
-        found = Walks(self.n, part)
-        found.walks, found.noise = self.walks, self.noise
+        """The same walks for another part of ``PARTS``."""
+        walks = Walks(self.n, part)
+        walks.walks, walks.noise = self.walks, self.noise
         for number in range(len(self.values)):
-            found.take(number)
-        return found
+            walks.take(number)
+        return walks
 
     @property
     def over(self) -> bool:

@@ -13,7 +13,7 @@ from decomfl_lab.errors import plural, require
 from decomfl_lab.options import option
 from decomfl_lab.storage.files import write_atomically
 from decomfl_lab.storage.tables import table_beside
-from paper_repro.workflow.verdicts.claims import CLAIMS, UNHEALTHY, rows
+from paper_repro.workflow.verdicts.claim_table import CLAIMS, UNHEALTHY, rows
 
 if TYPE_CHECKING:
     from theory.findings.finding import Entry
@@ -63,10 +63,10 @@ def page() -> str:
         return f"[^{notes.setdefault(recorded, f'runs-{len(notes) + 1}')}]" if recorded else ""
 
     lines = [_TEXTS["head"], "| | verdict | | more |", "|---|---|---|---|"]
-    for each in answer():
-        where = f"[{each.link}]({each.link}.md)" if each.link != "findings" else "below"
-        says = f"{each.says}{mark(each.recorded.partition(' by code')[0])}"
-        lines.append(_row(each.topic, f"**{each.verdict}**", says, f"{where}<br>`{each.again}`"))
+    for line in answer():
+        where = f"[{line.link}]({line.link}.md)" if line.link != "findings" else "below"
+        says = f"{line.says}{mark(line.recorded.partition(' by code')[0])}"
+        lines.append(_row(line.topic, f"**{line.verdict}**", says, f"{where}<br>`{line.again}`"))
     lines += ["", "## The theory", ""]
     for number, cause in enumerate((cause for cause in CAUSES.values() if cause.headline), 1):
         lines.append(f"**{number}. {cause.title}.**")
@@ -84,26 +84,26 @@ def page() -> str:
             against = [name for name, role in entry.runs.items() if role == "refutes"]
             named.setdefault([*against, *entry.runs][0], []).append(entry)
     for row in rows():
-        own = named.get(row["id"], [])
-        if own:
-            told = []
-            for entry in own:
+        entries = named.get(row["id"], [])
+        if entries:
+            quotes = []
+            for entry in entries:
                 # The first words of the quotation, as many as tell it from others.
                 words = entry.quote.split()
                 quote = entry.quote if len(words) <= _WORDS else f"{' '.join(words[:_WORDS]).rstrip(',;…')} …"
-                told.append(f"“{quote}” ({entry.place.replace('Section ', '§')})")
+                quotes.append(f"“{quote}” ({entry.place.replace('Section ', '§')})")
             # Numbers of a run that did not train would be read as a verdict.
             numbers = UNHEALTHY if row["verdict"] == UNHEALTHY else _told(deciding(row))
             # What a proof decides is told above: its runs are the context of it.
-            if all(entry.causes and set(entry.runs.values()) == {"context"} for entry in own):
+            if all(entry.causes and set(entry.runs.values()) == {"context"} for entry in entries):
                 numbers = "decided by the theory above"
-            said = [f"**{entry.status}**" for entry in own]
-            statuses = said[0] if len(set(said)) == 1 else "<br>".join(said)
+            each_status = [f"**{entry.status}**" for entry in entries]
+            statuses = each_status[0] if len(set(each_status)) == 1 else "<br>".join(each_status)
             source = ""
             if row["recorded"].startswith("recorded"):
                 data = (row["data"] or "no data").partition("; ")[0]
                 source = f"{row['recorded'].partition(' by code')[0]}; {data}"
-            lines.append(_row("<br>".join(told), statuses, f"{numbers}{mark(source)}"))
+            lines.append(_row("<br>".join(quotes), statuses, f"{numbers}{mark(source)}"))
     footnotes = [f"[^{name}]: {text[:1].upper()}{text[1:]}." for text, name in notes.items()]
     return "\n".join([*lines, "", *footnotes]) + "\n"
 
@@ -111,15 +111,15 @@ def page() -> str:
 def deciding(row: Mapping[str, Any]) -> dict[str, Any]:
     """The numbers of a measurement that decide it: those that ``Claim.tells`` names, or that its rules compare."""
     ruled = CLAIMS[row["id"]].line.get("decides", ()) if row["id"] in CLAIMS else ()
-    compared = [each["of"] for each in ruled if isinstance(each.get("of"), str)]
+    compared = [condition["of"] for condition in ruled if isinstance(condition.get("of"), str)]
     patterns = row["tells"] or compared or ("*",)
-    found = {name: value for name, value in row["measured"].items() if any(fnmatchcase(name, p) for p in patterns)}
-    return found if found and patterns != ("*",) else dict(list(row["measured"].items())[:_TOLD])
+    numbers = {name: value for name, value in row["measured"].items() if any(fnmatchcase(name, p) for p in patterns)}
+    return numbers if numbers and patterns != ("*",) else dict(list(row["measured"].items())[:_TOLD])
 
 
 def _told(numbers: Mapping[str, Any]) -> str:
     """Names and values, in which a name does not say again the first words of the one before."""
-    told, before = [], list[str]()
+    phrases, before = [], list[str]()
     for name, value in numbers.items():
         for short, plain in _TEXTS["plain"].items():
             name = name.replace(short, plain)
@@ -128,9 +128,9 @@ def _told(numbers: Mapping[str, Any]) -> str:
         while same < min(len(words), len(before)) - 1 and words[same] == before[same]:
             same += 1
         shown = f"{value:.4g}" if isinstance(value, float) else "never" if value is None else str(value)
-        told.append(f"{' '.join(words[same:])} {shown}")
+        phrases.append(f"{' '.join(words[same:])} {shown}")
         before = words
-    return "; ".join(told)
+    return "; ".join(phrases)
 
 
 def _row(*cells: str) -> str:

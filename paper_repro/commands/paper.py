@@ -7,7 +7,7 @@ from decomfl_lab.cli.command import command
 from decomfl_lab.errors import require
 from decomfl_lab.storage.json_values import print_json
 from paper_repro.workflow.options import PaperOptions
-from paper_repro.workflow.verdicts.claims import PARTS, VERDICTS, WORDS, named, outcomes_json, rows
+from paper_repro.workflow.verdicts.claim_table import PARTS, VERDICTS, WORDS, named, outcomes_json, rows
 
 
 @command
@@ -27,7 +27,7 @@ def paper(options: PaperOptions) -> None:
         from rich.text import Text
 
         console = Console(width=100)
-        look: dict[str, Any] = {"title_justify": "left", "title_style": "bold", "expand": True}
+        style: dict[str, Any] = {"title_justify": "left", "title_style": "bold", "expand": True}
     if options.answer:
         # The ten lines, with what is recorded below; or JSON.
         from paper_repro.workflow.verdicts.answer import answer
@@ -36,7 +36,7 @@ def paper(options: PaperOptions) -> None:
         if options.as_json:
             print_json([asdict(each) for each in lines], indent=1)
             return
-        table = Table(title="Is the paper right?", **look)
+        table = Table(title="Is the paper right?", **style)
         table.add_column("about", width=19)
         table.add_column("verdict", width=12)
         table.add_column("found", ratio=1)
@@ -58,12 +58,12 @@ def paper(options: PaperOptions) -> None:
             print_json(listed, indent=1)
             return
         for part in dict.fromkeys(row["part"] for row in listed):
-            own = [row for row in listed if row["part"] == part]
-            table = Table(title=f"{part}: {PARTS[part].title}", show_lines=True, **look)
+            rows_of_part = [row for row in listed if row["part"] == part]
+            table = Table(title=f"{part}: {PARTS[part].title}", show_lines=True, **style)
             table.add_column("claim, recorded verdict", width=24)
             table.add_column("the question; sentences by status", ratio=8)
             table.add_column("what is measured; when it holds", ratio=9)
-            for row in own:
+            for row in rows_of_part:
                 name = row["id"].partition(".")[2]
                 asked = [row["question"], row["subject"], row["where"]]
                 asked += [f"{each['status']}: “{each['quote']}” {each['place']}" for each in row["sentences"]]
@@ -72,7 +72,7 @@ def paper(options: PaperOptions) -> None:
                 table.add_row(*(Text("\n".join(filter(None, cell))) for cell in cells))
             console.print(table)
         decided = sum(row["verdict"] in VERDICTS[:3] for row in listed)
-        words = Table(title="Words", show_header=False, **look)
+        words = Table(title="Words", show_header=False, **style)
         words.add_column(width=24)
         words.add_column()
         for word, meaning in WORDS.items():

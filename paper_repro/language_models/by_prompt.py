@@ -49,30 +49,30 @@ def exact_by_layer(
     # Layers whose gradients are kept together.
     turns: list[dict[str, list[nn.Parameter]]] = [{}]
     room = memory
-    for name, own in layers.items():
-        size = len(prompts) * sum(4 * parameter.numel() for parameter in own)
+    for name, of_layer in layers.items():
+        size = len(prompts) * sum(4 * parameter.numel() for parameter in of_layer)
         if turns[-1] and size > room:
             turns.append({})
             room = memory
-        turns[-1][name] = own
+        turns[-1][name] = of_layer
         room -= size
     # The products ⟨a_m, a_n⟩ over the parameters of each layer.
     products: dict[str, Tensor] = {}
-    for some in turns:
-        parameters = [parameter for own in some.values() for parameter in own]
-        gradients = []
+    for together in turns:
+        parameters = [parameter for of_layer in together.values() for parameter in of_layer]
+        gradients = []  # of each prompt, a_n: a tensor a parameter
         for ids in prompts:
             (z,) = trained.module(ids)
             gradients.append(torch.autograd.grad(z[1] - z[0], parameters))
         start = 0
-        for name, own in some.items():
+        for name, of_layer in together.items():
             total = torch.zeros(len(prompts), len(prompts), dtype=torch.float64)
-            for place in range(start, start + len(own)):
+            for place in range(start, start + len(of_layer)):
                 blocks = zip(*(gradient[place].flatten().split(_BLOCK) for gradient in gradients), strict=True)
                 for parts in blocks:
                     block = torch.stack(parts).double()
                     total += block @ block.T
-            start += len(own)
+            start += len(of_layer)
             products[name] = total
     products["all"] = torch.stack(list(products.values())).sum(0)
     rows = []

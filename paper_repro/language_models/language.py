@@ -51,9 +51,9 @@ def prompts_loss(module: nn.Module, dataset: Dataset, *, chunk: int, examples: i
 
 def kappa_of(objective: MeanLoss, x: Tensor, products: int) -> dict[str, float]:
     """κ = tr(G)/‖G‖₂ of the Gauss-Newton matrix at x with its 95 % interval, and λ_max."""
-    found = effective_rank(GaussNewtonOperator(objective, x), products=products, confidence=0.95, seed=0)
-    low, high = found.interval
-    return {"kappa": found.kappa, "low": low, "high": high, "lambda_max": found.lambda_max}
+    rank = effective_rank(GaussNewtonOperator(objective, x), products=products, confidence=0.95, seed=0)
+    low, high = rank.interval
+    return {"kappa": rank.kappa, "low": low, "high": high, "lambda_max": rank.lambda_max}
 
 
 @lru_cache

@@ -25,8 +25,8 @@ from paper_repro.workflow.report import amount, caption, notes, printed, setting
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.scales import SCALES, TASK_ROWS, Scale, TaskTuning
 from paper_repro.workflow.series import PATTERNS, configuration
-from paper_repro.workflow.verdicts.claims import ClaimOutcome
-from paper_repro.workflow.verdicts.expression import judged
+from paper_repro.workflow.verdicts.claim_table import ClaimOutcome
+from paper_repro.workflow.verdicts.claim_verdicts import judged
 from paper_repro.workflow.verdicts.measures import binomial_error
 from theory.notation.printed import (
     EXAMPLES,
@@ -50,7 +50,7 @@ _BEFORE = ("zero-shot", "calibrated", "most frequent")
 
 
 FULL, _LORA = printed("llm"), printed("lora")
-"""The columns of the paper's tables of results: method, the unit in bytes of its costs, P, and its place in a row."""
+"""{series: its column of the paper's tables of results}: method, the unit in bytes of its costs, P, place in a row."""
 
 
 def methods(row: str) -> Mapping[str, SimpleNamespace]:
@@ -72,8 +72,8 @@ def jobs(options: Options) -> list[Job]:
     if _missing(options.scale):
         return []
     size, pretrained = options.scale.llm, options.scale.pretrained
-    found = []
-    cells = [(row, *cell) for row, own in size.settings.items() for cell in product(own, methods(row).items())]
+    runs = []
+    cells = [(row, *cell) for row, tasks in size.settings.items() for cell in product(tasks, methods(row).items())]
     for row, task, (series, method) in cells:
         adapted = row.endswith(ADAPTED)
         tuning = (size.first_order if series == "FedAvg" else size.settings).get(row, {}).get(task)
@@ -102,13 +102,13 @@ def jobs(options: Options) -> list[Job]:
             "majority": facts.majority,
         }
         begins = pretraining(pretrained[config.model]) if config.model in pretrained else None
-        found.append(Job(config, labels, f"{row} {task}: {series}", begins))
-    return found
+        runs.append(Job(config, labels, f"{row} {task}: {series}", begins))
+    return runs
 
 
 def _missing(scale: Scale) -> str:
     """What has to be done before the runs can be."""
-    tasks = [task.removesuffix(TWO_WAY) for own in scale.llm.settings.values() for task in own]
+    tasks = [task.removesuffix(TWO_WAY) for settings in scale.llm.settings.values() for task in settings]
     return missing(tasks, scale.llm.models.values(), scale.pretrained)
 
 
@@ -127,28 +127,29 @@ def in_print() -> pd.DataFrame:
 
     Also the cost in bytes (NaN where none is in print), DeComFL's formula in MB, and whether it is DeComFL's.
     """
-    told = []
+    cells = []
     for row, task in product(ROUNDS, TASKS):
-        own, table = TASK_ROWS[task], LORA if row.endswith(ADAPTED) else RESULTS[row]
+        task_row = TASK_ROWS[task]
+        table = LORA if row.endswith(ADAPTED) else RESULTS[row]
         for series, method in methods(row).items():
             if method.column < 0:
                 continue
-            cell, R = table[own][method.column], ROUNDS[row][own]
-            told.append(
+            cell, R = table[task_row][method.column], ROUNDS[row][task_row]
+            cells.append(
                 {
                     "row": row,
                     "task": task,
                     "series": series,
                     "name": f"{task_title(task)}, {row}",
                     "accuracy": cell.accuracy,
-                    "always": 100 * MOST_FREQUENT[own] / EXAMPLES[own],
+                    "always": 100 * MOST_FREQUENT[task_row] / EXAMPLES[task_row],
                     "rounds": R,
                     "cost": math.nan if cell.cost is None else method.unit * cell.cost,
                     "formula": decomfl_megabytes(R, method.P),
                     "ours": method.method == "decomfl",
                 }
             )
-    return pd.DataFrame(told)
+    return pd.DataFrame(cells)
 
 
 def _costs() -> pd.DataFrame:
@@ -175,10 +176,10 @@ def results(rows: pd.DataFrame) -> pd.DataFrame:
     keys = ["row", "task", "series"]
     first, last = (runs.set_index(keys) for runs in (rows.groupby(keys).head(1), rows.groupby(keys).tail(1)))
     last = last.loc[first.index]
-    sent = rows[(rows.series == FEDZO) & (rows["round"] > 0)].groupby("row").tail(1).set_index("row")
-    d = sent.gradient_scalars / (2 * SAMPLED * sent["round"])  # the numbers that its m clients get and send
-    lost = last.diverged.astype(bool)
-    found = pd.DataFrame(
+    of_fedzo = rows[(rows.series == FEDZO) & (rows["round"] > 0)].groupby("row").tail(1).set_index("row")
+    d = of_fedzo.gradient_scalars / (2 * SAMPLED * of_fedzo["round"])  # the numbers that its m clients get and send
+    diverged = last.diverged.astype(bool)
+    cells = pd.DataFrame(
         {
             "model": last.model,
             "examples": last.examples.astype(int),
@@ -187,34 +188,36 @@ def results(rows: pd.DataFrame) -> pd.DataFrame:
             "zero_shot": first.test_accuracy,
             "calibrated_zero_shot": first.calibrated_accuracy,
             "start": first[["test_accuracy", "calibrated_accuracy"]].max(axis=1),
-            "accuracy": last.test_accuracy.mask(lost),
-            "calibrated": last.calibrated_accuracy.mask(lost),
-            "diverged": lost,
+            "accuracy": last.test_accuracy.mask(diverged),
+            "calibrated": last.calibrated_accuracy.mask(diverged),
+            "diverged": diverged,
             "bytes": 4 * last.wire_scalars,
         }
     ).reset_index()
-    adapted = found["row"].str.endswith(ADAPTED)
-    found["d"], found["trained"] = found["row"].map(d), found.model + np.where(adapted, ADAPTED, "")
-    found["name"] = found.task.map(task_title) + ", " + found.trained
-    found["paper_model"] = found["row"].str.removesuffix(ADAPTED)
+    adapted = cells["row"].str.endswith(ADAPTED)
+    cells["d"], cells["trained"] = cells["row"].map(d), cells.model + np.where(adapted, ADAPTED, "")
+    cells["name"] = cells.task.map(task_title) + ", " + cells.trained
+    cells["paper_model"] = cells["row"].str.removesuffix(ADAPTED)
     error, at_start = (
-        np.array([binomial_error(a, n) for a, n in zip(found[name], found.examples, strict=True)])
+        np.array([binomial_error(a, n) for a, n in zip(cells[name], cells.examples, strict=True)])
         for name in ("accuracy", "start")
     )
-    found = found.assign(error=error, gain=found.accuracy - found.start, gain_error=np.hypot(error, at_start))
-    found["learnt"] = found.accuracy - found[["start", "majority"]].max(axis=1) > 2 * error
-    found["a_round"] = (found.bytes / found.rounds).where(found.rounds > 0)
+    cells = cells.assign(error=error, gain=cells.accuracy - cells.start, gain_error=np.hypot(error, at_start))
+    cells["learnt"] = cells.accuracy - cells[["start", "majority"]].max(axis=1) > 2 * error
+    cells["a_round"] = (cells.bytes / cells.rounds).where(cells.rounds > 0)
     formula, ours = [], []
-    for row, series, R, own_d in found[["row", "series", "rounds", "d"]].itertuples(index=False):
+    for row, series, R, d_of_row in cells[["row", "series", "rounds", "d"]].itertuples(index=False):
         method = methods(row)[series]
         ours.append(method.method == "decomfl" and R > 0)
-        cost = 1e6 * decomfl_megabytes(R, method.P) if method.method == "decomfl" else 1e12 * model_terabytes(R, own_d)
-        formula.append(math.nan if method.method == "mezo" else cost)
-    found = found.assign(formula=formula, ours=ours, by_length=-found.rounds)
+        if method.method == "decomfl":
+            formula.append(1e6 * decomfl_megabytes(R, method.P))
+        else:
+            formula.append(math.nan if method.method == "mezo" else 1e12 * model_terabytes(R, d_of_row))
+    cells = cells.assign(formula=formula, ours=ours, by_length=-cells.rounds)
     paper = in_print().set_index(keys)[["accuracy", "cost"]]
-    of_task = [*zip(found["row"], found.task.str.removesuffix(TWO_WAY), found.series, strict=True)]
+    of_task = [*zip(cells["row"], cells.task.str.removesuffix(TWO_WAY), cells.series, strict=True)]
     paper = paper.reindex(pd.MultiIndex.from_tuples(of_task))
-    return found.assign(printed_accuracy=paper.accuracy.to_numpy() / 100, printed_bytes=paper.cost.to_numpy())
+    return cells.assign(printed_accuracy=paper.accuracy.to_numpy() / 100, printed_bytes=paper.cost.to_numpy())
 
 
 # --- claims -----------------------------------------------------------------------------------------------------------
@@ -225,7 +228,8 @@ def claims(rows: pd.DataFrame, words: str) -> list[ClaimOutcome]:
     cells, costs, paper = results(rows), _costs(), in_print()
     paper = paper[paper.ours].assign(name=paper.name + ", " + paper.series, below=paper.always - paper.accuracy)
     off = np.array([not agree(cost, formula) for cost, formula in zip(costs.cost / 1e6, costs.formula, strict=True)])
-    size, rounds = SCALES["full"].llm, []
+    size = SCALES["full"].llm
+    rounds = []  # FedAvg's rounds here to ours, by task and model
     for row, tunings in size.first_order.items():
         for task, tuning in tunings.items():
             if task in TASKS:  # the other reading of CB is none
@@ -233,8 +237,8 @@ def claims(rows: pd.DataFrame, words: str) -> list[ClaimOutcome]:
                 rounds.append({"name": f"{task_title(task)}, {row}", "ratio": ratio})
     # Every two cells of one task and model: their difference in accuracy, as of two sets of examples, and in bytes.
     column = cells.series + cells["row"].str.extract(r"(\+.*)$")[0].fillna("")
-    own = cells.assign(place=range(len(cells)), column=column)
-    both = own.merge(own, on=["task", "paper_model"], suffixes=("", "_b"))
+    placed = cells.assign(place=range(len(cells)), column=column)
+    both = placed.merge(placed, on=["task", "paper_model"], suffixes=("", "_b"))
     both = both[both.place != both.place_b]
     across = np.where(both["row"] == both.row_b, "", " − " + both.trained_b)
     pairs = both.assign(
@@ -293,24 +297,24 @@ def _shown(accuracy: str, sent: str) -> str:
 def wide_table(cells: pd.DataFrame) -> pd.DataFrame:
     """The tables as the paper has them, in per cent: a line for what was measured here and one for the paper's."""
     lines: list[dict[str, Any]] = []
-    for (row, task), own in cells.groupby(["row", "task"], sort=False):
-        first, adapted = own.iloc[0], str(row).endswith(ADAPTED)
-        here = {
+    for (row, task), of_task in cells.groupby(["row", "task"], sort=False):
+        first, adapted = of_task.iloc[0], str(row).endswith(ADAPTED)
+        measured = {
             "task": task_title(str(task)) + (", LoRA" if adapted else ""),
-            "model, rounds": f"{first.model}, {own.rounds.iloc[-1]:,}",
+            "model, rounds": f"{first.model}, {of_task.rounds.iloc[-1]:,}",
         }
         before = (first.zero_shot, first.calibrated_zero_shot, first.majority)
-        here |= {name: f"{100 * value:.1f}" for name, value in zip(_BEFORE, before, strict=True)}
+        measured |= {name: f"{100 * value:.1f}" for name, value in zip(_BEFORE, before, strict=True)}
         paper: dict[str, Any] = {"task": "the paper", "model, rounds": first.paper_model}
-        for cell in own.to_dict("records"):
+        for cell in of_task.to_dict("records"):
             series, accuracy, cost = cell["series"], cell["printed_accuracy"], cell["printed_bytes"]
             reached = f"{100 * cell['accuracy']:.1f} ± {100 * cell['error']:.1f}"
             sent = amount(cell["bytes"]) if cell["bytes"] else ""
-            here[series] = "diverged" if cell["diverged"] else _shown(reached, sent)
+            measured[series] = "diverged" if cell["diverged"] else _shown(reached, sent)
             unit = methods(str(row))[series].unit
             sent = "" if math.isnan(cost) else f"{cost / unit:.2f} {'MB' if unit == 1e6 else 'TB'}"
             paper[series] = None if math.isnan(accuracy) else _shown(f"{100 * accuracy:.2f}", sent)
-        lines += [here, paper]
+        lines += [measured, paper]
     return pd.DataFrame(lines, columns=["task", "model, rounds", *_BEFORE, *FULL])
 
 
@@ -321,8 +325,8 @@ def scale_words(scale: Scale) -> str:
         model if scale.name == "full" else f"{model} for {paper}" for paper, model in size.models.items()
     )
     rounds = []
-    for row, own in size.settings.items():
-        numbers = sorted(each.rounds for each in own.values())
+    for row, tunings in size.settings.items():
+        numbers = sorted(each.rounds for each in tunings.values())
         ends = dict.fromkeys((numbers[0], numbers[-1]))  # once if they are the same
         rounds.append(f"{row} {' to '.join(f'{value:,}' for value in ends)}")
     return scale.words("llm", told=models, rounds=", ".join(rounds))
@@ -330,26 +334,31 @@ def scale_words(scale: Scale) -> str:
 
 def _told(tunings: Mapping[str, TaskTuning]) -> str:
     """η and R of each task."""
-    told = [f"{task_title(task)} {each.lr:g}, {each.rounds:,}" for task, each in tunings.items() if TWO_WAY not in task]
-    return "; ".join(told).replace("e-0", "e-") or "not run"
+    texts = []
+    for task, tuning in tunings.items():
+        texts += [] if TWO_WAY in task else [f"{task_title(task)} {tuning.lr:g}, {tuning.rounds:,}"]
+    return "; ".join(texts).replace("e-0", "e-") or "not run"
 
 
 def _batches(settings: Mapping[str, Mapping[str, TaskTuning]]) -> str:
     """B, and of which tasks where it is not the same for all."""
-    of: dict[str, int] = {}
+    by_task: dict[str, int] = {}
     for row in settings.values():
-        of |= {task_title(task): each.batch_size for task, each in row.items() if TWO_WAY not in task}
-    if len(set(of.values())) == 1:
-        return str(next(iter(of.values())))
-    return "; ".join(f"{', '.join(t for t in of if of[t] == B)}: {B}" for B in dict.fromkeys(of.values()))
+        by_task |= {task_title(task): tuning.batch_size for task, tuning in row.items() if TWO_WAY not in task}
+    if len(set(by_task.values())) == 1:
+        return str(next(iter(by_task.values())))
+    texts = []
+    for B in dict.fromkeys(by_task.values()):
+        texts.append(f"{', '.join(task for task in by_task if by_task[task] == B)}: {B}")
+    return "; ".join(texts)
 
 
 def settings_table(scale: Scale) -> pd.DataFrame:
     """What was run, beside what the paper's text (its table of settings) and the authors' scripts have."""
     size, full = scale.llm, SCALES["full"].llm
-    told = size.told(
+    texts = size.told(
         models=tuple(size.models.values()),
-        papers={row: _told(own) for row, own in full.settings.items()},
+        papers={row: _told(tunings) for row, tunings in full.settings.items()},
         tuned={row: _told(size.settings.get(row, {})) for row in full.settings},
         first={row: _told(size.first_order.get(row, {})) for row in full.first_order},
         M=M,
@@ -359,19 +368,19 @@ def settings_table(scale: Scale) -> pd.DataFrame:
         tokens=size.max_length or 2047,
         examples=size.test_examples or "the validation set",
     )
-    return settings("llm", told)
+    return settings("llm", texts)
 
 
 def engine_words() -> str:
     """What the paper's most rounds of OPT-1.3B cost a client on the wires of the engines that were measured."""
     manifest.check(recordings.RESULTS / "engines.json")
-    found = json.loads((recordings.RESULTS / "engines.json").read_text(encoding="utf-8"))
+    record = json.loads((recordings.RESULTS / "engines.json").read_text(encoding="utf-8"))
     P = 10  # the paper's directions
-    fewer, R = 2 * SCALAR_BYTES * (found["directions"] - P), max(ROUNDS["OPT-1.3B"].values())
+    fewer, R = 2 * SCALAR_BYTES * (record["directions"] - P), max(ROUNDS["OPT-1.3B"].values())
     shown = [
-        f"{row['engine']} {row['bytes']:,} bytes ({1e-6 * R * (row['bytes'] - fewer):.2f} MB)" for row in found["rows"]
+        f"{row['engine']} {row['bytes']:,} bytes ({1e-6 * R * (row['bytes'] - fewer):.2f} MB)" for row in record["rows"]
     ]
-    return caption("llm-engines", **found, P=P, fewer=fewer, R=R, engines=", by ".join(shown))
+    return caption("llm-engines", **record, P=P, fewer=fewer, R=R, engines=", by ".join(shown))
 
 
 # --- the part ---------------------------------------------------------------------------------------------------------
@@ -386,24 +395,23 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         return made("llm", claims(rows, words), settings=beside, notes=[nothing, engine_words()])
     cells = results(rows)
     # What stands for the paper's models.
-    told = []
+    recipes = []
     for size in options.scale.llm.models.values():
         if recipe := options.scale.pretrained.get(size):
             read = LINES * recipe.verdicts
             reviews = f" and {read:,} lines of film reviews (IMDb) with their verdicts" if read else ""
-            told.append(f"{size}: {recipe.tokens:,} tokens of text{reviews}")
+            recipes.append(f"{size}: {recipe.tokens:,} tokens of text{reviews}")
     models = "The models are the paper's, from the hub."
-    if told:
-        models = caption("llm-models", told="; ".join(told))
+    if recipes:
+        models = caption("llm-models", told="; ".join(recipes))
     styles = method_styles(list(FULL))
     styles = {**styles, P5: replace(styles[P5], color=OKABE_ITO[5])}
     # Bytes a client and round: measured, and the paper's cells at the d that is trained.
-    own = cells[(cells.bytes > 0) & (cells.series != "FedAvg")]
+    sending = cells[(cells.bytes > 0) & (cells.series != "FedAvg")]
     costs = _costs()
     d = costs["row"].map({**PARAMETERS, **{row: LORA_PARAMETERS for row in ROUNDS if row.endswith(ADAPTED)}})
-    costs = pd.concat(
-        [own.assign(bytes=own.a_round, printed=False), costs.assign(bytes=costs.cost / costs.rounds, d=d, printed=True)]
-    )
+    costs = costs.assign(bytes=costs.cost / costs.rounds, d=d, printed=True)
+    costs = pd.concat([sending.assign(bytes=sending.a_round, printed=False), costs])
     points = cells.assign(
         panel=cells.task.map(task_title) + np.where(cells.paper_model == "OPT-125M", "", " (" + cells.model + ")"),
         tuned=np.where(cells["row"].str.endswith(ADAPTED), LORA_WORDS, ALL),

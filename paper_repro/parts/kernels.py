@@ -50,8 +50,8 @@ FORETOLD: Final = ("√(r/P) + r/P", "√(V log V/P)", "√(n log n/P)")
 class KernelTask:
     """Numbers of several digits: images of single ones beside each other, pooled to a side, and the number mod V."""
 
-    inputs: Tensor
-    targets: Tensor
+    inputs: Tensor  # (examples, digits · side²) float32
+    targets: Tensor  # numbers mod V, (examples,); ±1.0, (examples, 1), where V = 1
     loss: LossFunction
 
     @classmethod
@@ -95,28 +95,28 @@ def measured(_: Path, report: Report, network: Sequence[int], size: Sizes) -> Re
     generator = torch.Generator().manual_seed(SEED)
     linear = [nn.Linear(before, after) for before, after in pairwise(sizes)]
     for layer in linear:
-        for each in (layer.weight, layer.bias):
-            nn.init.uniform_(each, -(layer.in_features**-0.5), layer.in_features**-0.5, generator=generator)
+        for tensor in (layer.weight, layer.bias):
+            nn.init.uniform_(tensor, -(layer.in_features**-0.5), layer.in_features**-0.5, generator=generator)
     module = nn.Sequential(*chain(*((layer, nn.ReLU()) for layer in linear[:-1])), linear[-1])
     few = max(1, min(size.inputs, size.outputs // V))
     # J of all outputs of these inputs, (n, d).
-    weights = {name: each.detach() for name, each in module.named_parameters()}
+    weights = {name: tensor.detach() for name, tensor in module.named_parameters()}
     jacobian = jacrev(lambda own: functional_call(module, own, task.inputs[:few]).flatten(), chunk_size=64)(weights)
-    J = torch.cat([each.flatten(1) for each in jacobian.values()], 1)
+    J = torch.cat([tensor.flatten(1) for tensor in jacobian.values()], 1)
     # The effective ranks with their intervals (r of the kernel's inputs, the others of all examples), and λ_max.
-    asked: dict[str, Any] = {"products": size.products, "confidence": CONFIDENCE, "seed": SEED}
+    options: dict[str, Any] = {"products": size.products, "confidence": CONFIDENCE, "seed": SEED}
     H = HessianOperator(MeanLoss(module, task.loss, (task.inputs, task.targets)))
     ranks = {
-        "r": tangent_kernel(module, (task.inputs[:few], task.targets[:few]), **asked),
-        "r of all": tangent_kernel(module, (task.inputs, task.targets), **asked),
-        "κ": effective_rank(H, **asked),
-        "κ₊": effective_rank(H, part="positive", **asked),
+        "r": tangent_kernel(module, (task.inputs[:few], task.targets[:few]), **options),
+        "r of all": tangent_kernel(module, (task.inputs, task.targets), **options),
+        "κ": effective_rank(H, **options),
+        "κ₊": effective_rank(H, part="positive", **options),
     }
     numbers = {"λ_max": ranks["κ₊"].lambda_max}
     for name, rank in ranks.items():
         numbers |= {name: rank.kappa, f"{name} low": rank.interval[0], f"{name} high": rank.interval[1]}
     numbers |= {"V": V, "d": J.shape[1], "outputs": J.shape[0]}
-    rows = [{"kind": "error", **each} for each in kernel_errors(J, size)]
+    rows = [{"kind": "error", **error} for error in kernel_errors(J, size)]
     for done, P in enumerate(size.rounds_at):
         report(Progress(1 + done, 1 + len(size.rounds_at)))
         rounds = _rounds(module, task, numbers, P, size)
@@ -125,20 +125,21 @@ def measured(_: Path, report: Report, network: Sequence[int], size: Sizes) -> Re
 
 
 def kernel_errors(J: Tensor, size: Sizes) -> list[dict[str, Any]]:
-    """‖K_P − K‖/‖K‖ of the lab's own directions: the mean over seeds, and its standard error."""
-    d, K, rows = J.shape[1], (J @ J.T).double(), []
+    """‖K_P − K‖/‖K‖ of the lab's own directions: the mean over seeds, and its standard error; J is (n, d), K (n, n)."""
+    d, K = J.shape[1], (J @ J.T).double()
+    rows = []
     norm = float(torch.linalg.eigvalsh(K)[-1])
     for distribution in Distribution:
         errors = defaultdict(list)
         for seed in range(size.draws):
             z = np.stack([direction(seed, p, d, distribution=distribution) for p in range(max(size.P))])
-            moved = (J @ torch.from_numpy(z).T).double()
+            Jz = (J @ torch.from_numpy(z).T).double()  # (n, P): K_P = (1/P) Σ_p Jz_p (Jz_p)ᵀ, of the first P
             for P in size.P:
-                off = torch.linalg.eigvalsh(moved[:, :P] @ moved[:, :P].T / P - K)
-                errors[P].append(float(off.abs().max()) / norm)
-        for P, own in errors.items():
-            found = Estimate.of(own)
-            rows.append({"distribution": distribution.value, "P": P, "value": found.value, "stderr": found.stderr})
+                gap = torch.linalg.eigvalsh(Jz[:, :P] @ Jz[:, :P].T / P - K)
+                errors[P].append(float(gap.abs().max()) / norm)
+        for P, of_seeds in errors.items():
+            mean = Estimate.of(of_seeds)
+            rows.append({"distribution": distribution.value, "P": P, "value": mean.value, "stderr": mean.stderr})
     return rows
 
 
@@ -148,17 +149,17 @@ def _rounds(module: nn.Module, task: KernelTask, numbers: Mapping[str, float], P
     The rates are multiples of the largest one that Theorem 2's form allows, 1/(λ_max(1 + (κ₊ + 1)/P)).
     """
     largest = 1 / (numbers["λ_max"] * (1 + (numbers["κ₊"] + 1) / P))
-    found = {"value": math.inf, "factor": math.nan}
+    best = {"value": math.inf, "factor": math.nan}
     for factor in size.factors:
         total = 0.0
         for seed in range(size.seeds_of_rounds):
-            most = math.ceil(min(size.rounds, size.seeds_of_rounds * found["value"] - total))
+            most = math.ceil(min(size.rounds, size.seeds_of_rounds * best["value"] - total))
             total += rounds_at(module, task, factor * largest, P, most, size.target, seed)
-            if total >= size.seeds_of_rounds * found["value"]:
+            if total >= size.seeds_of_rounds * best["value"]:
                 break
         else:
-            found = {"value": total / size.seeds_of_rounds, "factor": factor}
-    return found
+            best = {"value": total / size.seeds_of_rounds, "factor": factor}
+    return best
 
 
 def rounds_at(module: nn.Module, task: KernelTask, lr: float, P: int, most: int, target: float, seed: int) -> float:
@@ -168,10 +169,10 @@ def rounds_at(module: nn.Module, task: KernelTask, lr: float, P: int, most: int,
     """
     losses: list[float] = []
 
-    def hook(seen: Round) -> None:
-        losses.append(seen.train_loss)
+    def hook(round_: Round) -> None:
+        losses.append(round_.train_loss)
         if not target * losses[0] < losses[-1] < 2 * losses[0]:
-            seen.stop()
+            round_.stop()
 
     logging.disable(logging.WARNING)  # a rate that is too large is an answer here
     try:
@@ -194,25 +195,25 @@ def rounds_at(module: nn.Module, task: KernelTask, lr: float, P: int, most: int,
 
 def predicted(rows: pd.DataFrame) -> pd.DataFrame:
     """The errors beside what foretells them; V are the outputs of an example, n those of the kernel."""
-    own = rows[rows["kind"] == "error"]
-    r, V, n = (own[name] / own["P"] for name in ("r", "V", "outputs"))
-    known = np.sqrt(r) + r, np.sqrt(V * np.log(own["V"].clip(lower=2))), np.sqrt(n * np.log(own["outputs"]))
-    return own.assign(**dict(zip(FORETOLD, known, strict=True)))
+    errors = rows[rows["kind"] == "error"]
+    r, V, n = (errors[name] / errors["P"] for name in ("r", "V", "outputs"))
+    foretold = np.sqrt(r) + r, np.sqrt(V * np.log(errors["V"].clip(lower=2))), np.sqrt(n * np.log(errors["outputs"]))
+    return errors.assign(**dict(zip(FORETOLD, foretold, strict=True)))
 
 
 def correlations(rows: pd.DataFrame) -> pd.DataFrame:
     """Spearman's rank correlation of the rounds with each number, and its interval over networks (bootstrap)."""
-    found = []
-    for P, own in rows[rows["kind"] == "rounds"].groupby("P"):
-        counted = own.assign(value=own["value"].clip(upper=1e9))  # where no rate gets there it comes last
-        again = [counted.sample(frac=1, replace=True, random_state=seed) for seed in range(500)]
-        ranks = [each[[*PREDICTORS, "value"]].rank() for each in (counted, *again)]
+    table = []
+    for P, of_P in rows[rows["kind"] == "rounds"].groupby("P"):
+        counted = of_P.assign(value=of_P["value"].clip(upper=1e9))  # where no rate gets there it comes last
+        resamples = [counted.sample(frac=1, replace=True, random_state=seed) for seed in range(500)]
+        ranks = [each[[*PREDICTORS, "value"]].rank() for each in (counted, *resamples)]
         for name in PREDICTORS:
             with np.errstate(invalid="ignore"):  # NaN where a column has one value
                 value, *others = [np.corrcoef(each[name], each["value"])[0, 1] for each in ranks]
             low, high = pd.Series(others).quantile([0.025, 0.975])
-            found.append({"P": P, "number": name, "correlation": value, "low": low, "high": high})
-    return pd.DataFrame(found)
+            table.append({"P": P, "number": name, "correlation": value, "low": low, "high": high})
+    return pd.DataFrame(table)
 
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
@@ -230,6 +231,6 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     words = options.scale.words("kernels", named=False)
     text = caption("kernels", scale=words, networks=rows["network"].nunique(), data=provenance[0]["data"])
     figure = partial(kernel_figure, errors, ranks, FORETOLD, title="Two theories, one kind of number", caption=text)
-    said = notes("kernels", **vars(options.scale.kernels))
+    part_notes = notes("kernels", **vars(options.scale.kernels))
     frames = {"kernels": table, "kernels-correlations": ranks, "kernels-rows": rows}
-    return made("kernels", [], {"kernels": figure}, frames, notes=said)
+    return made("kernels", [], {"kernels": figure}, frames, notes=part_notes)

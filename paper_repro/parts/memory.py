@@ -14,7 +14,7 @@ from figures.style import series_styles
 from paper_repro.workflow.part import Made, Options, made
 from paper_repro.workflow.report import notes
 from paper_repro.workflow.runs import Report, Result, Work
-from paper_repro.workflow.verdicts.expression import judged
+from paper_repro.workflow.verdicts.claim_verdicts import judged
 
 
 def jobs(options: Options) -> list[Work]:
@@ -40,7 +40,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     # Curves that end on each other, to a hundredth of a model.
     largest = table[table.d == table.d.max()].dropna(subset="models")
     names = largest.what.str.partition(":")[0]
-    alike = [" and ".join(own) for _, own in names.groupby(largest.models.round(2)) if len(own) > 1]
+    alike = [" and ".join(same) for _, same in names.groupby(largest.models.round(2)) if len(same) > 1]
     figure = partial(
         comparison,
         [

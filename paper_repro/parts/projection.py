@@ -14,7 +14,7 @@ from paper_repro.workflow.report import caption, notes
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.scales import SCALES, Sizes
 from paper_repro.workflow.series import runs_of
-from paper_repro.workflow.verdicts.expression import judged
+from paper_repro.workflow.verdicts.claim_verdicts import judged
 from paper_repro.workflow.verdicts.measures import RISEN, diverges, final_accuracy, settled, unready
 from paper_repro.workflow.verdicts.reference import countings
 
@@ -55,9 +55,9 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
     # A row a run, with its final accuracy: chance where it diverged.
     finals = []
     for (name, eta, seed), run in equal.groupby(["estimator", "eta", "seed"], sort=False):
-        apart = diverges(run)
-        accuracy = CHANCE if apart else final_accuracy(run)[0]
-        finals.append({"series": name, "eta": eta, "seed": seed, "test_accuracy": accuracy, "diverged": apart})
+        diverged = diverges(run)
+        accuracy = CHANCE if diverged else final_accuracy(run)[0]
+        finals.append({"series": name, "eta": eta, "seed": seed, "test_accuracy": accuracy, "diverged": diverged})
     final = pd.DataFrame(finals, columns=["series", "eta", "seed", "test_accuracy", "diverged"])
     rates = sorted(set(rows.eta))
     styles = {
@@ -72,7 +72,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         kept = options.longer.rows
         kept = kept[kept.series.isin(finite.series) & np.isfinite(kept.test_loss)]
         longer = settled(_counted(kept, SCALES[options.longer.scale].projection), ["series"])
-    told = {"scale": words, "data": provenance[0]["data"], "missing": missing}
+    words_by_name = {"scale": words, "data": provenance[0]["data"], "missing": missing}
     figure = partial(
         comparison,
         [
@@ -92,7 +92,7 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         ],
         {**styles, **_SUMMARY},
         title="Zeroth-order scalars and projected gradients, ⟨∇f, z⟩",
-        caption=caption("projection", **told, seed=size.seeds[0], risen=RISEN, chance=CHANCE),
+        caption=caption("projection", **words_by_name, seed=size.seeds[0], risen=RISEN, chance=CHANCE),
     )
     # Bytes sent up to every round that both evaluated, seed by seed.
     cost = equal[~equal.diverged.astype(bool)].pivot_table(

@@ -12,7 +12,7 @@ from paper_repro.workflow.part import Made, Options, made
 from paper_repro.workflow.report import notes, printed
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.series import runs_of
-from paper_repro.workflow.verdicts.expression import judged
+from paper_repro.workflow.verdicts.claim_verdicts import judged
 from paper_repro.workflow.verdicts.measures import CHECKED, highest_level, lines_of, scalars_to_reach, unready
 from paper_repro.workflow.verdicts.reference import D, countings
 
@@ -44,17 +44,17 @@ def jobs(options: Options) -> list[Job]:
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:  # noqa: ARG001
     """The table, and whether its formulas are what is sent."""
     size = options.scale.fig2
-    by = "finite differences"
+    measured_by = "finite differences"
     if size.fedzo_method != "fedzo":
         # How far FedZO's runs by finite differences are from those by projection, where there are any.
-        by = "projection"
-        found = estimators.gaps(rows[rows.series == FEDZO], ["series"]) if CHECKED in rows else rows[:0]
-        if len(found):
-            last = found[found["round"] == found["round"].max()]
-            gap, at_last = (f"{100 * each.gap.max():.2f}" for each in (found, last))
-            by += (
-                f" (by finite differences, μ = {CHECK_MU:g}, {plural(found.seed.nunique(), 'seed')}, accuracies are at "
-                f"most {gap} points from those, at {len(found)} evaluations, and {at_last} at the last)"
+        measured_by = "projection"
+        gaps = estimators.gaps(rows[rows.series == FEDZO], ["series"]) if CHECKED in rows else rows[:0]
+        if len(gaps):
+            last = gaps[gaps["round"] == gaps["round"].max()]
+            gap, at_last = (f"{100 * each.gap.max():.2f}" for each in (gaps, last))
+            measured_by += (
+                f" (by finite differences, μ = {CHECK_MU:g}, {plural(gaps.seed.nunique(), 'seed')}, accuracies are at "
+                f"most {gap} points from those, at {len(gaps)} evaluations, and {at_last} at the last)"
             )
     rows = lines_of(rows)
     beta = rows.series.map({series: row.beta for series, row in ROWS.items()})
@@ -90,6 +90,6 @@ def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: O
         "table1",
         judged("table1", words, {"": rows, "table": table}),
         tables={"table1": table},
-        notes=notes("table1", fedzo_rounds=size.fedzo_rounds, fedzo_by=by),
+        notes=notes("table1", fedzo_rounds=size.fedzo_rounds, fedzo_by=measured_by),
         facts={"scale": words},
     )

@@ -21,8 +21,8 @@ from paper_repro.workflow.report import caption, notes
 from paper_repro.workflow.runs import Report, Result, Work
 from paper_repro.workflow.scales import Sizes
 from paper_repro.workflow.series import PATTERNS, configuration
-from paper_repro.workflow.verdicts.claims import CLAIMS, ClaimOutcome
-from paper_repro.workflow.verdicts.expression import evaluated, judged
+from paper_repro.workflow.verdicts.claim_table import CLAIMS, ClaimOutcome
+from paper_repro.workflow.verdicts.claim_verdicts import evaluated, judged
 from theory.bounds import statement, sweeps
 from theory.checks.landscape import Landscape
 from theory.notation.setting import Setting, Variant
@@ -125,7 +125,7 @@ def claims(frames: Mapping[str, pd.DataFrame], words: str) -> list[ClaimOutcome]
     """The claims about rates, judged by the sweeps."""
     by_d, rounds = frames["by-d"], frames["rounds"]
     promised = rounds.pivot_table(index=["knob", "at", "noise"], columns="series", values="rounds").reset_index()
-    over = {
+    frames_of_claims = {
         "far": by_d[by_d["d"] >= FLAT_FROM],
         "quadratics": pd.concat([by_d, frames["by-kappa"]]),
         "rounds": rounds,
@@ -140,10 +140,10 @@ def claims(frames: Mapping[str, pd.DataFrame], words: str) -> list[ClaimOutcome]
     table = table.assign(**{form: runs / bound["value"] for form, bound in bounds.items()}).reset_index()
     constants = frame[frame["kind"] == "constant"].pivot(index="model", columns="series", values="value")
     trained = []
-    for model, own in table.merge(constants.reset_index(), on="model").groupby("model", sort=False):
+    for model, rows in table.merge(constants.reset_index(), on="model").groupby("model", sort=False):
         of_model = replace(CLAIMS["theory.trained-*"], id=f"theory.trained-{model}")
-        trained.append(replace(evaluated(of_model, {"trained": own}), subject=str(model)))
-    return judged("theory", words, over, trained)
+        trained.append(replace(evaluated(of_model, {"trained": rows}), subject=str(model)))
+    return judged("theory", words, frames_of_claims, trained)
 
 
 # --- what is computed, and what is trained ----------------------------------------------------------------------------
@@ -152,7 +152,8 @@ def claims(frames: Mapping[str, pd.DataFrame], words: str) -> list[ClaimOutcome]
 def _swept(folder: Path, report: Report, name: str, size: Sizes) -> Result:  # noqa: ARG001 (of the protocol)
     """A table of exact values, one of ``SWEEPS``."""
     rows = []
-    for done, row in enumerate(sweeps.SWEEPS[name](size), 1):
+    sizes = sweeps.SweepSizes(size.per_decade, size.runs, size.factor, size.cells)
+    for done, row in enumerate(sweeps.SWEEPS[name](sizes), 1):
         rows.append(row)
         report(Progress(done, done + 1))
     return pd.DataFrame(rows).assign(sweep=name), {}
@@ -173,12 +174,12 @@ def beside_bounds(folder: Path, report: Report, size: Sizes, model: str) -> Resu
     config = configuration(PATTERNS["theory"], {}, model=model, rounds=size.rounds)
     runs, done = len(size.seeds) + 1, 0
 
-    def follow(own: Landscape) -> Iterator[Tensor]:
-        """x_0, x_1, ..."""
+    def follow(landscape: Landscape) -> Iterator[Tensor]:
+        """x_0, x_1, ..., each (d,), while its federation is trained; x is written to by the next round."""
         nonlocal done
         for _ in range(size.rounds):
-            yield own.federation.x
-            loss = own.federation.advance()
+            yield landscape.federation.x
+            loss = landscape.federation.advance()
             done += 1
             report(Progress(done, runs * size.rounds + 1, loss))
 
@@ -192,29 +193,29 @@ def beside_bounds(folder: Path, report: Report, size: Sizes, model: str) -> Resu
     rows: list[dict[str, Any]] = []
     along = chosen
     for seed in size.seeds:
-        own = Landscape(config.but(lr=cast(float, chosen.eta), mu=chosen.mu, seed=seed), dataset)
+        run = Landscape(config.but(lr=cast(float, chosen.eta), mu=chosen.mu, seed=seed), dataset)
         total, path = 0.0, []
-        for r, x in enumerate(follow(own)):
-            total += float((own.whole.gradient(x) ** 2).sum())
+        for r, x in enumerate(follow(run)):
+            total += float((run.whole.gradient(x) ** 2).sum())
             rows.append({"kind": "run", "series": "measured", "seed": seed, "round": r + 1, "value": total / (r + 1)})
             if r in measured:
                 path.append(x.clone())
         if seed == size.seeds[0]:
-            along = replace(own.constants(path), eta=chosen.eta, mu=chosen.mu)
+            along = replace(run.constants(path), eta=chosen.eta, mu=chosen.mu)
     resolved = torch.finfo(torch.float32).eps * along.D / along.mu
     numbers = {**along.values, "L at the start of the pilot": at_start.L, "rounding of g": resolved}
     rows += [{"kind": "constant", "series": name, "value": value} for name, value in numbers.items()]
     # Every bound at the run's own η, after some numbers of rounds; Theorem 1 also at the η that it allows itself.
     counts = sweeps.grid(1, size.rounds, 8)
     single = statement("theorem-1-single")
-    for series, of, eta in (
+    for series, bound, eta in (
         ("Theorem 2, corrected", statement("theorem-2"), along.eta),
         ("Theorem 2, stated", statement("theorem-2", "stated"), along.eta),
         ("Theorem 1, corrected", single, single.step_sizes(along).largest),
     ):
-        admitted = of.admits(along.at(cast(float, eta)))
+        admitted = bound.admits(along.at(cast(float, eta)))
         for R in counts:
-            value = sum(of.bound(replace(along, R=R, eta=eta)))
+            value = sum(bound.bound(replace(along, R=R, eta=eta)))
             rows.append(
                 {"kind": "bound", "series": series, "round": R, "value": value, "eta": eta, "admitted": admitted}
             )

@@ -14,7 +14,7 @@ from paper_repro.workflow import estimators
 from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.series import runs_of
-from paper_repro.workflow.verdicts.expression import judged
+from paper_repro.workflow.verdicts.claim_verdicts import judged
 from paper_repro.workflow.verdicts.measures import highest_level
 
 FRACTIONS = (0.1, 0.05, 0.01)

@@ -23,19 +23,16 @@ def data_set(name: str) -> str:
 
 
 def missing(names: Iterable[str], models: Iterable[str], pretrained: Container[str]) -> str:
-    """What has to be done before work with these can be done here, in words; empty if nothing.
+    """What has to be done before work with these tasks and models can be done here, in words; empty if nothing.
 
-    Args:
-        names: The names of tasks, which are folders of $DECOMFL_DATA.
-        models: The models that they begin with.
-        pretrained: The models among them that are made here, from the text in $DECOMFL_DATA. The others are the hub's,
-            and have to be in its cache on this machine: whole reports do not wait for it.
+    Tasks are folders of $DECOMFL_DATA. The models in ``pretrained`` are made here, from the text in $DECOMFL_DATA; the
+    others are the hub's, and have to be in its cache on this machine: whole reports do not wait for it.
     """
     models = list(models)
     of_hub = [model for model in models if model not in pretrained]
     folders = [*dict.fromkeys(names), *["corpus"] * (len(of_hub) < len(models))]
-    users = os.environ.get("DECOMFL_DATA")
-    absent = [name for name in folders if not users or not (Path(users) / name).is_dir()]
+    data_folder = os.environ.get("DECOMFL_DATA")
+    absent = [name for name in folders if not data_folder or not (Path(data_folder) / name).is_dir()]
     todo = [f"set DECOMFL_DATA to a folder that has {', '.join(absent)}"] if absent else []
     if importlib.util.find_spec("transformers") is None:
         todo.append(f"install the extra llm ({command_for('llm')})")

@@ -1,4 +1,4 @@
-"""Projection beside finite differences: which measured a curve, and how far the two lie apart."""
+"""The curves of Figures 2, 3 and the top-k one, by projection and by finite differences, how far these lie apart."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from paper_repro.workflow.part import Made, Options, made
 from paper_repro.workflow.report import caption, notes
 from paper_repro.workflow.runs import Job
 from paper_repro.workflow.scales import SCALES, Scale
-from paper_repro.workflow.verdicts.claims import ClaimOutcome
+from paper_repro.workflow.verdicts.claim_table import ClaimOutcome
 from paper_repro.workflow.verdicts.measures import CHECKED, TOLERANCE, lines_of, settled, unready
 
 
@@ -43,13 +43,13 @@ class Curves:
         # What is recorded at full scale is drawn thin behind these runs, without the runs that check it.
         longer = None
         if options.longer is not None:
-            kept = options.longer.rows
-            longer = settled(counted(lines_of(kept), SCALES[options.longer.scale]), by)
+            recorded = options.longer.rows
+            longer = settled(counted(lines_of(recorded), SCALES[options.longer.scale]), by)
         # A run is named by its curve, estimator and seed. "seed 0" and not 0, as the names are joined to sentences.
         keys = [*by, "estimator", "seed"]
         wanted = [tuple({**job.labels, "seed": f"seed {job.config.seed}"}[key] for key in keys) for job in jobs]
-        there = set(rows[keys].assign(seed=[f"seed {seed}" for seed in rows.seed]).itertuples(index=False, name=None))
-        absent = "; ".join(", ".join(map(str, name)) for name in wanted if name not in there)
+        begun = set(rows[keys].assign(seed=[f"seed {seed}" for seed in rows.seed]).itertuples(index=False, name=None))
+        absent = "; ".join(", ".join(map(str, name)) for name in wanted if name not in begun)
         unbegun = f"Not begun: {absent}." if absent else ""
         return cls(rows, lines, dots, longer, unready(rows, keys[:-1]), unbegun, by)
 
@@ -61,10 +61,10 @@ class Curves:
     def caption(self, stem: str, provenance: Sequence[Mapping[str, Any]], options: Options, **more: str) -> str:
         """The text under a figure of these curves: that of ``report.toml``, with what they are of."""
         # How far the estimators lie apart, beside what else tells dots from lines, the seeds.
-        found, gap, longer = gaps(self.rows, self.by), "", options.longer
-        if len(found):
+        pairs, gap, longer = gaps(self.rows, self.by), "", options.longer
+        if len(pairs):
             means = " (a line may be the mean of several)" if self.rows.seed.nunique() > 1 else ""
-            largest = f"{100 * found.gap.max():.2f} points of accuracy"
+            largest = f"{100 * pairs.gap.max():.2f} points of accuracy"
             gap = f"At equal seeds{means} dots and lines differ by at most {largest}."
         return caption(
             stem,
@@ -111,49 +111,48 @@ class Curves:
 def gaps(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     """Every evaluation that both estimators have at equal seed and round, with their ``gap`` in accuracy.
 
-    Args:
-        rows: The rows, with columns ``CHECKED``, seed, round, test_accuracy, examples (of an evaluation) and ``by``.
-        by: Columns that name a curve.
+    The rows have columns ``CHECKED``, seed, round, test_accuracy, examples (of an evaluation) and ``by``, which name a
+    curve. ``within`` says whether a gap is within ``TOLERANCE`` standard errors.
     """
     # Merging on seed and round leaves evaluations that both have; a checked stretch is shorter than its line.
     keys = [*by, "seed", "round"]
     checked = rows[CHECKED].eq(True)  # a file has nothing, and not False, where only some runs check others
     lines, dots = (rows.loc[checked == check, [*keys, "test_accuracy", "examples"]] for check in (False, True))
-    both = dots.merge(lines.drop(columns="examples"), on=keys, suffixes=("", "_projection"))
+    pairs = dots.merge(lines.drop(columns="examples"), on=keys, suffixes=("", "_projection"))
     # Were both samples of one accuracy p, their difference would have this standard error.
-    p = (both.test_accuracy + both.test_accuracy_projection) / 2
-    error = np.sqrt(2 * p * (1 - p) / both.examples)
-    gap = (both.test_accuracy - both.test_accuracy_projection).abs()
-    return both.assign(gap=gap, within=gap <= TOLERANCE * error)
+    p = (pairs.test_accuracy + pairs.test_accuracy_projection) / 2
+    error = np.sqrt(2 * p * (1 - p) / pairs.examples)
+    gap = (pairs.test_accuracy - pairs.test_accuracy_projection).abs()
+    return pairs.assign(gap=gap, within=gap <= TOLERANCE * error)
 
 
-def gaps_table(found: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+def gaps_table(pairs: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     """A row for each curve: over how many evaluations and rounds, the largest gap and where, and how many are small."""
     table = []
-    for name, own in found.groupby(list(by), sort=False):
-        largest = own.sort_values("gap").iloc[-1]
+    for name, curve in pairs.groupby(list(by), sort=False):
+        largest = curve.sort_values("gap").iloc[-1]
         table.append(
             {
                 "series": ", ".join(map(str, name)),
-                "rounds compared": int(own["round"].max()),
-                "evaluations": len(own),
+                "rounds compared": int(curve["round"].max()),
+                "evaluations": len(curve),
                 "largest difference in accuracy": float(largest.gap),
                 "at round": int(largest["round"]),
-                "share within two standard errors": float(own.within.mean()),
+                "share within two standard errors": float(curve.within.mean()),
             }
         )
     return pd.DataFrame(table)
 
 
 def frames(rows: pd.DataFrame, by: Sequence[str]) -> dict[str, pd.DataFrame]:
-    """What the claims on estimators are about: gaps between them, and ratios of the seconds that a round takes."""
-    found = gaps(rows, by)
-    curves = [", ".join(map(str, name)) for name in found[list(by)].itertuples(index=False)]
+    """What the claims on estimators are about: "gaps" between them, and ratios of the "seconds" that a round takes."""
+    pairs = gaps(rows, by)
+    curves = [", ".join(map(str, name)) for name in pairs[list(by)].itertuples(index=False)]
     # Round 0 is evaluated before anything is trained, and takes no time of training. Of each curve the fastest seed
     # counts: what else a machine does only adds to a run's seconds.
     last = rows[rows["round"] > 0].groupby([CHECKED, *by, "seed"])[["seconds", "round"]].max()
     a_round = (last["seconds"] / last["round"]).groupby(level=[CHECKED, *by]).min().unstack(CHECKED)
-    both = a_round.reindex(columns=[False, True]).dropna()  # CHECKED is true of finite differences
-    names = [", ".join(name) if isinstance(name, tuple) else name for name in both.index]
-    seconds = pd.DataFrame({"curve": names, "ratio": (both[False] / both[True]).to_numpy()})
-    return {"gaps": found.assign(curve=curves), "seconds": seconds}
+    by_estimator = a_round.reindex(columns=[False, True]).dropna()  # CHECKED is true of finite differences
+    names = [", ".join(name) if isinstance(name, tuple) else name for name in by_estimator.index]
+    seconds = pd.DataFrame({"curve": names, "ratio": (by_estimator[False] / by_estimator[True]).to_numpy()})
+    return {"gaps": pairs.assign(curve=curves), "seconds": seconds}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from decomfl_lab.options import option
 from decomfl_lab.storage.tables import table_beside
-from paper_repro.workflow.verdicts.claims import DEAR, ON_GPU, PARTS
+from paper_repro.workflow.verdicts.claim_table import DEAR, ON_GPU, PARTS
 
 if TYPE_CHECKING:  # the help needs no figures
     from figures.curves import Count

@@ -16,7 +16,7 @@ from figures.curves import Count
 from paper_repro.workflow.report import Section
 from paper_repro.workflow.runs import Job, Work
 from paper_repro.workflow.scales import Scale
-from paper_repro.workflow.verdicts.claims import ClaimOutcome
+from paper_repro.workflow.verdicts.claim_table import ClaimOutcome
 
 if TYPE_CHECKING:
     from paper_repro.workflow.recordings import Rows
@@ -41,7 +41,7 @@ class Options:
 
     def command(self, part: str) -> str:
         """The command that makes a part again, from its runs."""
-        asked = {
+        flag_values = {
             "--count": self.count * (self.count != "wire"),
             "--reading": self.readings[0] if len(self.readings) == 1 else "",
             "--reference": "DIR" if self.authors else "",
@@ -49,7 +49,7 @@ class Options:
         }
         # Options at their defaults are left out: an empty value stands for one.
         flags: list[str] = []
-        for flag, value in asked.items():
+        for flag, value in flag_values.items():
             flags += [flag, value] if value else []
         for text in self.set if part in self.changes else ():
             flags += ["--set", text]
@@ -58,7 +58,7 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class Made:
-    """A part of the report."""
+    """A part of the report, made: what ``report_folder`` writes and ``report`` sets on the page."""
 
     section: Section  # the section of the page
     claims: Sequence[ClaimOutcome]  # the outcomes of its claims
@@ -86,20 +86,16 @@ def made(
 ) -> Made:
     """A part whose section begins with the first of its figures, and has the table of its name unless it has another.
 
-    Args:
-        part: The part.
-        claims: The outcomes of its claims.
-        figures: What draws its figures, by the stems of their files.
-        tables: Its tables, likewise.
-        more: The headings of those figures behind the first that the page has.
-        section: What else the section has.
+    Figures (what draws them) and tables are by the stems of their files; ``more`` are the headings of those figures
+    behind the first that the page has, and ``section`` what else its ``Section`` has.
     """
     # Verdicts need no figure: it is drawn when it is first asked for, and once.
-    figures, tables = {stem: cache(draw) for stem, draw in (figures or {}).items()}, tables or {}
-    ways = [*figures.values()]
-    own: dict[str, Any] = {"figure": ways[0] if ways else None, "more_figures": dict(zip(more, ways[1:], strict=False))}
-    own |= {"table": tables.get(part), **section}
-    return Made(section=Section(id=part, **own), claims=claims, figures=figures, tables=tables)
+    figures = {stem: cache(draw) for stem, draw in (figures or {}).items()}
+    tables = tables or {}
+    first, *others = figures.values() if figures else (None,)
+    fields: dict[str, Any] = {"figure": first, "more_figures": dict(zip(more, others, strict=False))}
+    fields |= {"table": tables.get(part), **section}
+    return Made(section=Section(id=part, **fields), claims=claims, figures=figures, tables=tables)
 
 
 class Part(Protocol):

@@ -22,7 +22,7 @@ from decomfl_lab.errors import InputError
 from decomfl_lab.storage.files import file_digest
 from decomfl_lab.storage.provenance import code_version
 from paper_repro.workflow import manifest
-from paper_repro.workflow.verdicts.claims import PARTS, RECORDED, SCALE_NAMES, ClaimOutcome, claim
+from paper_repro.workflow.verdicts.claim_table import PARTS, RECORDED, SCALE_NAMES, ClaimOutcome, claim
 
 RESULTS = Path(__file__).parents[1] / "results"
 
@@ -62,8 +62,8 @@ class Rows:
 def facts_of(provenance: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """What a page says of runs: the code, and their data, versions, devices and noise, each once."""
 
-    def once(said: Iterable[str]) -> str:
-        return "; ".join(dict.fromkeys(said))
+    def once(texts: Iterable[str]) -> str:
+        return "; ".join(dict.fromkeys(texts))
 
     # A run that several versions of the code took up lists all of them.
     runs = [code for each in provenance for code in each.get("codes", [each.get("code", "")]) if code]
@@ -123,14 +123,14 @@ def save(
         "means": means(pd.read_csv(io.StringIO(written))),  # as they are read: None among numbers is one there
         "provenance": list(distinct.values()),
     }
-    told = json.dumps(facts, indent=1, ensure_ascii=False) + "\n"
+    facts_json = json.dumps(facts, indent=1, ensure_ascii=False) + "\n"
     # Without a time in its head, so that equal rows are equal files.
     content = gzip.compress(written.encode(), mtime=0)
-    manifest.write(into, {f"{part}-{scale}.json": told.encode(), f"{part}-{scale}.csv.gz": content})
+    manifest.write(into, {f"{part}-{scale}.json": facts_json.encode(), f"{part}-{scale}.csv.gz": content})
 
 
 def save_outcomes(outcomes: Mapping[str, Sequence[ClaimOutcome]], data: Mapping[str, str], into: Path) -> None:
-    """Keep the outcomes of some parts, whose data are named, in the file that ``claims.rows`` reads.
+    """Keep the outcomes of some parts, whose data are named, in the file that ``claim_table.rows`` reads.
 
     Those of other parts stay as they are there.
     """
@@ -138,10 +138,10 @@ def save_outcomes(outcomes: Mapping[str, Sequence[ClaimOutcome]], data: Mapping[
     others = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     # Part by part in the order of the report, whatever is recorded in one go.
     kept = {name: [row for row in others if claim(row["id"]).part == name] for name in PARTS}
-    for part, own in outcomes.items():
-        told = [{**asdict(outcome), "data": data[part]} for outcome in own]
-        kept[part] = [{"recorded": row.pop("scale"), **row} for row in told]
-    rows = [row for own in kept.values() for row in own]
+    for part, of_part in outcomes.items():
+        new = [{**asdict(outcome), "data": data[part]} for outcome in of_part]
+        kept[part] = [{"recorded": row.pop("scale"), **row} for row in new]
+    rows = [row for rows_of_part in kept.values() for row in rows_of_part]
     manifest.write(into, {path.name: (json.dumps(rows, indent=1, ensure_ascii=False) + "\n").encode()})
 
 
@@ -160,8 +160,8 @@ def load(part: str, scale: str, of: Path | None = None) -> Rows | None:
     try:
         facts = json.loads((of / f"{part}-{scale}.json").read_text(encoding="utf-8"))
         rows = pd.read_csv(io.BytesIO(gzip.decompress(path.read_bytes())))
-        told, found = facts["means"], means(rows)
-        apart = [name for name in {*told, *found} if not math.isclose(told.get(name, 0), found.get(name, 0))]
+        recorded, here = facts["means"], means(rows)
+        apart = [name for name in {*recorded, *here} if not math.isclose(recorded.get(name, 0), here.get(name, 0))]
         if apart:
             raise ValueError(f"the means of {', '.join(sorted(apart))} are not those of the rows")
         rows = rows.assign(**{name: rows[name].map(json.loads) for name in facts["json"]})
@@ -179,5 +179,5 @@ def is_there(part: str, scale: str = "") -> bool:
 
 def largest(part: str, of: Path | None = None) -> Rows | None:
     """As ``load``, at the largest scale that is complete; where none is, at the largest scale."""
-    found = [each for scale in reversed(SCALE_NAMES) if (each := load(part, scale, of)) is not None]
-    return next((each for each in found if each.complete), found[0] if found else None)
+    by_scale = [rows for scale in reversed(SCALE_NAMES) if (rows := load(part, scale, of)) is not None]
+    return next((rows for rows in by_scale if rows.complete), by_scale[0] if by_scale else None)

@@ -19,7 +19,15 @@ from decomfl_lab.errors import require
 from decomfl_lab.storage.tables import table_beside
 from figures.panels import dark_greys, picture
 from paper_repro.workflow.verdicts.answer import TONES, AnswerLine
-from paper_repro.workflow.verdicts.claims import PARTS, SCALE_NAMES, UNTESTED, VERDICTS, ClaimOutcome, claim, otherwise
+from paper_repro.workflow.verdicts.claim_table import (
+    PARTS,
+    SCALE_NAMES,
+    UNTESTED,
+    VERDICTS,
+    ClaimOutcome,
+    claim,
+    otherwise,
+)
 
 RECORDED: Final = "recorded"
 """The word instead of a scale, for a page whose parts were all recorded, each at its own scale."""
@@ -73,7 +81,7 @@ def notes(part: str, **here: Any) -> list[str]:
 
 def printed(table: str) -> dict[str, SimpleNamespace]:
     """The rows, or columns, of a table of the paper's, by what they are of."""
-    return {name: SimpleNamespace(**own) for name, own in _TEXTS["printed"][table].items()}
+    return {name: SimpleNamespace(**row) for name, row in _TEXTS["printed"][table].items()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,10 +156,13 @@ def render_report(
     )
     environment.filters["explained"] = _explained
     # Of a section the facts that the page does not list for all.
-    facts_of = [{name: text for name, text in each["facts"].items() if facts.get(name) != text} for each in ready]
-    # All drawings, those of live runs included.
-    shown = [*ready, *(section["live"].section for section in ready if section["live"])]
-    pictures = [each for section in shown for each in (section["picture"], *section["more"].values())]
+    shown = []
+    for section in ready:
+        own_facts = {name: text for name, text in section["facts"].items() if facts.get(name) != text}
+        shown.append({**section, **_judged(section, claims), "facts": own_facts})
+    # All drawings, those of live runs included; None of a section that is a table only.
+    with_live = [*ready, *(section["live"].section for section in ready if section["live"])]
+    pictures = [drawing for section in with_live for drawing in (section["picture"], *section["more"].values())]
     page = environment.get_template("report.html.j2").render(
         scale=scale,
         scale_note=_BADGES[scale],
@@ -164,10 +175,8 @@ def render_report(
         tones=TONES,
         titles={section["id"]: section["title"].partition(":")[0] for section in ready},
         pictured={section["id"] for section in ready if section["picture"]},
-        sections=[
-            {**section, **_judged(section, claims), "facts": own} for section, own in zip(ready, facts_of, strict=True)
-        ],
-        dark=dark_greys(svg for each in pictures if each for svg in each["svgs"]),
+        sections=shown,
+        dark=dark_greys(svg for drawing in pictures if drawing for svg in drawing["svgs"]),
         words={**_TEXTS["words"], **_TEXTS["symbols"]},
         seen=set,  # the template makes one a section: a word is linked at its first place in each
     )
@@ -176,19 +185,19 @@ def render_report(
 
 def closing(page: Path, claims: Sequence[ClaimOutcome], facts: Mapping[str, str], minutes: float, *, live: bool) -> str:
     """The line with which a command ends: the page, how many claims have which verdict, the minutes and the data."""
-    counts = Counter(_VERDICT_STYLE[each.verdict][0] for each in claims)
+    counts = Counter(_VERDICT_STYLE[outcome.verdict][0] for outcome in claims)
     verdicts = ", ".join(f"{counts[tone]} {words}" for tone, words in _COUNTED_AS.items())
     data = ", ".join(_data_sets(facts))
     if facts["scale"] == RECORDED:
         here = "DECOMFL_DATA" if os.environ.get("DECOMFL_DATA") else "the data that come with the package"
         data = f"recorded runs, checked on {here}" if live else "recorded runs"
-    told = [f"{minutes:.1f} min", data, *(f"changed: {facts[name]}" for name in ("changed",) if name in facts)]
-    return f"{page}: {verdicts} ({'; '.join(filter(None, told))})"
+    details = [f"{minutes:.1f} min", data, *(f"changed: {facts[name]}" for name in ("changed",) if name in facts)]
+    return f"{page}: {verdicts} ({'; '.join(filter(None, details))})"
 
 
 def _data_sets(facts: Mapping[str, str]) -> list[str]:
     """The names of the data sets among what is said of the data."""
-    return [found[1] for piece in facts.get("data", "").split("; ") if (found := _COUNTED.match(piece))]
+    return [match[1] for piece in facts.get("data", "").split("; ") if (match := _COUNTED.match(piece))]
 
 
 def _without_folder(text: str) -> str:
@@ -212,22 +221,22 @@ def _tally(claims: Sequence[ClaimOutcome]) -> list[tuple[str, str, str, int]]:
 
 def _judged(section: Mapping[str, Any], claims: Sequence[ClaimOutcome]) -> dict[str, Any]:
     """What the template wants of a section's claims, with class, sign and texts."""
-    own = [each for each in claims if claim(each.id).part == section["id"]]
+    outcomes = [outcome for outcome in claims if claim(outcome.id).part == section["id"]]
     # Most claims of a part are judged at one scale; only those that are not repeat theirs.
-    common = Counter(each.scale for each in own).most_common(1)
+    common = Counter(outcome.scale for outcome in outcomes).most_common(1)
     shared = common[0][0] if common else ""
     shown = []
-    for each in own:
-        measured = [(name, _text(value, none="never")) for name, value in each.measured.items()]
-        row, (css, sign) = each.row(), _VERDICT_STYLE[each.verdict]
-        row |= {"claim": each.subject} if len(each.subject) > _SUBJECT else {}
-        row |= {"scale": "" if each.scale == shared else each.scale, "css": css, "sign": sign}
+    for outcome in outcomes:
+        measured = [(name, _text(value, none="never")) for name, value in outcome.measured.items()]
+        row, (css, sign) = outcome.row(), _VERDICT_STYLE[outcome.verdict]
+        row |= {"claim": outcome.subject} if len(outcome.subject) > _SUBJECT else {}
+        row |= {"scale": "" if outcome.scale == shared else outcome.scale, "css": css, "sign": sign}
         row |= {"measured": dict(measured[:_NUMBERS]), "more": max(0, len(measured) - _NUMBERS)}
-        shown.append(row | {"otherwise": otherwise(each)})
+        shown.append(row | {"otherwise": otherwise(outcome)})
     return {
-        "verdicts": [row for row in _tally(own) if row[-1]],
-        "claims": [each for each in shown if each["verdict"] != UNTESTED],
-        "untested": [each for each in shown if each["verdict"] == UNTESTED],
+        "verdicts": [row for row in _tally(outcomes) if row[-1]],
+        "claims": [row for row in shown if row["verdict"] != UNTESTED],
+        "untested": [row for row in shown if row["verdict"] == UNTESTED],
         "judged_at": shared,
     }
 
@@ -235,8 +244,8 @@ def _judged(section: Mapping[str, Any], claims: Sequence[ClaimOutcome]) -> dict[
 def _explained(text: str, seen: set[str]) -> Markup:
     """The text with a link to the glossary at the first of each of its words that is not in ``seen``, where it goes."""
 
-    def link(found: re.Match[str]) -> str:
-        word = found[0]
+    def link(match: re.Match[str]) -> str:
+        word = match[0]
         if word in seen:
             return word
         seen.add(word)
@@ -274,8 +283,8 @@ def _picture(figure: Figure | Callable[[], Figure] | None, name: str) -> dict[st
     """The drawings of a figure, and the widths that a page needs to set them as the figure does."""
     if figure is None:
         return None
-    found = picture(figure if isinstance(figure, Figure) else figure(), name)
-    return {**asdict(found), "svgs": found.svgs, "width": max(sum(each.width for each in row) for row in found.rows)}
+    drawn = picture(figure if isinstance(figure, Figure) else figure(), name)
+    return {**asdict(drawn), "svgs": drawn.svgs, "width": max(sum(panel.width for panel in row) for row in drawn.rows)}
 
 
 def _table(frame: pd.DataFrame) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from decomfl_lab.storage.files import HeldError, file_digest, held, read_sealed,
 from decomfl_lab.storage.provenance import code_version, read_provenance
 from paper_repro.workflow.data import digest_of, tokens_of
 
-Result = tuple[pd.DataFrame, dict[str, Any]]  # rows and provenance
+Result = tuple[pd.DataFrame, dict[str, Any]]  # (rows, provenance): of a training run a row an evaluation
 Report = Callable[[Progress], None]  # what shows how far a work is
 SO_FAR: Final = "so_far"  # the key in the provenance of an unfinished run that says how many of its rounds there are
 RESULT_FILE: Final = "result"
@@ -76,8 +76,8 @@ class Work:
 
     def result(self, folder: Path) -> Result | None:
         """Its rows, with labels, and provenance; None where it has not ended."""
-        found = read_result(folder)
-        return found and (found[0].assign(**self.labels), found[1])
+        kept = read_result(folder)
+        return kept and (kept[0].assign(**self.labels), kept[1])
 
     def among(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Those of the rows, of much work, that are of this; none where it has no labels."""
@@ -121,19 +121,19 @@ class Job:
     @property
     def cost(self) -> float:
         """See ``Work``."""
-        config, own = self.config, self.config.method.plain()
+        config, options = self.config, self.config.method.plain()
         # Examples that pass through the model in the whole run, on m clients a round.
         # A forward pass of an example, in passes of the MNIST CNN.
-        one = _COSTS.get(config.model, 1.0)
+        pass_cost = _COSTS.get(config.model, 1.0)
         if config.task:
-            one = tokens_cost(config.max_length or 31, SIZES.get(config.model, SIZES["opt-125m"]))
-        steps = config.rounds * own.get("local_steps", 1) * config.sampled * config.batch_size * one
+            pass_cost = tokens_cost(config.max_length or 31, SIZES.get(config.model, SIZES["opt-125m"]))
+        steps = config.rounds * options.get("local_steps", 1) * config.sampled * config.batch_size * pass_cost
         if config.method.gradients:
             return float(3 * steps)  # a forward and a backward pass, which is worth two
         # The mean of P over the rounds. A central difference takes two losses a direction, a forward one takes one.
-        P = Schedule(own["perturbations"], own.get("perturbation_schedule", {}))
+        P = Schedule(options["perturbations"], options.get("perturbation_schedule", {}))
         directions = sum(P(r) for r in range(config.rounds)) / config.rounds
-        return float(directions * (2 if own["estimator"] == "central" else 1) * steps)
+        return float(directions * (2 if options["estimator"] == "central" else 1) * steps)
 
     def placed(self, root: Path) -> Job:
         """The job with the folder of its model, among those of works in ``root``, as ``config.model``."""
@@ -142,16 +142,17 @@ class Job:
 
     def dataset(self) -> Dataset:
         """Its data; of a task the token numbers, which runs of the same model and process share."""
-        own = self.config
-        if not own.task:
-            return Materials(own).dataset()
-        return tokens_of(own.model, own.task, own.max_length, own.cb_two_way)
+        config = self.config
+        if not config.task:
+            return Materials(config).dataset()
+        return tokens_of(config.model, config.task, config.max_length, config.cb_two_way)
 
     def run(self, folder: Path, report: Report) -> Result:
         """See ``Work``; a run that diverges has a result too: the rows up to there."""
-        own, diverged = self.placed(folder.parent), False
+        job = self.placed(folder.parent)
+        diverged = False
         try:
-            Run(own.config, dataset=own.dataset(), device=self.device).train(out=folder, on_round=report, any_code=True)
+            Run(job.config, dataset=job.dataset(), device=self.device).train(out=folder, on_round=report, any_code=True)
         except DivergedError:
             diverged = True
         rows = pd.read_csv(folder / METRICS_FILE)
@@ -163,8 +164,8 @@ class Job:
 
     def result(self, folder: Path) -> Result | None:
         """See ``Work``: evaluations with labels; up to the last one where the run has not ended, with ``SO_FAR``."""
-        if (found := read_result(folder)) is not None:
-            return self._labelled(found[0], finished=True), found[1]
+        if (kept := read_result(folder)) is not None:
+            return self._labelled(kept[0], finished=True), kept[1]
         rows = pd.DataFrame(looked_at(folder).rows) if folder.exists() else pd.DataFrame()
         if rows.empty:
             return None
@@ -173,14 +174,15 @@ class Job:
 
     def _labelled(self, rows: pd.DataFrame, *, finished: bool) -> pd.DataFrame:
         """The rows with labels, seed, rounds ``planned`` and held-out ``examples`` (a task's are in its labels)."""
-        own = {**self._marks, "finished": finished and not self.whole}
+        columns = {**self._marks, "finished": finished and not self.whole}
         if not self.config.task:
             held_out = len(self.dataset().test_labels)
-            own["examples"] = min(self.config.test_examples or held_out, held_out)
-        return rows.assign(**own)
+            columns["examples"] = min(self.config.test_examples or held_out, held_out)
+        return rows.assign(**columns)
 
     @property
     def _marks(self) -> dict[str, Any]:
+        """The columns by which its rows are told from those of other runs."""
         return {**self.labels, "seed": self.config.seed, "planned": self.whole or self.config.rounds}
 
     def among(self, rows: pd.DataFrame) -> pd.DataFrame:
@@ -190,7 +192,7 @@ class Job:
     def begun(self, root: Path) -> Path:
         """The folder in which any version of the code came furthest with it; its own where there is none."""
 
-        def far(folder: Path) -> tuple[bool, int]:
+        def far(folder: Path) -> tuple[bool, int]:  # (whether it has ended, its rounds)
             return (folder / RESULT_FILE).exists(), looked_at(folder).round
 
         return max(root.glob(f"{self.stem()}-*"), key=far, default=root / self.key())
@@ -207,10 +209,10 @@ def tokens_cost(tokens: int, size: Size) -> float:
 def _digest(*what: Any) -> str:
     """A short hash of values that are ready for JSON, or dataclasses of such; and of works."""
 
-    def plain(own: Any) -> Any:
-        if isinstance(own, Work | Job):
-            return own.key()
-        return own.to_dict() if isinstance(own, TrainConfig) else vars(own)
+    def plain(value: Any) -> Any:
+        if isinstance(value, Work | Job):
+            return value.key()
+        return value.to_dict() if isinstance(value, TrainConfig) else vars(value)
 
     text = json.dumps(what, sort_keys=True, default=plain)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
@@ -240,13 +242,13 @@ def read_result(folder: Path) -> Result | None:
     path = folder / RESULT_FILE
     if not path.exists():
         return None
-    found = read_sealed(path)
-    kept = {} if found is None else found["facts"].get("files", {})
-    changed = [name for name, digest in kept.items() if file_digest(folder / name) != digest]
-    if found is None or changed:
+    sealed = read_sealed(path)
+    digests = {} if sealed is None else sealed["facts"].get("files", {})
+    changed = [name for name, digest in digests.items() if file_digest(folder / name) != digest]
+    if sealed is None or changed:
         names = ", ".join(changed) or RESULT_FILE
         raise InputError(f"runs must be as they were left, got {folder} with another {names}: remove it to run it anew")
-    return pd.DataFrame(found["rows"]), found["facts"]
+    return pd.DataFrame(sealed["rows"]), sealed["facts"]
 
 
 def _do(work: Work | Job, folder: Path, threads: int) -> str:
@@ -305,9 +307,9 @@ class Bars:
         """The seconds that the rest takes; infinite so long as there is no pace, from ``SETTLED_SECONDS`` on."""
         # The pace is taken from the first look on: what was there at the start took no time now.
         done = sum(self._costs[folder] * share for folder, share in self._shares.items())
-        there, since = self._first = self._first or (done, now)
-        settled = now - since >= SETTLED_SECONDS and done > there
-        return (now - since) * (sum(self._costs.values()) - done) / (done - there) if settled else math.inf
+        done_before, since = self._first = self._first or (done, now)
+        settled = now - since >= SETTLED_SECONDS and done > done_before
+        return (now - since) * (sum(self._costs.values()) - done) / (done - done_before) if settled else math.inf
 
 
 def run_all(
@@ -349,16 +351,16 @@ def run_all(
     folders = [
         work.begun(root) if resume and isinstance(work, Job) and not work.needs else root / work.key() for work in works
     ]
-    of: dict[Path, list[Work | Job]] = {}
+    by_folder: dict[Path, list[Work | Job]] = {}
     for folder, work in zip(folders, works, strict=True):
-        of.setdefault(folder, []).append(work)
+        by_folder.setdefault(folder, []).append(work)
 
     def is_done(folder: Path) -> bool:
         return (folder / RESULT_FILE).exists()
 
     def ended(folder: Path) -> None:
         if on_result is not None:
-            for work in of.get(folder, ()):
+            for work in by_folder.get(folder, ()):
                 on_result(work)
 
     def order(work: Work | Job) -> tuple[float, float]:
@@ -367,12 +369,14 @@ def run_all(
         return (0, -work.cost) if on_result is None else (0, 0)
 
     # Of works with one key the most urgent stays. What others need comes before all else.
-    own = {folder: min(those, key=lambda work: work.urgency) for folder, those in of.items() if not is_done(folder)}
-    waiting: dict[Path, Work | Job] = {
-        folder: need for work in own.values() for need in work.needs if not is_done(folder := root / need.key())
+    unfinished = {
+        folder: min(same, key=lambda work: work.urgency) for folder, same in by_folder.items() if not is_done(folder)
     }
-    waiting |= dict(sorted(own.items(), key=lambda item: order(item[1])))
-    for folder in of:
+    waiting: dict[Path, Work | Job] = {
+        folder: need for work in unfinished.values() for need in work.needs if not is_done(folder := root / need.key())
+    }
+    waiting |= dict(sorted(unfinished.items(), key=lambda item: order(item[1])))
+    for folder in by_folder:
         if folder not in waiting:
             ended(folder)
     jobs_alone = all(isinstance(work, Job) for work in waiting.values())
@@ -383,12 +387,12 @@ def run_all(
         for folder, work in waiting.items():
             if all(is_done(root / need.key()) for need in work.needs) and not processes.stopped:
                 del waiting[folder]
-                asked[folder] = work
+                under_way[folder] = work
                 return folder, _do, (work, folder, threads)
         return None
 
     def kept() -> str:
-        counts = f"{sum(map(is_done, of))} of {len(of)} runs are finished"
+        counts = f"{sum(map(is_done, by_folder))} of {len(by_folder)} runs are finished"
         return f"interrupted; {counts}, and kept with those under way in {root}; the same command goes on"
 
     def look() -> None:
@@ -400,15 +404,15 @@ def run_all(
             raise Interrupted(number=came[0])
         bars.show()
 
-    asked: dict[Path, Work | Job] = {}
-    before = len(of) - len(own)
+    under_way: dict[Path, Work | Job] = {}
+    before = len(by_folder) - len(unfinished)
     if waiting:
         with telling(kept), postponed() as came, RunBars() as shown:
             bars = Bars(dict(waiting), before, shown, each=on_result is None)
             bars.show()
             for folder, outcome in processes.results(next_call, lambda told: bars.reached(*told), look, ahead=True):
                 if outcome == "held":
-                    waiting[folder] = asked[folder]
+                    waiting[folder] = under_way[folder]
                 elif outcome == "stopped":
                     processes.stop()
                 else:

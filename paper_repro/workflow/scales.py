@@ -11,7 +11,7 @@ from decomfl_lab.errors import require, require_choice
 from decomfl_lab.language.pretraining import PretrainConfig
 from decomfl_lab.storage.tables import table_beside
 from paper_repro.workflow.series import from_toml
-from paper_repro.workflow.verdicts.claims import PARTS, SCALE_NAMES
+from paper_repro.workflow.verdicts.claim_table import PARTS, SCALE_NAMES
 from theory.notation.printed import EXAMPLES
 
 _DATA: Final[dict[str, Any]] = from_toml(table_beside(__name__, "scales.toml"))
@@ -44,11 +44,11 @@ class Sizes(SimpleNamespace):
 
     def told(self, **more: Any) -> dict[str, Any]:
         """The settings, and more, as texts take them: tuples with commas and how many there are, and the pieces."""
-        told = _Told({**vars(self), **more})
-        for name, value in list(told.items()):
+        texts = _Told({**vars(self), **more})
+        for name, value in list(texts.items()):
             if isinstance(value, tuple):
-                told |= {name: ", ".join(map(str, value)), f"number_of_{name}": len(value)}
-        return told
+                texts |= {name: ", ".join(map(str, value)), f"number_of_{name}": len(value)}
+        return texts
 
 
 class TaskTuning(NamedTuple):
@@ -76,22 +76,19 @@ class Scale(Sizes):
 
     def of(self, part: str) -> Sizes:
         """The sizes at which a part is made."""
-        found: Sizes = getattr(self, _OF.get(part, part))
-        return found
+        sizes: Sizes = getattr(self, _OF.get(part, part))
+        return sizes
 
     def words(self, part: str = "", *, named: bool = True, **more: Any) -> str:
-        """The scale in a line, for captions and claims: its name, what it is, and the sizes of a part.
+        """The scale in a line, for captions and claims: its name, what it is, and the sizes of a part, "" for none.
 
-        Args:
-            part: The part; "" for none.
-            named: Whether the paper has sizes for the part.
-            more: What the text of the part needs beside its sizes.
+        The paper has sizes for a part that is ``named``; its text may need ``more`` than the scale has.
         """
-        reduced, own = "reduced, not the paper's", "the paper's own sizes" if named else "the paper names no sizes"
-        told = f"{self.name} ({own if self.name == 'full' else reduced})"
-        if not part:
-            return told
-        return f"{told}: {_WORDS[part].format_map(self.of(part).told(**more))}"
+        kind = "reduced, not the paper's"
+        if self.name == "full":
+            kind = "the paper's own sizes" if named else "the paper names no sizes"
+        words = f"{self.name} ({kind})"
+        return f"{words}: {_WORDS[part].format_map(self.of(part).told(**more))}" if part else words
 
 
 _SIZED: Final = [part for part in _DATA if part in PARTS]
@@ -99,10 +96,10 @@ _SIZED: Final = [part for part in _DATA if part in PARTS]
 
 def _raw(part: str, scale: str) -> dict[str, Any]:
     """The sizes of a part as the files have them."""
-    found = {**_DATA[part], **_DATA[part].get(scale, {})}
+    settings = {**_DATA[part], **_DATA[part].get(scale, {})}
     # The seeds stand beside the claims, where ``--list`` finds them.
-    found |= {"seeds": PARTS[part].seeds[scale]} if "seeds" in found else {}
-    return {name: value for name, value in found.items() if name not in SCALE_NAMES}
+    settings |= {"seeds": PARTS[part].seeds[scale]} if "seeds" in settings else {}
+    return {name: value for name, value in settings.items() if name not in SCALE_NAMES}
 
 
 def _sizes(part: str, raw: Mapping[str, Any]) -> Sizes:
@@ -122,8 +119,10 @@ def _sizes(part: str, raw: Mapping[str, Any]) -> Sizes:
             for task in tasks:
                 require_choice("task of settings", task, TASK_ROWS)
         for name in ("settings", "first_order"):
-            of_rows = getattr(size, name).items()
-            size = size.but(**{name: {row: {t: TaskTuning(*own) for t, own in of.items()} for row, of in of_rows}})
+            tunings = {}
+            for row, by_task in getattr(size, name).items():
+                tunings[row] = {task: TaskTuning(*tuning) for task, tuning in by_task.items()}
+            size = size.but(**{name: tunings})
     return size
 
 
@@ -161,16 +160,16 @@ def changed(scale: Scale, assignments: Sequence[str]) -> tuple[Scale, dict[str, 
         require(bool(setting) and bool(written.strip()), "--set", "be PART.SETTING=VALUE, as fig2.M=50", text)
         # What is no TOML is text without quotes, as mlp.
         try:
-            found = tomllib.loads(f"value = {written}")
+            parsed = tomllib.loads(f"value = {written}")
         except tomllib.TOMLDecodeError:
-            found = {"value": written.strip()}
-        require(set(found) == {"value"}, "--set", "be one line", text)
+            parsed = {"value": written.strip()}
+        require(set(parsed) == {"value"}, "--set", "be one line", text)
         require_choice("--set part", part, _SIZED)
         raw = given.setdefault(part, _raw(part, scale.name))
         require_choice(f"--set {part} setting", setting, raw)
-        raw[setting] = from_toml(found["value"])
+        raw[setting] = from_toml(parsed["value"])
     new: dict[str, Any] = {}
-    told: dict[str, str] = {}
+    changes_in_words: dict[str, str] = {}
     for part, raw in given.items():
         before, words = _raw(part, scale.name), []
         for name, value in raw.items():
@@ -178,8 +177,8 @@ def changed(scale: Scale, assignments: Sequence[str]) -> tuple[Scale, dict[str, 
             if value != before[name]:
                 words.append(f"{part}.{name} = {_shown(value)} instead of {_shown(before[name])}")
         new[part] = _sizes(part, raw)
-        told |= {user: ", ".join(words) for user in (part, *_OF) if words and _OF.get(user, user) == part}
-    return scale.but(**new), told
+        changes_in_words |= {user: ", ".join(words) for user in (part, *_OF) if words and _OF.get(user, user) == part}
+    return scale.but(**new), changes_in_words
 
 
 def _require_like(value: Any, known: Sequence[Any], name: str) -> None:
@@ -201,19 +200,19 @@ def _require_like(value: Any, known: Sequence[Any], name: str) -> None:
     require(something, name, "have numbers above 0, and something in it", got)
     if kind in (dict, tuple):
         # A list is a table whose names are places.
-        parts, *others = ({**each} if kind is dict else dict(enumerate(each)) for each in (value, *known))
-        alike: dict[Any, list[Any]] = {}
-        for key, own in chain.from_iterable(each.items() for each in others):
-            alike.setdefault(key, []).append(own)
-        every = [*chain.from_iterable(alike.values())]
-        if kind is dict and all(type(key) is int for key in alike):
-            require(all(type(key) is int for key in parts), name, "have whole numbers for names", got)
-        one_kind = len({type(own) for own in every}) < 2
-        named = parts.keys() <= alike.keys() if kind is dict else parts.keys() == alike.keys()
-        names = ", ".join(map(str, alike)) if kind is dict else f"{len(alike)} values"
-        require(one_kind or named, name, f"have {names}", got)
-        for key, own in parts.items():
-            _require_like(own, every if one_kind else alike[key], f"{name}.{key}" if kind is dict else name)
+        entries, *known_entries = ({**each} if kind is dict else dict(enumerate(each)) for each in (value, *known))
+        by_key: dict[Any, list[Any]] = {}  # what the known ones have at each name or place
+        for key, entry in chain.from_iterable(each.items() for each in known_entries):
+            by_key.setdefault(key, []).append(entry)
+        all_known = [*chain.from_iterable(by_key.values())]
+        if kind is dict and all(type(key) is int for key in by_key):
+            require(all(type(key) is int for key in entries), name, "have whole numbers for names", got)
+        one_kind = len({type(entry) for entry in all_known}) < 2
+        fits = entries.keys() <= by_key.keys() if kind is dict else entries.keys() == by_key.keys()
+        names = ", ".join(map(str, by_key)) if kind is dict else f"{len(by_key)} values"
+        require(one_kind or fits, name, f"have {names}", got)
+        for key, entry in entries.items():
+            _require_like(entry, all_known if one_kind else by_key[key], f"{name}.{key}" if kind is dict else name)
 
 
 def _shown(value: Any) -> str:

@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 class Series(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A row, which stands for a series or several; the file says what its fields are."""
 
-    each: Mapping[str, Any] = {}
-    values: Mapping[str, Any] = {}
-    when: Mapping[str, Any] = {}
-    seeds: str = ""
-    first: bool = False
-    config: Mapping[str, Any] = {}
-    times: str = ""
-    by: str = ""
-    differences: Any = 0
-    urgency: Sequence[int] = (0,)
-    labels: Mapping[str, Any] = {}
-    title: str = ""
-    of: str = ""
-    where: Mapping[str, Sequence[Any]] = {}
+    each: Mapping[str, Any] = {}  # {name: its values}, a series for each
+    values: Mapping[str, Any] = {}  # other values, by name
+    when: Mapping[str, Any] = {}  # {setting or value: what it has to be}
+    seeds: str = ""  # "{name}" of the setting that has them
+    first: bool = False  # whether the first seed alone is run
+    config: Mapping[str, Any] = {}  # options of ``TrainConfig``
+    times: str = ""  # "{name}" of a factor of the learning rate
+    by: str = ""  # the method, where config is that of another
+    differences: Any = 0  # rounds of the runs by finite differences that check it
+    urgency: Sequence[int] = (0,)  # of the first seed, the second, ... and all others
+    labels: Mapping[str, Any] = {}  # {column of the rows: its value}
+    title: str = ""  # that of the progress bar
+    of: str = ""  # the part whose runs it shares
+    where: Mapping[str, Sequence[Any]] = {}  # {label: the values that the shared runs have}
 
 
 def from_toml(value: Any) -> Any:
@@ -48,11 +48,11 @@ def from_toml(value: Any) -> Any:
 
 def _joined(row: Mapping[str, Any], patterns: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """The fields of the patterns that a row is like, and its own; of a field that is a table name by name."""
-    found: dict[str, Any] = {}
+    merged: dict[str, Any] = {}
     for fields in (*(_joined(patterns[name], patterns) for name in row.get("like", ())), row):
         for name, value in fields.items():
-            found[name] = found.get(name, {}) | value if isinstance(value, dict) else value
-    return {name: value for name, value in found.items() if name != "like"}
+            merged[name] = merged.get(name, {}) | value if isinstance(value, dict) else value
+    return {name: value for name, value in merged.items() if name != "like"}
 
 
 _DATA: Final[dict[str, Any]] = from_toml(table_beside(__name__, "series.toml"))
@@ -64,12 +64,12 @@ _NAMED: Final = re.compile(r"\{(\w+)(?:\[(\w+)\])?\}")
 
 
 def _value(given: Any, known: Mapping[str, Any]) -> Any:
-    """What a value of a row stands for, None where a table has nothing at a value."""
+    """What a value of a row stands for, as "{M}" or "{rounds[K]}"; None where a table has nothing at a value."""
     if not isinstance(given, str):
         return given
     if named := _NAMED.fullmatch(given):
-        name, at = named.groups()
-        return known[name] if at is None else known[name].get(known[at])
+        name, key = named.groups()
+        return known[name] if key is None else known[name].get(known[key])
     return given.format(**known)
 
 
@@ -94,33 +94,35 @@ def configuration(row: Series, known: Mapping[str, Any], **more: Any) -> TrainCo
 
 def runs_of(part: str, options: Options) -> list[Job]:
     """The runs of a part, series by series, in the readings that are asked for."""
-    found: list[Job] = []
+    jobs: list[Job] = []
     for row in ROWS[part]:
         if row.of:
             # They are shared as they are on a CPU; which reading they are of, the row says itself.
-            theirs = runs_of(row.of, replace(options, readings=READINGS, device="cpu"))
-            found += [job for job in theirs if all(job.labels[name] in own for name, own in row.where.items())]
+            shared = runs_of(row.of, replace(options, readings=READINGS, device="cpu"))
+            jobs += [job for job in shared if all(job.labels[name] in wanted for name, wanted in row.where.items())]
             continue
         for known in values_of(row, vars(options.scale.of(part))):
             if "reading" in row.labels and known["reading"] not in options.readings:
                 continue
             config, seeds = configuration(row, known), _value(row.seeds, known)
             seeds = seeds[:1] if row.first else seeds
-            runs = [(config.but(_value(row.by, known)) if row.by else config, seeds, row.urgency, row.labels)]
-            # The runs by finite differences that check these: they take long on a CPU, and little on a GPU.
+            # (configuration, seeds, urgency, labels) of the runs that are drawn as lines ...
+            series = [(config.but(_value(row.by, known)) if row.by else config, seeds, row.urgency, row.labels)]
+            # ... and of those by finite differences that check them: they take long on a CPU, and little on a GPU.
             if rounds := _value(row.differences, known):
-                on_gpu = options.device != "cpu"
-                check = config.but(rounds=config.rounds if on_gpu else rounds)
-                first = (seeds, (0,)) if on_gpu else (seeds[:1], (3,))
-                runs.append((check, *first, {**row.labels, CHECKED: True}))
-            for own, of_seeds, urgency, given in runs:
-                name = own.method.name
-                scalars = "gradients" if own.method.gradients else "differences"
-                measured = "projection" if name.endswith("-projection") else scalars
-                of_run = {**own.to_dict(), **known, "method": name, "measured": measured}
-                labels = {label: _value(value, of_run) for label, value in given.items()}
+                labels_of_checks = {**row.labels, CHECKED: True}
+                if options.device == "cpu":
+                    series.append((config.but(rounds=rounds), seeds[:1], (3,), labels_of_checks))
+                else:
+                    series.append((config, seeds, (0,), labels_of_checks))
+            for run, seeds_of_series, urgency, label_values in series:
+                method = run.method.name
+                scalars = "gradients" if run.method.gradients else "differences"
+                measured = "projection" if method.endswith("-projection") else scalars
+                of_run = {**run.to_dict(), **known, "method": method, "measured": measured}
+                labels = {label: _value(value, of_run) for label, value in label_values.items()}
                 title = row.title.format(**{**of_run, **labels})
-                for n, seed in enumerate(of_seeds):
-                    told = f"{title}, seed {seed}{', finite differences' if labels.get(CHECKED) else ''}"
-                    found.append(Job(own.but(seed=seed), labels, told, urgency=urgency[min(n, len(urgency) - 1)]))
-    return found
+                for n, seed in enumerate(seeds_of_series):
+                    bar = f"{title}, seed {seed}{', finite differences' if labels.get(CHECKED) else ''}"
+                    jobs.append(Job(run.but(seed=seed), labels, bar, urgency=urgency[min(n, len(urgency) - 1)]))
+    return jobs

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from paper_repro.commands import findings
-from paper_repro.workflow.verdicts import answer, claims
-from paper_repro.workflow.verdicts.claims import UNHEALTHY, VERDICTS
+from paper_repro.workflow.verdicts import answer, claim_table
+from paper_repro.workflow.verdicts.claim_table import UNHEALTHY, VERDICTS
 from tests.cases import rows_of
 from tests.docs.blocks import ROOT
 from tests.paper_repro.recomputed.common import outcomes
@@ -94,7 +94,7 @@ def test_sentences_that_rest_on_an_ill_run_alone_are_not_decided() -> None:
 
 
 def test_the_page_of_findings_tells_no_number_of_an_ill_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = [{**row, "verdict": UNHEALTHY} if row["id"] == "fig3.slower" else row for row in claims.rows()]
+    told = [{**row, "verdict": UNHEALTHY} if row["id"] == "fig3.slower" else row for row in claim_table.rows()]
     monkeypatch.setattr(findings, "rows", lambda: told)
     row = next(row for row in told if row["id"] == "fig3.slower")
     page = findings.page()

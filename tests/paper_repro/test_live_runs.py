@@ -13,7 +13,7 @@ from paper_repro.live_runs import SHARE, Agreement, agreement, overlay
 from paper_repro.report_folder import DrawnPart
 from paper_repro.workflow.recordings import Rows
 from paper_repro.workflow.runs import Job, run_all
-from paper_repro.workflow.verdicts.claims import ClaimOutcome
+from paper_repro.workflow.verdicts.claim_table import ClaimOutcome
 from tests.cases import rows_of
 
 FACTS = {"data_digest": "digits", "data": "digits"}

@@ -16,7 +16,7 @@ from paper_repro.report_folder import DrawnPart
 from paper_repro.request import requested
 from paper_repro.sources import recorded_parts, works_of
 from paper_repro.workflow.options import PaperOptions
-from paper_repro.workflow.verdicts.claims import ClaimOutcome, verdicts
+from paper_repro.workflow.verdicts.claim_table import ClaimOutcome, verdicts
 from tests.cases import refused, rows_of
 from tests.paper_repro.parts.test_parts import options
 

@@ -14,7 +14,7 @@ from paper_repro.workflow import recordings
 from paper_repro.workflow.options import READINGS
 from paper_repro.workflow.part import Options
 from paper_repro.workflow.scales import SCALES
-from paper_repro.workflow.verdicts.claims import outcomes_json
+from paper_repro.workflow.verdicts.claim_table import outcomes_json
 from tests.paper_repro.recomputed import images, others  # noqa: F401 (they register)
 from tests.paper_repro.recomputed.common import RESULTS, differing, otherwise, outcomes, rows, scale_of
 from theory.findings.registry import ENTRIES

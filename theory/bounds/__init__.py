@@ -23,14 +23,10 @@ def names() -> tuple[str, ...]:
 
 
 def statement(name: str, variant: Variant = "corrected") -> Statement:
-    """The statement of that name in one of its variants.
-
-    Raises:
-        InputError: If there is none.
-    """
+    """The statement of that name in one of its variants; InputError if there is none."""
     require_choice("statement", name, names())
-    found = STATEMENTS.get((name, variant))
-    if found is None:
+    chosen = STATEMENTS.get((name, variant))
+    if chosen is None:
         known = ", ".join(str(each) for of, each in STATEMENTS if of == name)
         raise InputError(f"variant must be one of {known} for {name}, got {variant!r}")
-    return found
+    return chosen

@@ -100,7 +100,7 @@ def needed(young: Young, limit: Fraction, *, cells: int = 2000) -> dict[str, flo
     """
     y = SimpleNamespace(**{name: _interval(each) for name, each in vars(young).items()})
     shares = [iv.mpf([cell, cell + 1]) / cells for cell in range(cells)]
-    size, c, found = iv.mpf([0, 1]) * _interval(limit), iv.mpf([0, 1]), []
+    size, c, by_cell = iv.mpf([0, 1]) * _interval(limit), iv.mpf([0, 1]), []
     for x in shares:
         # The constants at λ = size, x and c, in the letters of the proof.
         p, r = size * x, size * (1 - x) / 2  # ηLK, ηLq
@@ -120,7 +120,7 @@ def needed(young: Young, limit: Fraction, *, cells: int = 2000) -> dict[str, flo
         if not (descent.a > 0 and itself.b < 1):
             descent = iv.mpf(0)
         of_e = remainder + drift * (1 - c) * p * remainder_1
-        found.append(
+        by_cell.append(
             {
                 "start": 1 / descent,
                 "dissimilarity": ((1 + y.beta) * x / 2 + noise * (1 + y.t) * (1 - x) / 4) / descent,
@@ -134,7 +134,7 @@ def needed(young: Young, limit: Fraction, *, cells: int = 2000) -> dict[str, flo
                 "remainder": of_e / descent,
             }
         )
-    return {name: max(float(each[name].b) for each in found) for name in found[0]}
+    return {name: max(float(each[name].b) for each in by_cell) for name in by_cell[0]}
 
 
 def _interval(number: Fraction) -> Any:

@@ -28,37 +28,39 @@ def statements(table: dict[str, Any]) -> Iterator[Statement]:
     shared = table.pop("formulas", {})
     forms, given, words = (table.pop(part, {}) for part in ("forms", "given", "assumptions"))
     # What a formula may name beside the symbols, by the name of what is given. Each may name those before it.
-    known: dict[str, dict[str, Any]] = {}
+    symbols_of: dict[str, dict[str, Any]] = {}
     for name, values in {"": {}, **given}.items():
-        known[name] = {}
+        symbols_of[name] = {}
         with sp.evaluate(True):  # numbers are worked out
-            known[name] |= _formulas(values.get("values", {}), known[name])
-        known[name] |= _formulas(values.get("formulas", {}) | shared, known[name])
+            symbols_of[name] |= _formulas(values.get("values", {}), symbols_of[name])
+        symbols_of[name] |= _formulas(values.get("formulas", {}) | shared, symbols_of[name])
     for name, row in table.items():
         for variant in (each for each in VARIANTS if each in row):
             assumed = "{printed}" if variant == "stated" else "{each}"
-            own: dict[str, Any] = {"assumptions": assumed, "distributions": DISTRIBUTIONS, "given": "", "formulas": {}}
-            own |= {**forms.get(row[variant].pop("form", ""), {}), **row[variant]}
-            of = own.pop("given")
-            symbols = known[of] | _formulas(own.pop("formulas"), known[of])
-            for part in {"terms", "eta", "mu", "rate_mu"} & own.keys():
-                own[part] = {key: parsed(text, **symbols) for key, text in own[part].items()}
-            own["left"] = getattr(left_sides, own.pop("left", row.get("left", "AVERAGE")))
-            if "text_of_left" in own:
-                own["left"] = replace(own["left"], text=own.pop("text_of_left"))
-            assumed_of = given.get(of, {}).get("words", "")
-            own["assumptions"] = own["assumptions"].format(of=assumed_of, **words, **_ASSUMED).format_map(_ASSUMED)
-            own["distributions"] = tuple(own["distributions"])
-            own["note"] = own.get("note", "").replace("{variant}", variant)
-            yield Statement(name, variant=variant, source=row.get("source", ""), **own)
+            # The fields of a ``Statement`` as text: these, those of its form, and its own.
+            fields: dict[str, Any] = {"assumptions": assumed, "distributions": DISTRIBUTIONS}
+            fields |= {**forms.get(row[variant].pop("form", ""), {}), **row[variant]}
+            assumption = fields.pop("given", "")
+            symbols = symbols_of[assumption] | _formulas(fields.pop("formulas", {}), symbols_of[assumption])
+            for part in {"terms", "eta", "mu", "rate_mu"} & fields.keys():
+                fields[part] = {key: parsed(text, **symbols) for key, text in fields[part].items()}
+            fields["left"] = getattr(left_sides, fields.pop("left", row.get("left", "AVERAGE")))
+            if "text_of_left" in fields:
+                fields["left"] = replace(fields["left"], text=fields.pop("text_of_left"))
+            assumed_of = given.get(assumption, {}).get("words", "")
+            assumptions = fields["assumptions"].format(of=assumed_of, **words, **_ASSUMED)
+            fields["assumptions"] = assumptions.format_map(_ASSUMED)  # a word may name another one
+            fields["distributions"] = tuple(fields["distributions"])
+            fields["note"] = fields.get("note", "").replace("{variant}", variant)
+            yield Statement(name, variant=variant, source=row.get("source", ""), **fields)
 
 
 def _formulas(texts: Mapping[str, str], known: Mapping[str, Any]) -> dict[str, Any]:
     """These formulas, each in the symbols, in what is known and in those before it."""
-    found: dict[str, Any] = {}
+    formulas: dict[str, Any] = {}
     for name, text in texts.items():
-        found[name] = parsed(text, **known, **found)
-    return found
+        formulas[name] = parsed(text, **known, **formulas)
+    return formulas
 
 
 with sp.evaluate(False):  # so that a formula is printed as it is written in the table

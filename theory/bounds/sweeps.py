@@ -1,12 +1,11 @@
-"""Exact values in d, κ, m, P, K and η beside the bounds: what is true where they promise something."""
+"""Exact values in d, κ, m, P, K and η beside the bounds: the tables behind the figures of the report's part theory."""
 
 import itertools
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -36,45 +35,54 @@ _SEED: Final = 0
 Row = dict[str, Any]
 
 
+class SweepSizes(NamedTuple):
+    """How fine sweeps are: settings of the part theory (``scales.toml``)."""
+
+    per_decade: int  # values of d and κ a decade
+    runs: int  # simulated runs a point
+    factor: int  # between two values of m, P or K
+    cells: int  # of a step-size map along each axis
+
+
 def grid(low: float, high: float, per_decade: int) -> list[int]:
     """Whole numbers from low to high, about so many a decade."""
     points = round(per_decade * math.log10(high / low)) + 1
-    return list(dict.fromkeys(round(each) for each in np.geomspace(low, high, points)))
+    return list(dict.fromkeys(round(value) for value in np.geomspace(low, high, points)))
 
 
 def _at(d: int, kappa: int) -> Iterator[Row]:
     """Bounds at their own best η; truths at that of corrected Theorem 2, with what both variants say there."""
     plain = Quadratic.of(Spectrum.confined(d, kappa), **_NOISE).setting(**RUN)
     here = plain.at(statement("theorem-2").best_eta(plain))
-    said: dict[str, float] = {variant: sum(statement("theorem-2", variant).bound(here)) for variant in _COMPARED}
+    bounds: dict[str, float] = {variant: sum(statement("theorem-2", variant).bound(here)) for variant in _COMPARED}
     # Spectra of effective rank κ, alike in every d but for zeros: L κ times; L once and L/10 for the rest of κL.
     spectra = {"measured, κ equal eigenvalues": Spectrum.confined(d, kappa)}
     small = 10 * (kappa - 1)
     if 0 < small < d - 1:
         spectra["measured, one large eigenvalue"] = Spectrum((1.0, 0.1, 0.0), (1, small, d - 1 - small))
     for series, spectrum in spectra.items():
-        found = expected(Quadratic.of(spectrum, **_NOISE), here).average
-        yield {"series": series, "d": d, "kappa": kappa, "value": found, "eta": here.eta, **said}
-    for series, of in (
+        average = expected(Quadratic.of(spectrum, **_NOISE), here).average
+        yield {"series": series, "d": d, "kappa": kappa, "value": average, "eta": here.eta, **bounds}
+    for series, theorem in (
         ("Theorem 2, corrected", statement("theorem-2")),
         ("Theorem 2, stated", statement("theorem-2", "stated")),
         ("Theorem 1, corrected", statement("theorem-1-single")),
     ):
-        eta = of.best_eta(plain)
-        yield {"series": series, "d": d, "kappa": kappa, "value": sum(of.bound(plain.at(eta))), "eta": eta}
+        eta = theorem.best_eta(plain)
+        yield {"series": series, "d": d, "kappa": kappa, "value": sum(theorem.bound(plain.at(eta))), "eta": eta}
 
 
-def _simulated(size: SimpleNamespace) -> Iterator[Row]:
+def _simulated(size: SweepSizes) -> Iterator[Row]:
     """The left figure's first measured series again, by sampled runs."""
     for d in (10, 10**3, 10**6, 10**9):
         quadratic = Quadratic.of(Spectrum.confined(d, KAPPA), **_NOISE)
         plain = quadratic.setting(**RUN)
-        found = simulate(quadratic, plain.at(statement("theorem-2").best_eta(plain)), runs=size.runs, seed=_SEED)
-        low, high = found.interval(0.95)
-        yield {"d": d, "kappa": KAPPA, "value": found.value, "low": low, "high": high}
+        average = simulate(quadratic, plain.at(statement("theorem-2").best_eta(plain)), runs=size.runs, seed=_SEED)
+        low, high = average.interval(0.95)
+        yield {"d": d, "kappa": KAPPA, "value": average.value, "low": low, "high": high}
 
 
-def _rounds(size: SimpleNamespace) -> Iterator[Row]:
+def _rounds(size: SweepSizes) -> Iterator[Row]:
     """Rounds to ε against each knob, the two others at 1; one kind of noise at a time."""
     for noise, name in (("σ", "sigma"), ("σ_G", "sigma_G")):
         loud: dict[str, Any] = {name: LOUD}
@@ -86,23 +94,23 @@ def _rounds(size: SimpleNamespace) -> Iterator[Row]:
                 corrected = rounds_by_bound(statement(_CORRECTED[knob]), setting, EPSILON)
                 if setting not in known:
                     known[setting] = rounds_of(quadratic, setting, EPSILON, bound=corrected)
-                found = {
+                by_series = {
                     "measured": known[setting],
                     "corrected bound": corrected,
                     "stated bound": rounds_by_bound(statement("theorem-1", "stated"), setting, EPSILON),
                 }
                 where = {"knob": knob, "at": at, "noise": noise}
-                for series, each in found.items():
-                    yield {**where, "series": series, "rounds": each.rounds, "eta": each.eta}
+                for series, needed in by_series.items():
+                    yield {**where, "series": series, "rounds": needed.rounds, "eta": needed.eta}
 
 
-def _largest(size: SimpleNamespace) -> Iterator[Row]:
+def _largest(size: SweepSizes) -> Iterator[Row]:
     """Largest η by Theorem 1 as printed and corrected, and where f = ½L‖x‖² diverges."""
     stated = statement("theorem-1", "stated")
     for K in _MAP_K:
         corrected = statement("theorem-1-single" if K == 1 else "theorem-1")
-        for P in dict.fromkeys(round(each) for each in np.geomspace(1, 10 * MAP_D, size.cells)):
-            for m in dict.fromkeys(round(each) for each in np.geomspace(1, 1000, size.cells)):
+        for P in dict.fromkeys(round(value) for value in np.geomspace(1, 10 * MAP_D, size.cells)):
+            for m in dict.fromkeys(round(value) for value in np.geomspace(1, 1000, size.cells)):
                 setting = Setting(d=MAP_D, L=1.0, K=K, P=P, m=m)
                 sizes = stated.step_sizes(setting)
                 yield {
@@ -117,7 +125,7 @@ def _largest(size: SimpleNamespace) -> Iterator[Row]:
                 }
 
 
-SWEEPS: Final[Mapping[str, Callable[[SimpleNamespace], Iterator[Row]]]] = {
+SWEEPS: Final[Mapping[str, Callable[[SweepSizes], Iterator[Row]]]] = {
     "by-d": lambda size: itertools.chain.from_iterable(_at(d, KAPPA) for d in grid(10, 1e9, size.per_decade)),
     "by-kappa": lambda size: itertools.chain.from_iterable(
         _at(_D_FIXED, kappa) for kappa in grid(1, _D_FIXED, size.per_decade)

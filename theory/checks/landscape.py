@@ -1,4 +1,4 @@
-"""The constants that the theorems have, of a federation that is really trained, measured at points."""
+"""The constants that the theorems have, of a federation that is really trained: for the report's part theory."""
 
 import copy
 import math
@@ -38,13 +38,13 @@ class Landscape:
         self.federation = cast(DeComFLFederation, federation)
         self.objectives = [cast(ModuleObjective, client.objective) for client in self.federation.clients]
         self._loss = partial(MeanLoss, copy.deepcopy(module), cross_entropy)  # clients take theirs apart
-        data = [(own.inputs, own.targets) for own in self.objectives]
+        data = [(objective.inputs, objective.targets) for objective in self.objectives]
         self.whole = self._loss(data, weights=[1.0] * len(data))  # f = (1/M) Σ f_i
 
     @cached_property
     def _batches(self) -> list[list[MeanLoss]]:
         """The losses of each client's first mini-batches."""
-        return [[self._loss([own.batch(step)]) for step in range(self.BATCHES)] for own in self.objectives]
+        return [[self._loss([objective.batch(step)]) for step in range(self.BATCHES)] for objective in self.objectives]
 
     def constants(self, points: Sequence[Tensor]) -> Setting:
         """The largest of every constant over the points. What lies between them is not seen.
@@ -73,10 +73,10 @@ class Landscape:
                     "sigma_G": max(float((gradient - mean).norm()) for gradient in gradients),
                 }
             )
-        found = pd.DataFrame(rows).max()
-        L, config = float(found["L"]), self.config
+        largest = pd.DataFrame(rows).max()
+        L, config = float(largest["L"]), self.config
         return Setting(
-            d=self.whole.d, L=L, kappa=max(1.0, float(found["trace"]) / L), sigma=float(found["sigma"]),
-            sigma_G=float(found["sigma_G"]), D=self.whole(points[0]), m=config.sampled, M=config.clients,
+            d=self.whole.d, L=L, kappa=max(1.0, float(largest["trace"]) / L), sigma=float(largest["sigma"]),
+            sigma_G=float(largest["sigma_G"]), D=self.whole(points[0]), m=config.sampled, M=config.clients,
             P=config.perturbations, R=config.rounds, distribution=config.distribution,
         )  # fmt: skip

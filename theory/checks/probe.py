@@ -109,7 +109,7 @@ def _refuse(name: str, claimed: float, found: float, what: str, *where: str) -> 
 
 def _at(name: str, x: Floats) -> str:
     """A point as an error tells it."""
-    shown = ", ".join(f"{each:.6g}" for each in x[:6])
+    shown = ", ".join(f"{value:.6g}" for value in x[:6])
     return f"{name} = ({shown}{', ...' if x.size > 6 else ''})"
 
 
@@ -147,6 +147,7 @@ def _moments(problem: Problem, claimed: Setting, x: Floats, rng: np.random.Gener
     M = min(problem.M, 100)
     chosen = rng.permutation(problem.M)[:M]
     clients: Integers = np.repeat(chosen[:, None], _BATCHES, axis=1)
+    # Gradients at two independent samples each, (M, _BATCHES, n).
     pairs = [problem.sampled_gradient(x, clients, rng.random(clients.shape)) for _ in range(2)]
     place = _at("x", x)
     if claimed.G is not None:

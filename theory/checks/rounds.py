@@ -53,18 +53,12 @@ def rounds_by_bound(statement: Statement, setting: Setting, epsilon: float) -> R
 def rounds_of(quadratic: Quadratic, setting: Setting, epsilon: float, *, bound: Rounds) -> Rounds:
     """The least R, over η, with (1/R) Σ_{r<R} E‖∇f(x_r)‖² ≤ ε on a quadratic, by its exact recursion.
 
-    Args:
-        quadratic: The problem.
-        setting: The constants; η and R are not read.
-        epsilon: ε > 0. [F²/X²]
-        bound: What a valid bound says: its R is enough, and η is sought from a decade below its to three above.
-
-    Raises:
-        InputError: If ε is not above 0.
+    Of the setting η and R are not read. ``bound`` is what a valid bound says: its R is enough, and η is sought from a
+    decade below its to three above. InputError if ε, in F²/X², is not above 0.
     """
     require_finite_positive("epsilon", epsilon)
     middle, enough = math.log(bound.eta), math.ceil(bound.rounds)
-    found = Rounds(math.inf, bound.eta)
+    fewest = Rounds(math.inf, bound.eta)
     for share in (64, 16, 4, 1):  # the truth is often a small part of the bound
         counts = np.arange(1, enough // share + 2)
 
@@ -74,23 +68,23 @@ def rounds_of(quadratic: Quadratic, setting: Setting, epsilon: float, *, bound: 
                 reached = np.flatnonzero(np.cumsum(trajectory.gradient2[:-1]) <= epsilon * counts)
             return float(reached[0] + 1) if reached.size else math.inf
 
-        found = _least(rounds, middle - math.log(10.0), middle + math.log(1e3), 14)
-        if math.isfinite(found.rounds):
+        fewest = _least(rounds, middle - math.log(10.0), middle + math.log(1e3), 14)
+        if math.isfinite(fewest.rounds):
             break
-    return found
+    return fewest
 
 
 def _least(rounds: Callable[[float], float], low: float, high: float, points: int) -> Rounds:
     """The least of a function of log η with one valley, infinite beside it: by a grid, and a finer one."""
     best, width = 0.5 * (low + high), 0.5 * (high - low)
-    found = Rounds(math.inf, math.exp(best))
+    best_so_far = Rounds(math.inf, math.exp(best))
     for _ in range(2):
         grid = np.linspace(max(low, best - width), min(high, best + width), points).tolist()
         values = [rounds(at) for at in grid]
         least = int(np.argmin(values))
-        found = min(found, Rounds(values[least], math.exp(grid[least])), key=lambda each: each.rounds)
+        best_so_far = min(best_so_far, Rounds(values[least], math.exp(grid[least])), key=lambda each: each.rounds)
         best, width = grid[least], grid[1] - grid[0]
-    return found
+    return best_so_far
 
 
 def stability_limit(setting: Setting) -> float:

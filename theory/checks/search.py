@@ -75,10 +75,10 @@ def search(
         value = ratio(parameters(shares))
         return _HUGE if math.isnan(value) else max(-value, -_HUGE)
 
-    def told(intermediate_result: Any) -> bool:
+    def stops(intermediate_result: Any) -> bool:
         return watch is not None and watch(Worst(-intermediate_result.fun, parameters(intermediate_result.x), tried))
 
-    found = optimize.differential_evolution(
+    optimum = optimize.differential_evolution(
         loss,
         optimize.Bounds(np.zeros(len(names)), np.ones(len(names))),
         rng=np.random.default_rng(seed),
@@ -87,7 +87,7 @@ def search(
         polish=False,
         tol=0.0,
         init="sobol",
-        callback=told,
+        callback=stops,
     )
-    at = parameters(found.x.tolist())
-    return Worst(ratio(at), at, tried)
+    worst = parameters(optimum.x.tolist())
+    return Worst(ratio(worst), worst, tried)

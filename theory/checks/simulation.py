@@ -59,38 +59,39 @@ def simulate(
     require_possible("runs, R, m, K and P", (runs, setting.R, setting.m, setting.K, setting.P), operations=work)
     rng = np.random.default_rng(seed)
     n = explicit.start.size
-    each = max(1, min(_ELEMENTS // (setting.m * setting.P * n), _KEPT // ((setting.R + 1) * n)))
-    parts = []
-    for done in range(0, runs, each):
+    at_once = max(1, min(_ELEMENTS // (setting.m * setting.P * n), _KEPT // ((setting.R + 1) * n)))
+    lefts = []
+    for done in range(0, runs, at_once):
         with np.errstate(over="ignore", invalid="ignore"):
             # x_0..x_R of so many runs, shape (R + 1, runs, n).
-            count = min(each, runs - done)
+            count = min(at_once, runs - done)
             m = setting.m
-            x = np.tile(explicit.start, (count, 1))
+            x = np.tile(explicit.start, (count, 1))  # (count, n)
             v, path = np.zeros_like(x), [x]
             for _ in range(setting.R):
                 if setting.replacement:
                     clients = rng.integers(0, explicit.M, (count, m))
                 else:
                     clients = rng.random((count, explicit.M)).argsort(-1)[:, :m]
-                local, state = (np.repeat(each[:, None], m, axis=1) for each in (x, v))
+                local, state = (np.repeat(means[:, None], m, axis=1) for means in (x, v))  # (count, m, n)
                 for _ in range(setting.K):
                     z = directions(setting.distribution, (count, setting.P), x.shape[1], explicit.d, rng)
                     local, state = step(Losses(explicit, clients, rng.random((count, m))), local, state, z, setting)
                 x, v = local.mean(axis=1), state.mean(axis=1)
                 path.append(x)
-            found = left(explicit, np.stack(path))
-        parts.append(np.where(np.isfinite(found), found, math.inf))  # diverged
-    return Estimate.of(np.concatenate(parts).tolist())
+            left_of_runs = left(explicit, np.stack(path))
+        lefts.append(np.where(np.isfinite(left_of_runs), left_of_runs, math.inf))  # diverged
+    return Estimate.of(np.concatenate(lefts).tolist())
 
 
 def _explicit(problem: Problem | Quadratic, setting: Setting) -> Problem:
+    """The problem coordinate by coordinate; InputError if d or M are not the setting's."""
     require(setting.d == problem.d, "d", f"be the problem's {problem.d}", setting.d)
     return subspace(problem, setting.clients)
 
 
 class _Sampled:
-    """f_i as an ``Objective`` of the lab; the data sample of a step is a function of (seed, client, step)."""
+    """f_i as an ``Objective`` of the lab, of x (n,) float64; a step's data sample is one of (seed, client, step)."""
 
     def __init__(self, problem: Problem, client: int, seed: int) -> None:
         self.problem, self.client, self.seed = problem, np.array(client), seed
@@ -140,19 +141,15 @@ def federation(problem: Problem | Quadratic, setting: Setting, *, seed: int) -> 
 
 
 def run(problem: Problem | Quadratic, setting: Setting, *, runs: int, seed: int, left: Path = average) -> Estimate:
-    """As ``simulate``, by the lab's server, clients, wire and noise stream, with the seeds ``seed`` and up.
-
-    Raises:
-        InputError: See ``federation``.
-    """
+    """As ``simulate``, by the lab's server, clients, wire and noise stream, with the seeds ``seed`` and up."""
     require_int("runs", runs, 1)
     explicit = _explicit(problem, setting)
-    found = []
+    lefts = []
     for number in range(runs):
-        running = federation(explicit, setting, seed=seed + number)
-        path = [running.x.numpy().copy()]
+        trained = federation(explicit, setting, seed=seed + number)
+        path = [trained.x.numpy().copy()]
         for _ in range(setting.R):
-            running.advance()
-            path.append(running.x.numpy().copy())
-        found.append(float(left(explicit, np.stack(path)[:, None])[0]))
-    return Estimate.of(found)
+            trained.advance()
+            path.append(trained.x.numpy().copy())
+        lefts.append(float(left(explicit, np.stack(path)[:, None])[0]))
+    return Estimate.of(lefts)

@@ -99,7 +99,7 @@ def check(
     require(setting.d == problem.d, "d", f"be the problem's {problem.d}", setting.d)
     if not isinstance(problem, Quadratic):
         require(setting.clients == problem.M, "M", f"be the problem's {problem.M}", setting.clients)
-    own: Any = problem.setting()
+    constants: Any = problem.setting()
     shared = isinstance(problem, Quadratic | Bowl) or problem.d == 1 or getattr(problem, "one_hessian", False)
     if statement.one_hessian and not shared:
         raise InputError(
@@ -107,14 +107,14 @@ def check(
             f"{type(problem).__name__} does not say (a problem whose κ is that has one_hessian = True)"
         )
     for name in ("L", "D", "kappa", "sigma", "sigma_G", "H3", "Q"):
-        least, claimed = getattr(own, name), getattr(setting, name)
+        least, claimed = getattr(constants, name), getattr(setting, name)
         if claimed is not None and (least is None or claimed < least * (1 - _ROUNDING)):
-            known = (
-                "left out where the problem does not say it" if least is None else f"at least the problem's {least:g}"
-            )
+            known = "left out where the problem does not say it"
+            known = known if least is None else f"at least the problem's {least:g}"
             raise InputError(f"{name} must be {known}, got {claimed:g}")
-    if setting.alpha is not None and (own.alpha is None or setting.alpha > own.alpha * (1 + _ROUNDING)):
-        known = "left out where the problem does not say it" if own.alpha is None else f"at most its {own.alpha:g}"
+    if setting.alpha is not None and (constants.alpha is None or setting.alpha > constants.alpha * (1 + _ROUNDING)):
+        known = "left out where the problem does not say it"
+        known = known if constants.alpha is None else f"at most its {constants.alpha:g}"
         raise InputError(f"alpha must be {known}, got {setting.alpha:g}")
     if not isinstance(problem, Quadratic) and not type(problem).__module__.startswith("theory.problems."):
         probe(problem, setting, seed=seed)
@@ -164,11 +164,11 @@ def sides(
     Raises:
         InputError: If η or μ breaks a condition of the statement, or the source has no way to the left side.
     """
-    own = statement.own(problem, setting, **given)
+    symbols = statement.own(problem, setting, **given)
     # η and μ must keep the conditions; a bound that is made for the largest η is checked there.
     if statement.eta:
-        eta, mu = statement.step_sizes(setting, **own), statement.largest_mu(setting, **own)
-        if not statement.admits(setting, **own):
+        eta, mu = statement.step_sizes(setting, **symbols), statement.largest_mu(setting, **symbols)
+        if not statement.admits(setting, **symbols):
             limits = [f"eta must be at most {down(eta.largest, 6)} ({eta.binding})"]
             limits += [f"mu at most {down(mu.largest, 6)} ({mu.binding})"] if mu.binding else []
             used = f"{setting.eta:.6g}" + (f" and {setting.mu:.6g}" if mu.binding else "")
@@ -180,7 +180,8 @@ def sides(
     require(known or source == "simulation", "source", f"be simulation for {statement.name}: a step of its own", source)
     if source == "exact":
         measured = left.exact(problem, setting)
-        estimate, own = Estimate(measured.value, 0.0, 0), {**own, **measured.point}
+        estimate = Estimate(measured.value, 0.0, 0)
+        symbols = {**symbols, **measured.point}
     elif left.path is None:
         raise InputError(f"source must be exact for {left}, which no run shows, got {source!r}")
     elif source == "simulation":
@@ -189,7 +190,7 @@ def sides(
         )
     else:
         estimate = simulation.run(problem, setting, runs=runs, seed=seed, left=left.path)
-    return estimate, dict(zip(statement.terms, statement.bound(setting, **own), strict=True))
+    return estimate, dict(zip(statement.terms, statement.bound(setting, **symbols), strict=True))
 
 
 def decide(estimate: Estimate, bound: float, confidence: float, room: float = 0.0) -> tuple[bool | None, int]:

@@ -22,7 +22,7 @@ from theory.problems.waves import Waves
 from theory.statements.algorithms import decomfl
 from theory.statements.statement import Statement
 
-At = Mapping[str, float]
+At = Mapping[str, float]  # the parameters of an instance, by the names of their axes
 _ALONE: Final = ("D", "sigma", "sigma_G", "mu")
 _HUGE: Final = 1e100
 """A step size above this is none."""
@@ -135,15 +135,15 @@ def _setting(statement: Statement, problem: Problem | Quadratic, at: At, **const
         distribution=statement.distributions[int(at.get("distribution", 0))], beta=1 - at.get("slowness", 1.0),
         central=bool(at.get("central", 1)), **constants,
     )  # fmt: skip
-    share, own = min(1.0, at["share"]), statement.own(problem, setting)
+    share, symbols = min(1.0, at["share"]), statement.own(problem, setting)
     if statement.eta:
-        eta = statement.step_sizes(setting, **own).largest * (share if statement.with_eta else 1.0)
+        eta = statement.step_sizes(setting, **symbols).largest * (share if statement.with_eta else 1.0)
     else:
         eta = share / (setting.L * setting.values["rho"] * setting.K)
     if not 0 < eta < _HUGE:
         return None
     setting = setting.at(eta)
-    return replace(setting, mu=min(setting.mu, statement.largest_mu(setting, **own).largest))
+    return replace(setting, mu=min(setting.mu, statement.largest_mu(setting, **symbols).largest))
 
 
 @dataclass(frozen=True)
@@ -158,6 +158,7 @@ class Family:
 
 
 def _quadratic_axes(statement: Statement, alone: str) -> dict[str, Axis]:
+    """The axes of ``_quadratic``; ``alone`` names the one constant of ``_ALONE`` that is not 0, "" for all."""
     # Whether the left side has a closed form there; a step of one's own is always simulated.
     exact = statement.step is decomfl and statement.left.is_exact(Quadratic.of(Spectrum((1.0,), (1,))))
     axes = {
@@ -192,6 +193,7 @@ def _quadratic(statement: Statement, at: At) -> tuple[Quadratic, Setting | None]
 
 
 def _short(statement: Statement) -> dict[str, Axis]:
+    """Axes of problems whose runs are simulated."""
     return _run(statement, exact=False) | {
         "d": Axis(1, 100, whole=True),
         "mu": Axis(1e-3, 3.0),
@@ -309,28 +311,30 @@ def _worst(
     def at_ratio(at: At) -> float:
         nonlocal tried, largest
         problem, setting = family.instance(statement, at)
-        found = math.nan
+        ratio_here = math.nan
         if setting is not None:
             estimate, terms = sides(statement, problem, setting, source=source, runs=_RUNS, seed=seed)
-            found = ratio(estimate.value, math.fsum(terms.values()))
-        tried, largest = tried + 1, found if found > largest else largest  # a NaN is no larger
+            ratio_here = ratio(estimate.value, math.fsum(terms.values()))
+        tried += 1
+        if ratio_here > largest:  # a NaN is no larger
+            largest = ratio_here
         if watch is not None and tried <= every:  # not where a worst case that was found is made simple
             watch(_titled(name, alone), tried, every, largest)
-        return found
+        return ratio_here
 
     @cache
     def judged(*at: tuple[str, float]) -> tuple[Problem | Quadratic, Setting, Check, int]:
         """The instance with these parameters, simulated with as many runs as decide, or as many as can be."""
         problem, setting = family.instance(statement, dict(at))
         assert setting is not None
-        each = setting.R * setting.K * setting.m * setting.P * len(problem.start)
-        most = _JUDGED if exact else int(min(max(_WORK / each, _JUDGED), _MOST))
+        numbers = setting.R * setting.K * setting.m * setting.P * len(problem.start)
+        most = _JUDGED if exact else int(min(max(_WORK / numbers, _JUDGED), _MOST))
         runs = _JUDGED // 16 if first and not exact else _JUDGED
         while True:
-            found = check(statement, problem, setting, source=source, runs=runs, seed=seed + 1)
-            if found.holds is not None or runs == most:
-                return problem, setting, found, runs
-            runs = min(max(4 * runs, 2 * found.more), most)
+            checked = check(statement, problem, setting, source=source, runs=runs, seed=seed + 1)
+            if checked.holds is not None or runs == most:
+                return problem, setting, checked, runs
+            runs = min(max(4 * runs, 2 * checked.more), most)
 
     def told(worst: Worst) -> bool:
         """Whether the worst case so far refutes the statement, beyond rounding or by the interval of more runs."""

@@ -72,15 +72,15 @@ def audit(options: AuditOptions) -> None:
     elif options.statement:
         print("\n\n".join(map(_in_full, results)))
     elif options.cause:
-        told = []
+        blocks = []
         for cause in (CAUSES[name] for name in options.cause):
             lines = [f"{cause.title} [{cause.name}, {cause.nature}]", _wrapped("instead", cause.instead)]
             lines += [_wrapped("seen", _witness(cause, results)), ""]
             for entry in spoiled[cause.name]:
                 lines.append(f"{entry.label} ({entry.place}, {entry.kind}): {entry.status}")
                 lines += [_wrapped(name, getattr(entry, name)) for name in ("says", "why", "instead")]
-            told.append("\n".join(lines))
-        print("\n\n".join(told))
+            blocks.append("\n".join(lines))
+        print("\n\n".join(blocks))
     elif options.everything or options.status or options.kind:
         for result in results:
             entry = result.entry
@@ -165,10 +165,10 @@ def _counts(results: Sequence[EntryResult], open_: Sequence[str]) -> str:
     counts = Counter[str](result.entry.status for result in results)
     again = sum(bool(result.entry.restates) for result in results)
     pieces = sum(len(result.evidence) for result in results)
-    told = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status]) or "none"
+    by_status = ", ".join(f"{counts[status]} {status}" for status in STATUSES if counts[status]) or "none"
     evidence = f"evidence fails for {', '.join(open_)}" if open_ else f"{plural(pieces, 'piece')} of evidence: all hold"
-    said = f"{len(results)} statement{'s' * (len(results) != 1)}{f', {again} of them said again' * bool(again)}"
+    in_all = f"{len(results)} statement{'s' * (len(results) != 1)}{f', {again} of them said again' * bool(again)}"
     from theory.notation.symbols import MOMENTS
 
     symbols = textwrap.fill(f"{'; '.join(MOMENTS.values())}; D = f(x_0) − f*. NOTATION.md has the others.", _WIDTH)
-    return f"\n{symbols}\n{said}: {told}; {evidence}."
+    return f"\n{symbols}\n{in_all}: {by_status}; {evidence}."

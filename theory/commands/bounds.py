@@ -83,18 +83,18 @@ def _stepsize(options: StepsizeOptions, constants: Values) -> None:
     setting, variants = _asked(options.theorem, options.named, constants)
     best = {"D", "R"} <= set(constants)
     found: dict[str, Values] = {}
-    for title, of in variants.items():
-        sizes = of.step_sizes(setting)
-        eta = of.best_eta(setting) if best and of.with_eta else None
+    for title, form in variants.items():
+        sizes = form.step_sizes(setting)
+        eta = form.best_eta(setting) if best and form.with_eta else None
         found[title] = {
-            "conditions": _limits(of.eta, sizes),
-            "mu": _limits(of.mu, of.largest_mu(setting)),
-            "rate_mu": _limits(of.rate_mu, of.largest_rate_mu(setting)),
+            "conditions": _limits(form.eta, sizes),
+            "mu": _limits(form.mu, form.largest_mu(setting)),
+            "rate_mu": _limits(form.rate_mu, form.largest_rate_mu(setting)),
             "largest": sizes.largest,
             "binding": sizes.binding,
             "best_eta": eta,
-            "best_mu": None if eta is None else of.best_mu(setting.at(eta)),
-            "best_bound": None if eta is None else sum(of.bound(setting.at(eta))),
+            "best_mu": None if eta is None else form.best_mu(setting.at(eta)),
+            "best_bound": None if eta is None else sum(form.bound(setting.at(eta))),
         }
     require("eta" not in constants, "eta", "be left out, as it is what is asked for", constants.get("eta"))
     conditions = [name for each in variants.values() for name in (*each.eta, *each.mu)]
@@ -112,15 +112,18 @@ def _stepsize(options: StepsizeOptions, constants: Values) -> None:
     for words, kind in (("η by", "conditions"), ("μ by", "mu"), ("μ for the", "rate_mu")):
         for name in dict.fromkeys(name for each in found.values() for name in each[kind]):
             cells = []
-            for title, of in variants.items():
-                told = found[title][kind].get(name)
-                limit = f"{_limit(told['largest'], of)}{' ← binds' if told['binds'] else ''}" if told else ""
-                cells.append(f"{limit}\n{told['formula']}" if told else "")
+            for title, form in variants.items():
+                condition = found[title][kind].get(name)
+                cell = ""
+                if condition:
+                    binds = " ← binds" if condition["binds"] else ""
+                    cell = f"{_limit(condition['largest'], form)}{binds}\n{condition['formula']}"
+                cells.append(cell)
             rows.append((f"{words} {name}", cells))
-    rows.append(("largest η", [_limit(found[title]["largest"], of) for title, of in variants.items()]))
+    rows.append(("largest η", [_limit(found[title]["largest"], form) for title, form in variants.items()]))
     if any(each["best_eta"] is not None for each in found.values()):
-        rows.append(("rate-optimal η", [_limit(found[title]["best_eta"], of) for title, of in variants.items()]))
-        rows.append(("rate-optimal μ", [_limit(found[title]["best_mu"], of) for title, of in variants.items()]))
+        rows.append(("rate-optimal η", [_limit(found[title]["best_eta"], form) for title, form in variants.items()]))
+        rows.append(("rate-optimal μ", [_limit(found[title]["best_mu"], form) for title, form in variants.items()]))
         rows.append(("bound there", [_number(each["best_bound"]) for each in found.values()]))
     _print("condition", variants, rows, setting, {}, notes)
 
@@ -173,7 +176,7 @@ def _bound(options: BoundOptions, constants: Values) -> None:
     rows = []
     for name in dict.fromkeys(name for each in found.values() for name in each["terms"]):
         terms = [each["terms"].get(name) for each in found.values()]
-        rows.append((name, [f"{_number(own['value'])}\n{own['formula']}" if own else "" for own in terms]))
+        rows.append((name, [f"{_number(term['value'])}\n{term['formula']}" if term else "" for term in terms]))
     rows.append(("bound", [_number(each["bound"]) for each in found.values()]))
     if any(each["largest"] for each in found.values()):
         rows.append(("largest η", [_limit(found[title]["largest"], of) for title, of in variants.items()]))
@@ -264,6 +267,7 @@ def _terms(of: Statement, setting: Setting, at: Values) -> Values:
 def _dump(
     variants: Mapping[str, Statement], setting: Setting, at: Values, found: Mapping[str, Values], notes: Sequence[str]
 ) -> None:
+    """Print the bounds of all variants as JSON; ``found`` has what ``_bound`` gave, by the variants' titles."""
     first = next(iter(variants.values()))
     about = {
         "statement": first.name,
@@ -272,10 +276,10 @@ def _dump(
         "constants": setting.values | at,
         "notes": notes,
     }
-    own = {
+    forms = {
         title: {**found[title], "assumptions": each.assumptions, "note": each.note} for title, each in variants.items()
     }
-    print_json({**about, "distribution": setting.distribution, "variants": own})
+    print_json({**about, "distribution": setting.distribution, "variants": forms})
 
 
 def _notes(variants: Mapping[str, Statement], setting: Setting, given: Values, *, terms: bool) -> list[str]:
@@ -330,11 +334,11 @@ def _print(
             lines.insert(0, f"stated: for {where} only")
         lines.insert(0, constants_line(shown))
     # What each form assumes and its note, once where several share it.
-    said = defaultdict[str, list[str]](list)
+    titles_by_text = defaultdict[str, list[str]](list)
     for name, each in variants.items():
         for text in (each.assumptions and f"Assumes {each.assumptions}.", each.note):
-            said[text].append(name)
-    lines += [f"{'; '.join(titles)}: {text}" for text, titles in said.items() if text]
+            titles_by_text[text].append(name)
+    lines += [f"{'; '.join(titles)}: {text}" for text, titles in titles_by_text.items() if text]
     table = Table(title=title, title_justify="left", show_lines=True)
     for column in (head, *variants):
         table.add_column(column)
@@ -352,5 +356,5 @@ def _print(
 
 def constants_line(values: Mapping[str, float]) -> str:
     """Constants of a run as they may be typed in; those that follow from others to six digits."""
-    told = {name: exactly(value) if name in _DEFAULTS else f"{value:.6g}" for name, value in values.items()}
-    return ", ".join(f"{theory.symbols.LETTERS.get(name, name)} = {value}" for name, value in told.items())
+    texts = {name: exactly(value) if name in _DEFAULTS else f"{value:.6g}" for name, value in values.items()}
+    return ", ".join(f"{theory.symbols.LETTERS.get(name, name)} = {value}" for name, value in texts.items())

@@ -95,12 +95,12 @@ def tightness(options: TightnessOptions) -> None:
 
     table = Table("class of problems", "largest left/right", "left side", "instances tried", title=str(found.statement))
     table.title_justify = "left"
-    for each in found.instances:
-        error = f" ± {each.check.stderr / each.check.bound:.1g}" if each.check.stderr else ""
-        refuted = " (refuted)" if each.check.holds is False else ""
-        table.add_row(each.title, f"{each.ratio:.4g}{error}{refuted}", each.source, f"{each.tried:,}")
+    for instance in found.instances:
+        error = f" ± {instance.check.stderr / instance.check.bound:.1g}" if instance.check.stderr else ""
+        refuted = " (refuted)" if instance.check.holds is False else ""
+        table.add_row(instance.title, f"{instance.ratio:.4g}{error}{refuted}", instance.source, f"{instance.tried:,}")
     Console(highlight=False, markup=False).print(table)
-    if any(each.source == "simulation" for each in found.instances):
+    if any(instance.source == "simulation" for instance in found.instances):
         print(_AFRESH)
     for family, reason in found.left_out.items():
         print(f"{family} left out: {reason}")
@@ -125,11 +125,11 @@ def _sought(options: CheckOptions, *, first: bool) -> tuple[Tightness, str]:
         statement = bound(target, variant)  # type: ignore[arg-type]
         named = f"theory.statement({target!r}, {variant!r})"
     with RunBars() as bars:
-        found = worst_cases(
+        worst = worst_cases(
             statement, tuple(options.on or FAMILIES), effort=options.effort, seed=options.seed, first=first,
             watch=lambda name, done, total, ratio: bars.show(name, done, total, f"left/right {ratio:.4g}"),
         )  # fmt: skip
-    return found, named
+    return worst, named
 
 
 def _dump(found: Tightness, named: str) -> None:
@@ -137,13 +137,13 @@ def _dump(found: Tightness, named: str) -> None:
 
     rows: list[dict[str, Any]] = [
         {
-            "class": each.family, "alone": each.alone, "largest": each.ratio,
-            "ratio": each.check.ratio, "holds": each.check.holds,
-            "left": each.check.measured, "stderr": each.check.stderr, "bound": each.check.bound, "source": each.source,
-            "tried": each.tried, "problem": repr(each.problem), "setting": asdict(each.setting),
-            "python": each.python(named),
+            "class": instance.family, "alone": instance.alone, "largest": instance.ratio,
+            "ratio": instance.check.ratio, "holds": instance.check.holds,
+            "left": instance.check.measured, "stderr": instance.check.stderr, "bound": instance.check.bound,
+            "source": instance.source, "tried": instance.tried, "problem": repr(instance.problem),
+            "setting": asdict(instance.setting), "python": instance.python(named),
         }
-        for each in found.instances
+        for instance in found.instances
     ]  # fmt: skip
     whole = {
         "statement": found.statement.name, "says": str(found.statement), "holds": found.holds, "tried": found.tried,

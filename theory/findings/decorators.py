@@ -54,18 +54,18 @@ class _Speaks:
     module: str = ""  # that of the check, where a table places it
 
     def __call__(self, find: Callable[Q, Evidence], *args: Q.args, **kwargs: Q.kwargs) -> Callable[Q, Evidence]:
-        told = [_told(value) for value in args] + [f"{name}={_told(value)}" for name, value in kwargs.items()]
+        shown = [_told(value) for value in args] + [f"{name}={_told(value)}" for name, value in kwargs.items()]
         # Of the module that places it, whosever instrument it is. Checks of one name are one check, which is run once.
         module = self.module or sys._getframe(1).f_globals["__name__"].rpartition(".")[2]
-        name = f"{module}.{find.__name__}({', '.join(told)})"
+        name = f"{module}.{find.__name__}({', '.join(shown)})"
         check = EvidenceCheck(name, partial(self._found, find, *args, **kwargs))
         _PLACED.extend(Placed(label, self.role, check, self.cause, self.witness) for label in self.labels)
         return find
 
     def _found(self, find: Callable[Q, Evidence], *args: Q.args, **kwargs: Q.kwargs) -> Evidence:
         """What is found; where it does not itself tell whether it speaks against the statement, the role does."""
-        found = find(*args, **kwargs)
-        return replace(found, against=self.role == "refutes") if found.against is None else found
+        evidence = find(*args, **kwargs)
+        return replace(evidence, against=self.role == "refutes") if evidence.against is None else evidence
 
 
 def refutes(*labels: str, cause: str, witness: bool = False) -> _Speaks:
@@ -110,10 +110,11 @@ def _place(module: str, find: Callable[..., Evidence], row: dict[str, Any]) -> N
     roles: list[tuple[Role, str, list[str]]] = [("refutes", cause, labels) for cause, labels in refuted.items()]
     roles += [(role, "", row.pop(role)) for role in ROLES if role in row]
     witness = row.pop("witness", "")  # the cause that it shows best
-    given = [tuple(each) if isinstance(each, list) else each for each in row.pop("given", ())]
+    arguments = [tuple(each) if isinstance(each, list) else each for each in row.pop("given", ())]
     for role, cause, labels in roles:
-        _Speaks(role, tuple(labels), cause, bool(cause) and cause == witness, module)(find, *given, **row)
+        _Speaks(role, tuple(labels), cause, bool(cause) and cause == witness, module)(find, *arguments, **row)
 
 
 def _told(value: object) -> str:
+    """An argument as the name of its check has it."""
     return str(getattr(value, "__name__", repr(value)))

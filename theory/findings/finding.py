@@ -259,10 +259,8 @@ def gather(
 ) -> list[EntryResult]:
     """Gather the evidence for the entries now; checks that several entries share are run once.
 
-    Args:
-        entries: Entries to gather evidence for.
-        on_result: Function that is told, after each, how many are done and the latest.
-        known: Evidence that was gathered before, by the name of its check, to which the other is added.
+    ``on_result`` is told, after each entry, how many are done and the latest. ``known`` is evidence that was gathered
+    before, by the name of its check, to which the other is added.
     """
     known = {} if known is None else known
     results = []

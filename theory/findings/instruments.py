@@ -19,7 +19,7 @@ from theory.notation.setting import Setting
 from theory.notation.units import UnitError, require_one_unit
 from theory.statements.statement import Statement, Variant
 
-_ROUNDING = 1e-9
+_ROUNDING = 1e-9  # the share by which numbers may be off
 
 # Ranges of whole numbers, and ranges that are searched on a linear scale.
 whole = partial(Axis, whole=True)
@@ -59,24 +59,24 @@ def equal(left: sp.Expr, right: sp.Expr, what: str) -> Evidence:
 
 def differs(left: sp.Expr, right: sp.Expr, what: str) -> Evidence:
     """Evidence, by computer algebra, that two expressions are not one: their difference is shown."""
-    found = equal(left, right, what)
-    return Evidence("algebra", not found.holds, found.says, against=True)
+    compared = equal(left, right, what)
+    return Evidence("algebra", not compared.holds, compared.says, against=True)
 
 
 def same(left: Any, right: Any, what: str) -> Evidence:
     """Exact numbers, or arrays of them, are equal."""
     unequal = np.argwhere(np.asarray(left) != np.asarray(right))
-    at = tuple(unequal[0]) if len(unequal) else (0,) * np.ndim(left)
-    where = f" in entry {tuple(int(index) + 1 for index in at)}" if at else ""
+    shown = tuple(unequal[0]) if len(unequal) else (0,) * np.ndim(left)  # the indices of the entry that is told
+    where = f" in entry {tuple(int(index) + 1 for index in shown)}" if shown else ""
     sign = "≠" if len(unequal) else "="
-    says = f"{what}: {np.asarray(left)[at]} {sign} {np.asarray(right)[at]}{where}"
+    says = f"{what}: {np.asarray(left)[shown]} {sign} {np.asarray(right)[shown]}{where}"
     return Evidence("algebra", not len(unequal), says, against=False)
 
 
 def unlike(left: Any, right: Any, what: str) -> Evidence:
     """Exact numbers, or arrays of them, are not equal."""
-    found = same(left, right, what)
-    return Evidence("counter-example", not found.holds, found.says, against=True)
+    compared = same(left, right, what)
+    return Evidence("counter-example", not compared.holds, compared.says, against=True)
 
 
 def within(worst: Worst, what: str = "") -> Evidence:
@@ -149,21 +149,16 @@ def agree(left: float, right: float, what: str) -> Evidence:
 
 
 def _judged(holds: bool, says: str, left: float, right: float, *, against: bool = False) -> Evidence:
+    """The evidence of two numbers that were compared."""
     return Evidence("counter-example", holds, says, {"left": left, "right": right}, against=against)
 
 
 def breaks(
     name: str, left: float, setting: Setting, what: str, variant: Variant = "stated", **point: float
 ) -> Evidence:
-    """Evidence that a bound is exceeded by its left side at a setting that keeps its conditions.
+    """Evidence that a bound of ``theory.bounds`` is exceeded by its exact left side, where its conditions are kept.
 
-    Args:
-        name: Name of the statement in ``theory.bounds``.
-        left: The exact left side.
-        setting: The constants.
-        what: The problem, in words.
-        variant: Variant of the statement.
-        point: Symbols that belong to a point, as for ``Statement.bound``.
+    ``what`` is the problem in words; ``point`` are symbols that belong to a point, as for ``Statement.bound``.
     """
     return _against(exceeds, left, statement(name, variant), setting, what, point)
 
@@ -185,5 +180,5 @@ def _against(
 ) -> Evidence:
     """What is judged of a left side beside a bound, which counts where the setting keeps the bound's conditions."""
     admitted = each.admits(setting) if each.eta or each.mu else True
-    found = judge(left, math.fsum(each.bound(setting, **point)), f"{what}: {each.name} as {each.variant}")
-    return replace(found, holds=found.holds and admitted)
+    judged = judge(left, math.fsum(each.bound(setting, **point)), f"{what}: {each.name} as {each.variant}")
+    return replace(judged, holds=judged.holds and admitted)

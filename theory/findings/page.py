@@ -18,24 +18,24 @@ again, `decomfl audit --statement LABEL` shows it. Statements are in the order o
 def statements(entries: Sequence[Entry], causes: Mapping[str, Cause]) -> str:
     """The page as Markdown: causes first, then the statements of each section."""
     lines = [_HEAD, "## Causes", "", "| cause | nature | what is wrong | what is true |", "|---|---|---|---|"]
-    lines += [_row(each.name, each.nature, each.title, each.instead) for each in causes.values()]
+    lines += [_row(item.name, item.nature, item.title, item.instead) for item in causes.values()]
     for section, group in groupby(entries, key=lambda entry: entry.section):
         lines += ["", f"## {section}", "", "| statement | says | status | why, and what is true |", "|---|---|---|---|"]
-        for each in group:
-            place = ", ".join(part for part in each.place.split(", ") if part != section)
+        for item in group:
+            place = ", ".join(part for part in item.place.split(", ") if part != section)
             # The paper's words, what they assert, and what is tested where that is something else.
-            quote = f"“{each.quote}”" if each.quote else ""
-            tests = f"Tested: {each.tests}" if each.tests else ""
-            says = "<br>".join(filter(None, (quote, each.says, tests)))
-            status = f"**{each.status}**" + (f" from {each.carries}" if each.carries else "")
-            named = ", ".join((*(cause.name for cause in each.causes), *each.runs))
-            instead = f"Correction: {each.instead}" if each.instead else ""
+            quote = f"“{item.quote}”" if item.quote else ""
+            tests = f"Tested: {item.tests}" if item.tests else ""
+            says = "<br>".join(filter(None, (quote, item.says, tests)))
+            status = f"**{item.status}**" + (f" from {item.carries}" if item.carries else "")
+            named = ", ".join((*(cause.name for cause in item.causes), *item.runs))
+            instead = f"Correction: {item.instead}" if item.instead else ""
             lines.append(
                 _row(
-                    f"{each.label}<br>{place}",
+                    f"{item.label}<br>{place}",
                     says,
                     "<br>".join(filter(None, (status, named))),
-                    "<br>".join(filter(None, (each.why, instead))),
+                    "<br>".join(filter(None, (item.why, instead))),
                 )
             )
     return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""All findings, in the order of the paper, made of the data."""
+"""All findings, in the order of the paper, made of ``theory.findings.data`` and the evidence placed beside them."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ from decomfl_lab.errors import require
 from theory.findings.data import CAUSES as RAW_CAUSES
 from theory.findings.data import RAW
 from theory.findings.decorators import Placed, placed
-from theory.findings.finding import ROLES, Cause, Entry, Nature, Role
+from theory.findings.finding import ROLES, Cause, Entry, EvidenceCheck, Nature, Role
 from theory.findings.texts import FORMULAS, bounds_in, fill, later
 
 _NAMED: Final = ("label", "line", "place", "kind", "status", "carries", "restates", "quote", "tests")
@@ -26,20 +26,21 @@ def _named(there: Sequence[Placed]) -> Iterator[Placed]:
     """
     checks = {each.check.name: each.check for each in there}
     for raw in RAW:
-        own: dict[tuple[Role, str], Sequence[str]] = {
+        names_by_role: dict[tuple[Role, str], Sequence[str]] = {
             (role, ""): raw.get(role, ()) for role in ROLES if role != "refutes"
         }
-        own |= {("refutes", cause): names for cause, names in raw.get("refutes", {}).items()}
-        for (role, cause), names in own.items():
+        names_by_role |= {("refutes", cause): names for cause, names in raw.get("refutes", {}).items()}
+        for (role, cause), names in names_by_role.items():
             for name in names:
                 first, _, last = name.partition("…")
-                found = [
+                begin = first if last else f"{first}("
+                fitting = [
                     check
-                    for each, check in checks.items()
-                    if each == name or (each.startswith(first if last else f"{first}(") and each.endswith(last))
+                    for known, check in checks.items()
+                    if known == name or (known.startswith(begin) and known.endswith(last))
                 ]
-                require(len(found) == 1, f"{role} of {raw['label']}", "name one piece of evidence", name)
-                yield Placed(raw["label"], role, found[0], cause)
+                require(len(fitting) == 1, f"{role} of {raw['label']}", "name one piece of evidence", name)
+                yield Placed(raw["label"], role, fitting[0], cause)
 
 
 def _causes(there: Sequence[Placed]) -> Iterator[Cause]:
@@ -65,31 +66,34 @@ def _entries(there: Sequence[Placed]) -> Iterator[Entry]:
         require(each.cause in CAUSES or not each.cause, f"cause of {each.check.name}", "be known", each.cause)
         speaking[each.label].append(each)
     for raw in RAW:
-        label, other = raw["label"], raw.get("restates", "")
+        label, restated = raw["label"], raw.get("restates", "")
         whole = raw
         # What says again what another entry says has that one's words and evidence.
-        if other:
-            require(other in by_label, f"entry that {label} restates", "be one of the entries", other)
-            require("restates" not in by_label[other], f"entry that {label} restates", "restate no other", other)
+        if restated:
+            require(restated in by_label, f"entry that {label} restates", "be one of the entries", restated)
+            require("restates" not in by_label[restated], f"entry that {label} restates", "restate no other", restated)
             own_fields = sorted(set(raw) - _RESTATING)
-            require(not own_fields, f"fields of {label}", f"be left to {other}, which it restates", own_fields)
-            whole = {**by_label[other], "labels": [], "quote": "", **raw}
+            require(not own_fields, f"fields of {label}", f"be left to {restated}, which it restates", own_fields)
+            whole = {**by_label[restated], "labels": [], "quote": "", **raw}
         unknown = sorted(set(whole) - set(_NAMED) - set(_WRITTEN))
         require(not unknown, f"fields of {label}", "be those of an entry", unknown)
         # Where no formula is needed to say what is asserted, the quotation says it.
-        says = whole.get("says") or by_label[other or label].get("quote", "")
+        says = whole.get("says") or by_label[restated or label].get("quote", "")
         require(bool(says), f"says of {label}", "be given, or a quotation", says)
-        own = list(speaking[other or label])
+        placed_on = list(speaking[restated or label])
         # The causes because of which they refute: the one that the entry names, then the gravest.
-        shown = {each.cause for each in own if each.role == "refutes"}
+        shown = {each.cause for each in placed_on if each.role == "refutes"}
         first = whole.get("cause", "")
         causes = sorted(
             (cause for cause in CAUSES.values() if cause.name in shown),
             key=lambda cause: (cause.name != first, _GRAVEST.index(cause.nature)),
         )
         names = [cause.name for cause in causes]
-        own.sort(key=lambda each: names.index(each.cause) if each.cause in names else 0)
-        checks = [each.check for each in own]
+        placed_on.sort(key=lambda each: names.index(each.cause) if each.cause in names else 0)
+        checks = [each.check for each in placed_on]
+        by_role: dict[Role, list[EvidenceCheck]] = defaultdict(list)
+        for each in placed_on:
+            by_role[each.role].append(each.check)
         instead = later(whole.get("instead", ""), checks, label)
         # Where only a cause is at fault, what is true instead is said with the cause, when it is read.
         if causes and not instead:
@@ -101,7 +105,7 @@ def _entries(there: Sequence[Placed]) -> Iterator[Entry]:
             instead=instead,
             labels=tuple(whole.get("labels", ())),
             bounds=tuple(bounds_in(says) + bounds_in(whole.get("instead", ""))),
-            evidence={role: found for role in ROLES if (found := tuple(e.check for e in own if e.role == role))},
+            evidence={role: tuple(by_role[role]) for role in ROLES if role in by_role},
             causes=tuple(causes),
             runs=dict(whole.get("runs", {})),
         )

@@ -26,11 +26,7 @@ KNOWN: Final[dict[str, Evidence]] = {}
 
 
 def fill(text: str, writers: Mapping[str, Writer]) -> str:
-    """The text with its marks written out.
-
-    Raises:
-        InputError: If a mark has no such writer, or names nothing that its writer knows.
-    """
+    """The text with its marks written out; InputError if a mark has no writer, or names nothing that one knows."""
 
     def write(mark: re.Match[str]) -> str:
         require(mark[1] in writers, "mark", f"be one of {', '.join(writers)}", mark[0])
@@ -57,11 +53,11 @@ def told(numbers: Mapping[str, float | None], whose: str, name: str, form: str =
 def found(checks: Iterable[EvidenceCheck], what: str, text: str, on: str) -> str:
     """A number of evidence on something: ``CHECK | NUMBER | FORMAT``, of the first whose name begins with CHECK."""
     check, number, *form = map(str.strip, what.split("|"))
-    own = [each for each in checks if each.name.startswith(check)]
-    require(bool(own), f"check of {text}", f"be one on {on}", check)
-    if own[0].name not in KNOWN:
-        KNOWN[own[0].name] = own[0].gather()
-    return told(KNOWN[own[0].name].numbers, check, number, *form)
+    fitting = [each for each in checks if each.name.startswith(check)]
+    require(bool(fitting), f"check of {text}", f"be one on {on}", check)
+    if fitting[0].name not in KNOWN:
+        KNOWN[fitting[0].name] = fitting[0].gather()
+    return told(KNOWN[fitting[0].name].numbers, check, number, *form)
 
 
 def later(text: str, checks: Iterable[EvidenceCheck], on: str) -> Callable[[], str] | str:
@@ -72,9 +68,9 @@ def later(text: str, checks: Iterable[EvidenceCheck], on: str) -> Callable[[], s
 
 def _bound(what: str) -> str:
     name, variant = what.split()
-    each = statement(name, variant)  # type: ignore[arg-type]
-    right = str(each).removeprefix(f"{each.title}: ")
-    return f"{right}. Assumed: {each.assumptions}." if variant != "stated" else right
+    bound = statement(name, variant)  # type: ignore[arg-type]
+    right = str(bound).removeprefix(f"{bound.title}: ")
+    return f"{right}. Assumed: {bound.assumptions}." if variant != "stated" else right
 
 
 def _sum(terms: Mapping[str, sp.Expr], names: Iterable[str]) -> str:

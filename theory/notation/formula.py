@@ -26,16 +26,16 @@ def formula(name: str, expression: Any) -> sp.Expr:
         InputError: If it is neither, or has a symbol that is neither in ``theory.symbols`` nor of ``theory.symbol``.
     """
     try:
-        found = sp.sympify(expression, strict=True)  # strict: text is refused and never evaluated
+        kept = sp.sympify(expression, strict=True)  # strict: text is refused and never evaluated
     except sp.SympifyError:
-        found = None
-    if not isinstance(found, sp.Expr):
+        kept = None
+    if not isinstance(kept, sp.Expr):
         raise InputError(f"{name} must be an expression in the symbols of theory.notation.symbols, got {expression!r}")
-    if unknown := sorted(map(str, found.free_symbols - UNITS.keys())):
+    if unknown := sorted(map(str, kept.free_symbols - UNITS.keys())):
         known = ", ".join(map(str, UNITS))
         raise InputError(f"{name} must use theory.symbols ({known}) or theory.symbol, got another {unknown[0]}")
-    exact = {number: sp.Rational(Fraction(float(number)).limit_denominator(10**6)) for number in found.atoms(sp.Float)}
-    return found.xreplace({number: each for number, each in exact.items() if float(each) == float(number)})
+    exact = {number: sp.Rational(Fraction(float(number)).limit_denominator(10**6)) for number in kept.atoms(sp.Float)}
+    return kept.xreplace({number: each for number, each in exact.items() if float(each) == float(number)})
 
 
 def parsed(text: str, *, evaluate: bool = True, **others: Any) -> sp.Expr:
@@ -116,6 +116,7 @@ def written(expression: sp.Expr) -> str:
 
 
 def _written(expression: sp.Expr, kept: bool) -> str:
+    """The text of ``expression``; ``kept`` says whether terms and factors stay in the order in which they stand."""
     if expression.is_Symbol:
         return LETTERS.get(str(expression), str(expression))
     if isinstance(expression, sp.Add):

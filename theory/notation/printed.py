@@ -31,7 +31,9 @@ RATES: Final[Mapping[str, Mapping[str, float]]] = _TABLES["rates"]
 RESULTS: Final[Mapping[str, Mapping[str, tuple[Cell, ...]]]] = {
     model: _cells(table) for model, table in _TABLES["results"].items()
 }
+"""{model: {task: (FedAvg, MeZO, FedZO with P = 10, DeComFL with P = 10)}}."""
 LORA: Final[Mapping[str, tuple[Cell, ...]]] = _cells(_TABLES["lora"])
+"""{task: (MeZO, FedZO with P = 5, DeComFL with P = 5, DeComFL with P = 10)}."""
 
 # Eight clients, two a round (line 883); float32 and 32-bit seeds; parameters of the models by their names.
 SHARE, WORD = 2 / 8, 4

@@ -16,9 +16,9 @@ UNITS: Final[dict[sp.Symbol, Unit]] = {}
 
 
 def _symbols(names: str, unit: Unit) -> Any:
-    found = sp.symbols(names, positive=True, seq=True)
-    UNITS.update(dict.fromkeys(found, unit))
-    return found if len(found) > 1 else found[0]
+    symbols = sp.symbols(names, positive=True, seq=True)
+    UNITS.update(dict.fromkeys(symbols, unit))
+    return symbols if len(symbols) > 1 else symbols[0]
 
 
 def symbol(name: str, unit: Unit = ONE) -> Any:
@@ -26,20 +26,18 @@ def symbol(name: str, unit: Unit = ONE) -> Any:
 
         alpha = theory.symbol("alpha", F / X**2)
 
-    Args:
-        name: Its name, a word without spaces; the same name and unit give the same symbol.
-        unit: Its unit.
+    The name is a word without spaces; the same name and unit give the same symbol.
 
     Raises:
         InputError: If the name is no such word or belongs to a symbol of another unit, or the unit is no ``Unit``.
     """
     require(name.isidentifier(), "name", "be a word without spaces", name)
     require(isinstance(unit, Unit), "unit", "be a theory.Unit, as theory.F / theory.X**2", unit)
-    found = sp.Symbol(name, positive=True)
-    if UNITS.setdefault(found, unit) != unit:
-        raise InputError(f"name must be new for a symbol of unit {unit}, got {name!r} of unit {UNITS[found]}")
+    made = sp.Symbol(name, positive=True)
+    if UNITS.setdefault(made, unit) != unit:
+        raise InputError(f"name must be new for a symbol of unit {unit}, got {name!r} of unit {UNITS[made]}")
     LETTERS.setdefault(name, pretty_symbol(name))
-    return found
+    return made
 
 
 d, m, M, P, K, R, kappa = _symbols("d m M P K R kappa", ONE)

@@ -49,11 +49,7 @@ class UnitError(InputError):
 
 
 def require_one_unit(units: Mapping[str, Unit]) -> Unit:
-    """The common unit of named terms.
-
-    Raises:
-        UnitError: That lists them, if there is none.
-    """
+    """The common unit of named terms; UnitError, which lists them, if there is none."""
     distinct = set(units.values())
     if len(distinct) > 1:
         listed = ", ".join(f"{name} [{unit}]" for name, unit in units.items())

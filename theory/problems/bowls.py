@@ -64,8 +64,8 @@ class Piecewise:
 
     def distance2(self, x: Floats) -> Floats:
         """‖x − x*‖², x* the nearest minimiser, shape (...)."""
-        found: Floats = (x**2).sum(-1)
-        return found
+        distances: Floats = (x**2).sum(-1)
+        return distances
 
     def gradient(self, x: Floats) -> Floats:
         """See ``Problem``."""
@@ -74,6 +74,7 @@ class Piecewise:
         return self.L * np.sign(x) * slope
 
     def _tilt(self, clients: Integers, xi: Floats) -> Floats:
+        """b_i + s of clients and their samples, shape (...)."""
         return signs(self.M)[clients] * self.dissimilarity + coin(xi) * self.noise
 
     def sampled(self, x: Floats, clients: Integers, xi: Floats) -> Floats:

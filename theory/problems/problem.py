@@ -90,6 +90,7 @@ class Bowl:
         return [(count if value > 0 else 1, group) for group, (value, count) in enumerate(groups)]
 
     def _vector(self, squares: tuple[float, ...]) -> Floats:
+        """The vector (n,) with these squares by groups, all in the first coordinate of its group."""
         parts = [[math.sqrt(squares[group])] + [0.0] * (count - 1) for count, group in self._coordinates]
         return np.concatenate(parts)
 
@@ -116,13 +117,14 @@ class Bowl:
 
     @cached_property
     def _noise(self) -> Floats:
+        """s₀, shape (n,)."""
         return self._vector(self.quadratic.noise)
 
     def sampled(self, x: Floats, clients: Integers, xi: Floats) -> Floats:
         """See ``Problem``."""
         tilt = self.tilts[clients] + coin(xi)[..., None] * self._noise
-        found: Floats = ((0.5 * self.eigenvalues * x - tilt) * x).sum(-1)
-        return found
+        losses: Floats = ((0.5 * self.eigenvalues * x - tilt) * x).sum(-1)
+        return losses
 
     def sampled_gradient(self, x: Floats, clients: Integers, xi: Floats) -> Floats:
         """See ``Problem``."""
@@ -137,13 +139,13 @@ class Bowl:
 
     def value(self, x: Floats) -> Floats:
         """f(x), shape (...)."""
-        found: Floats = 0.5 * (self.eigenvalues * x**2).sum(-1)
-        return found
+        losses: Floats = 0.5 * (self.eigenvalues * x**2).sum(-1)
+        return losses
 
     def distance2(self, x: Floats) -> Floats:
         """‖x − x*‖², x* the nearest minimiser, shape (...)."""
-        found: Floats = (x[..., self.eigenvalues > 0] ** 2).sum(-1)
-        return found
+        distances: Floats = (x[..., self.eigenvalues > 0] ** 2).sum(-1)
+        return distances
 
     def setting(self, **run: Any) -> Setting:
         """See ``Problem``."""
@@ -151,11 +153,7 @@ class Bowl:
 
 
 def subspace(problem: Problem | Quadratic, M: int) -> Problem:
-    """The problem coordinate by coordinate.
-
-    Raises:
-        InputError: If it is made for another number of clients.
-    """
+    """The problem coordinate by coordinate; InputError if it is made for another number of clients."""
     if isinstance(problem, Quadratic):
         return Bowl(problem, M)
     if problem.M != M:
@@ -164,22 +162,15 @@ def subspace(problem: Problem | Quadratic, M: int) -> Problem:
 
 
 def directions(distribution: str, shape: tuple[int, ...], n: int, d: int, rng: np.random.Generator) -> Floats:
-    """The first n coordinates of directions in R^d, shape (*shape, n).
+    """The first n coordinates of a batch of gaussian, sphere or rademacher directions in R^d, (*shape, n) float64.
 
     On the sphere z = √d w/‖w‖ of a Gaussian w, and ‖w[n:]‖² is χ² with d − n degrees of freedom, independent of w[:n].
-
-    Args:
-        distribution: Distribution of the directions: gaussian, sphere or rademacher.
-        shape: Shape of the batch.
-        n: Number of coordinates drawn.
-        d: Number of coordinates of the whole direction.
-        rng: Source of the draws.
     """
     if distribution == "rademacher":
         return np.where(rng.random((*shape, n)) < 0.5, 1.0, -1.0)
     w = rng.standard_normal((*shape, n))
     if distribution == "gaussian":
         return w
-    rest = rng.chisquare(d - n, shape) if d > n else np.zeros(shape)
-    found: Floats = w * np.sqrt(d / ((w**2).sum(-1) + rest))[..., None]
-    return found
+    rest2 = rng.chisquare(d - n, shape) if d > n else np.zeros(shape)
+    z: Floats = w * np.sqrt(d / ((w**2).sum(-1) + rest2))[..., None]
+    return z

@@ -89,15 +89,15 @@ class Quadratic:
         """
         shares, groups = {}, len(spectrum.values)
         for name, given in (("start", start), ("noise", noise), ("dissimilarity", dissimilarity)):
-            own = [1.0] + [0.0] * (groups - 1) if given is None else [float(share) for share in given]
-            require(len(own) == groups, name, f"be one share for each of {groups} groups", given)
-            require(min(own) >= 0 and sum(own) > 0, name, "be at least 0 and not all 0", given)
-            shares[name] = [share / sum(own) for share in own]
-        parts = [(D * share, value) for share, value in zip(shares["start"], spectrum.values, strict=True)]
-        require(all(value > 0 or part == 0 for part, value in parts), "start", "be 0 where H is 0", start)
+            parts = [1.0] + [0.0] * (groups - 1) if given is None else [float(part) for part in given]
+            require(len(parts) == groups, name, f"be one share for each of {groups} groups", given)
+            require(min(parts) >= 0 and sum(parts) > 0, name, "be at least 0 and not all 0", given)
+            shares[name] = [part / sum(parts) for part in parts]
+        heights = [(D * share, value) for share, value in zip(shares["start"], spectrum.values, strict=True)]
+        require(all(value > 0 or height == 0 for height, value in heights), "start", "be 0 where H is 0", start)
         return cls(
             spectrum,
-            tuple(2 * part / value if part else 0.0 for part, value in parts),
+            tuple(2 * height / value if height else 0.0 for height, value in heights),  # of ½λx² = height
             tuple(sigma**2 * share for share in shares["noise"]),
             tuple(sigma_G**2 * share for share in shares["dissimilarity"]),
         )
@@ -115,12 +115,12 @@ class Quadratic:
     @cached_property
     def D(self) -> float:
         """f(x_0) − f*, in F."""
-        return 0.5 * math.fsum(value * at for value, at in zip(self.spectrum.values, self.start, strict=True))
+        return 0.5 * math.fsum(value * square for value, square in zip(self.spectrum.values, self.start, strict=True))
 
     @cached_property
     def gradient2(self) -> float:
         """‖∇f(x_0)‖², in F²/X²."""
-        return math.fsum(value**2 * at for value, at in zip(self.spectrum.values, self.start, strict=True))
+        return math.fsum(value**2 * square for value, square in zip(self.spectrum.values, self.start, strict=True))
 
     @property
     def sigma(self) -> float:
@@ -205,21 +205,14 @@ def spread(quadratic: Quadratic, setting: Setting, V: Floats) -> Floats:
     """E Z V Z, Z = (1/P) Σ_p z_p z_pᵀ, in each group: (1 − 1/P) V + (1/P) E[z zᵀV z zᵀ].
 
     With V's trace T, E[z zᵀV z zᵀ] is T·I + 2V (gaussian), d/(d + 2) times it (sphere), T·I + 2V − 2 diag V
-    (rademacher).
-
-    Args:
-        quadratic: The problem.
-        setting: Setting of which P and the distribution of z are read.
-        V: Traces of a symmetric matrix's blocks, shape (groups,) or, for several matrices, (groups, n).
-
-    Returns:
-        Traces of the blocks, of V's shape.
+    (rademacher). Of the setting P and the distribution of z are read. V, and what is returned, has the traces of a
+    symmetric matrix's blocks, (groups,) or, for several matrices, (groups, n).
     """
     n, d, P = quadratic.spectrum.multiplicities, quadratic.d, setting.P
     everywhere = np.multiply.outer(n, V.sum(axis=0))
     fourth = everywhere if setting.distribution == "rademacher" else everywhere + 2 * V
-    found: Floats = (1 - 1 / P) * V + (d / (d + 2) if setting.distribution == "sphere" else 1.0) / P * fourth
-    return found
+    moved: Floats = (1 - 1 / P) * V + (d / (d + 2) if setting.distribution == "sphere" else 1.0) / P * fourth
+    return moved
 
 
 def remainder(quadratic: Quadratic, setting: Setting) -> Floats:
@@ -245,7 +238,7 @@ def remainder(quadratic: Quadratic, setting: Setting) -> Floats:
 
 @dataclass(frozen=True)
 class _Moments:
-    """Traces of second moments by groups, (groups, n + 1): linear in n unknowns and, last, a constant."""
+    """Traces of second moments by groups, (groups, n + 1) float64: linear in n unknowns and, last, a constant."""
 
     square: Floats  # E xxᵀ
     mixed: Floats  # E xvᵀ, v the momentum
@@ -259,18 +252,14 @@ class _Moments:
             E x⁺x⁺ᵀ = E xxᵀ − η(E xv⁺ᵀ + E v⁺xᵀ) + η² E v⁺v⁺ᵀ,     E xv⁺ᵀ = β E xvᵀ + E xwᵀ,
             E v⁺v⁺ᵀ = β² E vvᵀ + β(E vwᵀ + E wvᵀ) + E ZVZ + E e eᵀ,  V = E wwᵀ,     E v⁺uᵀ = β E vuᵀ + E wuᵀ
 
-        Args:
-            quadratic: The problem.
-            setting: Setting of which η, β, P, μ, the differences and the distribution are read.
-            drive: Traces of E uuᵀ.
-            noise: Traces of E ssᵀ, s new at every step.
+        ``drive`` has the traces of E uuᵀ and ``noise`` those of E ssᵀ, s new at every step, both (groups, n + 1).
         """
         setting.require("eta")
         assert setting.eta is not None
         eta, beta, H = setting.eta, setting.beta, quadratic.spectrum.eigenvalues[:, None]
         second = spread(quadratic, setting, H**2 * self.square - 2 * H * self.cross + drive + noise)
         second[:, -1] += remainder(quadratic, setting)
-        along, moving = H * self.square - self.cross, H * self.cross - drive
+        along, moving = H * self.square - self.cross, H * self.cross - drive  # E xwᵀ and E wuᵀ, then with v⁺ for w
         if beta:  # without it v is of no account, and may be infinite
             second = second + beta**2 * self.momentum + 2 * beta * (H * self.mixed - self.moving)
             along, moving = along + beta * self.mixed, moving + beta * self.moving
@@ -308,18 +297,14 @@ def round_map(quadratic: Quadratic, setting: Setting) -> Floats:
     moments = _Moments(square, mixed, momentum, np.zeros_like(square), np.zeros_like(square))
     for _ in range(setting.K):
         moments = moments.step(quadratic, setting, drive, noise)
-    own = [moments.square, moments.mixed, moments.momentum][:parts]
-    return np.vstack([*own, np.eye(1, unknown + 1, unknown)])
+    rows = [moments.square, moments.mixed, moments.momentum][:parts]
+    return np.vstack([*rows, np.eye(1, unknown + 1, unknown)])
 
 
 def expected(quadratic: Quadratic, setting: Setting) -> Trajectory:
     """E f(x_r) − f*, E‖∇f(x_r)‖² and E‖x_r − x*‖², r = 0..R, under DeComFL: exact, without sampling.
 
-    The first 2^j powers of ``round_map`` at once give the next 2^j.
-
-    Args:
-        quadratic: The problem.
-        setting: What ``round_map`` reads, and R.
+    Of the setting R is read and what ``round_map`` reads, whose first 2^j powers at once give the next 2^j.
 
     Raises:
         InputError: If η was not given or d is another.
@@ -328,15 +313,16 @@ def expected(quadratic: Quadratic, setting: Setting) -> Trajectory:
     require_possible("R", setting.R, memory=8.0 * groups * setting.R)
     with np.errstate(over="ignore", invalid="ignore"):
         power = round_map(quadratic, setting)
+        # A column a round.
         traces = np.hstack([quadratic.start, np.zeros(len(power) - groups - 1), 1.0])[:, None]
         while traces.shape[1] <= setting.R:
             traces = np.hstack([traces, power @ traces])
             power = power @ power
         traces = traces[:groups, : setting.R + 1]
         H = quadratic.spectrum.eigenvalues
-        found = np.stack([0.5 * H @ traces, H**2 @ traces, (H > 0) @ traces])
-    found[~np.isfinite(found)] = math.inf  # diverged
-    return Trajectory(*found)
+        sums = np.stack([0.5 * H @ traces, H**2 @ traces, (H > 0) @ traces])
+    sums[~np.isfinite(sums)] = math.inf  # diverged
+    return Trajectory(*sums)
 
 
 @dataclass(frozen=True)
@@ -376,7 +362,7 @@ def local_steps(quadratic: Quadratic, setting: Setting, client: int | None = 0) 
 
 def signs(M: int) -> Floats:
     """The share of b that each of M clients has: 1, −1, 1, …, and 0 for the last of an odd number; they sum to 0."""
-    found = np.where(np.arange(M) % 2 == 0, 1.0, -1.0)
+    shares = np.where(np.arange(M) % 2 == 0, 1.0, -1.0)
     if M % 2:
-        found[-1] = 0.0
-    return found
+        shares[-1] = 0.0
+    return shares

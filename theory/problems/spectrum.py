@@ -53,9 +53,7 @@ class Spectrum:
         """λ_j = L j^(−exponent), j = 1..d; where d is above ``groups``, neighbours far down share their mean.
 
         Means are taken over ranges whose ends grow geometrically, by ∫ j^(−exponent) dj from midpoint to midpoint.
-
-        Raises:
-            InputError: If exponent is negative or groups below 2.
+        InputError if exponent is negative or groups below 2.
         """
         require_int("d", d, 1)
         require_int("groups", groups, 2)

@@ -63,12 +63,13 @@ class Waves:
         return self.a + signs(self.M)[clients][..., None] * self.b + coin(xi)[..., None] * self.s
 
     def _phases(self, x: Floats) -> Floats:
+        """w_j·x + θ_j, shape (..., J)."""
         return x @ self.w.T + self.theta
 
     def sampled(self, x: Floats, clients: Integers, xi: Floats) -> Floats:
         """See ``Problem``."""
-        found: Floats = (self.amplitudes(clients, xi) * np.cos(self._phases(x))).sum(-1)
-        return found
+        losses: Floats = (self.amplitudes(clients, xi) * np.cos(self._phases(x))).sum(-1)
+        return losses
 
     def sampled_gradient(self, x: Floats, clients: Integers, xi: Floats) -> Floats:
         """See ``Problem``."""
@@ -83,7 +84,7 @@ class Waves:
         return -(self.a * np.sin(self._phases(x))) @ self.w
 
     def _bound(self, c: Floats) -> Floats:
-        """Σ_j c_j w_j w_jᵀ."""
+        """Σ_j c_j w_j w_jᵀ, shape (n, n) for c (J,)."""
         return (self.w.T * c) @ self.w
 
     @cached_property
@@ -94,13 +95,13 @@ class Waves:
     def setting(self, **run: Any) -> Setting:
         """See ``Problem``; upper bounds: |cos|, |sin| ≤ 1, f* ≥ −Σ|a_j|, H = Σ_j |a_j| w_j w_jᵀ ⪰ ∇²f everywhere."""
         lengths = np.linalg.norm(self.w, axis=1)
-        sides = {name: float(abs(getattr(self, name)) @ lengths) for name in ("a", "b", "s")}
-        each = abs(self.a) + abs(self.b) + abs(self.s)
+        by_length = {name: float(abs(getattr(self, name)) @ lengths) for name in ("a", "b", "s")}
+        amplitudes = abs(self.a) + abs(self.b) + abs(self.s)
         return Setting(**{
             "d": self.d, "M": self.M, "L": self.L, "D": float(self.value(self.start) + abs(self.a).sum()),
             "kappa": max(1.0, float(np.trace(self._bound(abs(self.a)))) / self.L),
-            "sigma": sides["s"], "sigma_G": sides["b"] if self.M > 1 else 0.0, "G": sum(sides.values()),
-            "H3": float(each @ lengths**3),
+            "sigma": by_length["s"], "sigma_G": by_length["b"] if self.M > 1 else 0.0, "G": sum(by_length.values()),
+            "H3": float(amplitudes @ lengths**3),
             **run,
         })  # fmt: skip
 
@@ -108,16 +109,18 @@ class Waves:
 
     def _phi(self, distribution: str, t: Floats) -> Floats:
         """φ(t), shape (...) for t (..., n)."""
+        phi: Floats
         square = (t**2).sum(-1)
         if distribution == "gaussian":
-            density: Floats = np.exp(-square / 2)
-            return density
-        found: Floats = (
-            np.cos(t).prod(-1) if distribution == "rademacher" else _hyp0f1(self.d / 2, -self.d * square / 4)
-        )
-        return found
+            phi = np.exp(-square / 2)
+        elif distribution == "rademacher":
+            phi = np.cos(t).prod(-1)
+        else:
+            phi = _hyp0f1(self.d / 2, -self.d * square / 4)
+        return phi
 
     def _omega(self, distribution: str, t: Floats) -> Floats:
+        """ω(t), likewise."""
         square = (t**2).sum(-1) if distribution == "gaussian" else 0.0
         return (self.d - square) * self._phi(distribution, t)
 
@@ -135,8 +138,8 @@ class Waves:
         t = mu * self.w
         psi: Floats  # shape (..., n)
         if distribution == "rademacher":
-            own = np.eye(t.shape[-1], dtype=bool)
-            psi = np.where(own, np.sin(t)[..., None, :], np.cos(t)[..., None, :]).prod(-1)
+            is_own = np.eye(t.shape[-1], dtype=bool)
+            psi = np.where(is_own, np.sin(t)[..., None, :], np.cos(t)[..., None, :]).prod(-1)
         else:
             square = (t**2).sum(-1)
             gaussian = distribution == "gaussian"

@@ -63,11 +63,7 @@ class Left:
         return kind in self.closed or (kind is Quadratic and self.expected is not None)
 
     def exact(self, problem: Problem | Quadratic, setting: Setting) -> MeasuredSide:
-        """Its value on this problem, under DeComFL.
-
-        Raises:
-            InputError: If there is no closed form for it.
-        """
+        """Its value on this problem, under DeComFL; InputError if there is no closed form for it."""
         if not self.is_exact(problem):
             raise InputError(f"source must be simulation or run for {self} on {type(problem).__name__}, got 'exact'")
         if isinstance(problem, Bowl):
@@ -80,14 +76,14 @@ class Left:
 
 def average(problem: Problem, x: Floats) -> Floats:
     """(1/R) Σ_{r<R} ‖∇f(x_r)‖², shape (runs,)."""
-    found: Floats = np.mean([(problem.gradient(each) ** 2).sum(-1) for each in x[:-1]], axis=0)
-    return found
+    mean: Floats = np.mean([(problem.gradient(each) ** 2).sum(-1) for each in x[:-1]], axis=0)
+    return mean
 
 
 def _losses(problem: Any, x: Floats) -> Floats:
     """f(x_r) − f*, shape (R + 1, runs)."""
-    found: Floats = _known(problem, "value")(x) - _known(problem, "least")
-    return found
+    gaps: Floats = _known(problem, "value")(x) - _known(problem, "least")
+    return gaps
 
 
 def _known(problem: Any, name: str) -> Any:
@@ -124,6 +120,7 @@ def _gradient(quadratic: Quadratic) -> Floats:
 
 
 def _second_moment(quadratic: Quadratic, setting: Setting) -> MeasuredSide:
+    """E‖g z‖² at x_0 along one direction: that of Zv for v = ∇f(x_0), and that of what differences add."""
     single = replace(setting, P=1)
     gradient = _gradient(quadratic)
     value = spread(quadratic, single, gradient).sum() + remainder(quadratic, single).sum()
@@ -131,6 +128,7 @@ def _second_moment(quadratic: Quadratic, setting: Setting) -> MeasuredSide:
 
 
 def _local_second_moment(quadratic: Quadratic, setting: Setting) -> MeasuredSide:
+    """E‖G‖² at the K-th local step of client 0."""
     last = local_steps(quadratic, setting)[-1]
     sampled = last.gradients + np.array(quadratic.noise)
     value = spread(quadratic, setting, sampled).sum() + remainder(quadratic, setting).sum()
@@ -146,6 +144,7 @@ def _variance(quadratic: Quadratic, setting: Setting) -> MeasuredSide:
 
 
 def _weighted(quadratic: Quadratic, setting: Setting) -> MeasuredSide:
+    """⟨H, E Z V Z⟩ with V the second moment, by groups, of the sampled clients' mean stochastic gradient at x_0."""
     gradient = _gradient(quadratic)
     dissimilarity = setting.phi * quadratic.covariance(setting.clients)
     V = gradient + (dissimilarity + np.array(quadratic.noise)) / setting.m
@@ -154,6 +153,7 @@ def _weighted(quadratic: Quadratic, setting: Setting) -> MeasuredSide:
 
 
 def _waves_a(waves: Waves) -> dict[str, float]:
+    """The symbol a of the point x_0."""
     return {"a": float(np.linalg.norm(waves.gradient(waves.start)))}
 
 
@@ -162,13 +162,13 @@ def _waves_estimate(waves: Waves, setting: Setting) -> tuple[float, Floats]:
     if setting.K > 1:
         raise InputError(f"K must be 1 for a closed form on waves, got {setting.K}")
     x, mu, distribution, P = waves.start, setting.mu, setting.distribution, setting.P
-    own = waves.a + signs(waves.M)[0] * waves.b
+    client = waves.a + signs(waves.M)[0] * waves.b  # its amplitudes, (J,), to which the data sample adds ±s
     square = 0.0
-    for amplitudes in (own + waves.s, own - waves.s):
+    for amplitudes in (client + waves.s, client - waves.s):
         mean = waves.mean_estimate(x, mu, distribution, amplitudes)
         single = waves.second_moment(x, mu, distribution, amplitudes, central=setting.central)
         square += 0.5 * (single / P + (1 - 1 / P) * float(mean @ mean))
-    return square, waves.mean_estimate(x, mu, distribution, own)
+    return square, waves.mean_estimate(x, mu, distribution, client)
 
 
 def _waves_variance(waves: Waves, setting: Setting) -> MeasuredSide:

@@ -161,6 +161,7 @@ class Statement(Told):
         return any("beta" in names_in(each) for each in (*self.terms.values(), *self.eta.values()))
 
     def _values(self, setting: Setting, formulas: Mapping[str, sp.Expr], **point: float) -> dict[str, float]:
+        """The values of the symbols in ``formulas``; InputError if the statement is not made for such a setting."""
         require_choice("distribution", setting.distribution, self.distributions)
         require(setting.K == 1 or not self.single_step, "K", f"be 1 in {self.name}", setting.K)
         for name in self.without:
@@ -202,7 +203,7 @@ class Statement(Told):
         Raises:
             InputError: If what is given belongs to none of them, or a value is no finite number.
         """
-        found: dict[str, float] = {}
+        values_of: dict[str, float] = {}
         values = {**self.constants, **given}
         for name in self.symbols:
             if name not in values:
@@ -210,15 +211,15 @@ class Statement(Told):
         for name, value in values.items():
             require_choice("constant", name, self.symbols)
             try:
-                found[name] = float(value(problem, setting) if callable(value) else value)
+                values_of[name] = float(value(problem, setting) if callable(value) else value)
             except (AttributeError, ArithmeticError, TypeError, ValueError) as error:  # whatever a user's function does
                 why = f" ({error})"
                 if isinstance(error, AttributeError) and error.obj is problem:
                     why = f", which has no {error.name}"
                 on = f"{type(problem).__name__}{why}"
                 raise InputError(f"{name} must have a value on every problem, got none on {on}") from error
-            require(math.isfinite(found[name]), name, "be a finite number", found[name])
-        return found
+            require(math.isfinite(values_of[name]), name, "be a finite number", values_of[name])
+        return values_of
 
     def step_sizes(self, setting: Setting, **point: float) -> StepSizes:
         """The largest η by every condition; ``point`` as in ``bound``."""
@@ -246,10 +247,8 @@ class Statement(Told):
     def best_eta(self, setting: Setting) -> float:
         """The admissible η with the smallest bound: the rate-optimal step size for these constants.
 
-        Every bound is A/η + a polynomial in η with coefficients ≥ 0, convex in η: one minimum.
-
-        Raises:
-            InputError: If no condition bounds η and the bound has no minimum.
+        Every bound is A/η + a polynomial in η with coefficients ≥ 0, convex in η: one minimum. InputError if no
+        condition bounds η and the bound has no minimum.
         """
         largest = self.step_sizes(setting).largest
         values = self._values(setting, self.terms)
@@ -261,8 +260,8 @@ class Statement(Told):
         if not math.isfinite(largest):
             raise InputError(f"eta must be bounded by a condition for its best value to be sought, got {self.name}")
         top = math.log(largest)
-        found = optimize.minimize_scalar(total, bounds=(top - 80.0, top), method="bounded", options={"xatol": 1e-10})
-        return math.exp(found.x) if total(found.x) < total(top) else largest
+        least = optimize.minimize_scalar(total, bounds=(top - 80.0, top), method="bounded", options={"xatol": 1e-10})
+        return math.exp(least.x) if total(least.x) < total(top) else largest
 
     def best_mu(self, setting: Setting, share: float = 0.1) -> float:
         """The largest μ whose terms are at most ``share`` of the others: rate-optimal, for smaller ones gain nothing.

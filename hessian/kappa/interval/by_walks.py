@@ -74,6 +74,7 @@ class PartRun(_Run):
         return self._affordable < 1
 
     def _deflated_enough(self) -> bool:
+        """Whether walks are the better use of the products that are left; see ``_Run``."""
         k, left = self.krylov.steps, self.operator.d - self.krylov.steps
         whole = 0 < left <= self._affordable and (self.settings.products is not None or left <= k)
         if not whole and k >= math.ceil(_LANCZOS * self.settings.limit):
@@ -157,11 +158,11 @@ class PartRun(_Run):
         return f": {by}; more products lower both"
 
     def _parts(self) -> Iterator[Reading]:
+        """κ of every part of H: the same space and the same walks, of which another f is taken."""
         if self.krylov.following is None or not self.sampled.values:
             yield from super()._parts()
             return
         for part in PARTS:
-            # The same space and the same walks, of which another f is taken.
             other = copy.copy(self)
             other.settings = dataclasses.replace(self.settings, part=part)
             other.which, other.sampled, other._norms = PARTS[part].which, self.walks.of(part), None
@@ -170,11 +171,12 @@ class PartRun(_Run):
                 yield reading_of(part, other._trace()[0] / other._theta, other._interval())
 
     def _decide_anew(self) -> None:
+        """See ``_Run``; walks that are too short for the half-width begin anew."""
         super()._decide_anew()
         kept = self.deflated and self.fine is not None and bool(self.sampled.values)
         if kept and self.settings.products is None:
             kept = _USED * self.settings.rtol * self._trace()[0] > self.walks.truncation
-        if not kept:  # walks that are too short for the half-width begin anew
+        if not kept:
             self.fine, self.costs = None, []
             self.sampled = self._forms(self.operator.d - len(self.krylov.vectors) if self.deflated else 0)
 

@@ -1,4 +1,4 @@
-"""κ = tr(H)/‖H‖₂ with an interval that has the coverage it states."""
+"""κ = tr(H)/‖H‖₂ with an interval that has the coverage it states: the run behind ``effective_rank`` and ``trace``."""
 
 import dataclasses
 import math
@@ -75,7 +75,8 @@ class _Run:
         self.operator = Counted(operator, noisy=True)
         self.forms = self.operator if trace_operator is None else Counted(trace_operator, noisy=True)
         # Once a basis with fewer vectors than there may be steps is full, Lanczos goes on by restarts.
-        beside, self.basis = self.beside if operator.d < LARGE else self.beside_large, settings.basis
+        beside = self.beside if operator.d < LARGE else self.beside_large
+        self.basis = settings.basis
         if settings.max_basis is None:
             self.basis = basis_that_fits(operator, self.basis, beside, restarts=True)
         self.short = self.basis < settings.basis  # whether free memory bounds the basis
@@ -218,8 +219,8 @@ class _Run:
         Hu = self.forms.matvec(u) if self.sampled.wants_products else None
         form = self.forms.quad(u) if Hu is None else dot(u, Hu)
         if Hu is not None:
-            own = self.forms is self.operator
-            Hu = self.krylov.complement_of_product_(Hu) if own else self.krylov.complement_(Hu)
+            same = self.forms is self.operator  # another operator's product may have parts in all of the space
+            Hu = self.krylov.complement_of_product_(Hu) if same else self.krylov.complement_(Hu)
         self.sampled.add(form, u, Hu, partial(self._z, PROBES))
 
     def _beside(self, index: int) -> Tensor:
@@ -227,6 +228,7 @@ class _Run:
         return self.sampled.on_sphere_(self.krylov.complement_(self._z(PROBES, index)))
 
     def _z(self, stage: int, index: int) -> Tensor:
+        """Gaussian vector number ``index`` of a stage, (d,)."""
         return probe(self.operator, self.settings.seed, stage, index)
 
     def _deflated_enough(self) -> bool:
@@ -472,9 +474,8 @@ class _Run:
     def progress(self) -> EffectiveRankProgress:
         """Where the run stands."""
         products, top, kappa, low, high = self.history[-1]
-        stage, residual = "probes" if self.deflated else "lanczos", math.nan
-        if self.beyond:
-            residual = self._theta * self.beyond[-1]
+        stage = "probes" if self.deflated else "lanczos"
+        residual = self._theta * self.beyond[-1] if self.beyond else math.nan
         return EffectiveRankProgress(stage, products, top, residual, kappa, low, high, self._needed_in_all())
 
     # The result
@@ -535,11 +536,12 @@ class _Run:
         ritz = self.krylov.result().ritz_values
         top, theta = float(ritz[-1]), float(ritz.abs().max())  # whatever this run's own part is
         if self.krylov.following is None:
-            for part, own in PARTS.items():
-                by, total = top if own.which == "largest" else theta, float(own.of(ritz).sum())
+            for part, of_part in PARTS.items():
+                total = float(of_part.of(ritz).sum())
+                by = top if of_part.which == "largest" else theta
                 if by > 0:
                     room = self._rounding(total) + self._coarse(total)
-                    room += own.share * math.sqrt(self.operator.d) * self.operator.noise.size  # ‖E‖_* ≤ √d‖E‖_F
+                    room += of_part.share * math.sqrt(self.operator.d) * self.operator.noise.size  # ‖E‖_* ≤ √d‖E‖_F
                     yield reading_of(part, total / by, ((total - room) / by, (total + room) / by))
         elif self.operator.semidefinite and top > 0:
             for part in PARTS:
@@ -613,10 +615,10 @@ class _Run:
 
     def restore(self, tensors: dict[str, Tensor], values: SavedEstimate) -> None:
         """Go on from a ``state``."""
-        for name, own in tensors.items():
+        for name, tensor in tensors.items():
             kept = SKETCH if name.startswith("image.") and self.operator.d >= LARGE else self.operator.d
-            fits = own.shape == (kept,) or not name.startswith(("scout.", "image."))
-            require(fits, f"{name} in the checkpoint", f"have shape ({kept},)", tuple(own.shape))
+            fits = tensor.shape == (kept,) or not name.startswith(("scout.", "image."))
+            require(fits, f"{name} in the checkpoint", f"have shape ({kept},)", tuple(tensor.shape))
         self.krylov.restore(tensors, values.krylov)
         names = sorted(name for name in tensors if name.startswith("scout."))
         scouts = [tensors[name].to(self.operator.device) for name in names]

@@ -21,15 +21,9 @@ class CoarseOperator(Around):
     """
 
     def __init__(self, coarse: Operator, exact: Operator, compute: str) -> None:
-        """Measure what products of ``coarse`` differ by from those of ``exact``, which is then no longer needed.
+        """Measure what products of ``coarse`` (Ĥ) differ by from those of ``exact`` (H), which is not needed any more.
 
-        Args:
-            coarse: Ĥ.
-            exact: H, of the same space.
-            compute: What the products are in, for results: "bfloat16" or "tf32".
-
-        Raises:
-            InputError: If a product of either breaks its rules.
+        ``compute`` is what products are in, for results: "bfloat16" or "tf32". InputError if one breaks its rules.
         """
         super().__init__(coarse, f"{coarse.name} in {compute}")
         squares, forms, whole = [], [], 0.0

@@ -18,8 +18,8 @@ from paper_repro.workflow.part import Made, Options, made
 from paper_repro.workflow.report import caption, notes
 from paper_repro.workflow.runs import Work
 from paper_repro.workflow.scales import SCALES, Scale
-from paper_repro.workflow.verdicts.claims import ClaimOutcome
-from paper_repro.workflow.verdicts.expression import judged
+from paper_repro.workflow.verdicts.claim_table import ClaimOutcome
+from paper_repro.workflow.verdicts.claim_verdicts import judged
 from paper_repro.workflow.verdicts.measures import RISEN, diverges
 from theory.bounds import statement
 from theory.checks.stability import largest_step, load
@@ -47,11 +47,11 @@ def with_limits(rows: pd.DataFrame) -> pd.DataFrame:
     A step of plain SGD changes f by −h‖∇f‖² + ½h²E(Zv̄)ᵀH(Zv̄), which is above 0 where T > 1 if the trace is all there is
     of H (F2 in ``docs/theory.md``).
     """
-    found = []
+    limits = []
     row: Any
     for row in rows.itertuples():
         if not row.ritz or not row.trace > 0:
-            found.append(dict.fromkeys(("load", "limit", "admitted", "push"), math.nan))
+            limits.append(dict.fromkeys(("load", "limit", "admitted", "push"), math.nan))
             continue
         # The positive Ritz values, and what is left of tr(H) in small parts. Ritz values of a Krylov space never add up
         # to more than as many of the largest eigenvalues do, and S is convex in the eigenvalues, so S of this spectrum
@@ -61,7 +61,7 @@ def with_limits(rows: pd.DataFrame) -> pd.DataFrame:
         spectrum = Spectrum((*values, rest / (D - len(values))), (*(1 for _ in values), D - len(values)))
         plain = Setting(d=D, L=spectrum.L, kappa=spectrum.kappa, P=row.P)
         h = row.factor * PAPER_STEP
-        found.append(
+        limits.append(
             {
                 "load": load(spectrum, h, P=row.P, beta=row.beta),
                 "limit": largest_step(spectrum, P=row.P, beta=row.beta),
@@ -69,7 +69,7 @@ def with_limits(rows: pd.DataFrame) -> pd.DataFrame:
                 "push": h * row.trace / (2 * row.P) * (1 + row.variance / (row.drawn * max(row.signal, TINY))),
             }
         )
-    return pd.concat([rows.reset_index(drop=True), pd.DataFrame(found)], axis=1)
+    return pd.concat([rows.reset_index(drop=True), pd.DataFrame(limits)], axis=1)
 
 
 def outcomes(rows: pd.DataFrame) -> pd.DataFrame:
@@ -79,45 +79,46 @@ def outcomes(rows: pd.DataFrame) -> pd.DataFrame:
     is the largest S of all, ``crossed`` whether it is 1 or more; ``limit`` and ``admitted`` are the smallest steps
     allowed up to the turn; ``warned`` is whether S was above 1 while accuracy was not yet ``FALLEN`` below its best.
     """
-    found = []
+    table = []
     for _, run in rows.groupby([*POINT, "seed"], sort=False):
-        own = run.sort_values("round").reset_index(drop=True)
-        turn = int(np.nanargmin(own["test_loss"].to_numpy()))
-        best = own["test_accuracy"].cummax()
-        above = own["load"] >= 1.0
-        found.append(
+        path = run.sort_values("round").reset_index(drop=True)
+        turn = int(np.nanargmin(path["test_loss"].to_numpy()))
+        best = path["test_accuracy"].cummax()
+        above = path["load"] >= 1.0
+        table.append(
             {
-                **own[[*POINT, "seed"]].iloc[0],
-                "apart": diverges(own),
-                "fallen": bool(own["diverged"].any() or best.iloc[-1] - own["test_accuracy"].iloc[-1] > FALLEN),
-                "turn": int(own["round"][turn] * own["K"][turn]),
+                **path[[*POINT, "seed"]].iloc[0],
+                "apart": diverges(path),
+                "fallen": bool(path["diverged"].any() or best.iloc[-1] - path["test_accuracy"].iloc[-1] > FALLEN),
+                "turn": int(path["round"][turn] * path["K"][turn]),
                 "best_accuracy": float(best.iloc[-1]),
-                "last_accuracy": float(own["test_accuracy"].iloc[-1]),
-                "at_turn": float(own["load"][turn]),
-                "push_at_turn": float(own["push"][turn]),
-                "peak": float(own["load"].max()),
-                "limit": float(own["limit"][: turn + 1].min()),
-                "admitted": float(own["admitted"][: turn + 1].min()),
+                "last_accuracy": float(path["test_accuracy"].iloc[-1]),
+                "at_turn": float(path["load"][turn]),
+                "push_at_turn": float(path["push"][turn]),
+                "peak": float(path["load"].max()),
+                "limit": float(path["limit"][: turn + 1].min()),
+                "admitted": float(path["admitted"][: turn + 1].min()),
                 "crossed": bool(above.any()),
-                "warned": bool((above & (best - own["test_accuracy"] <= FALLEN)).any()),
+                "warned": bool((above & (best - path["test_accuracy"] <= FALLEN)).any()),
             }
         )
-    return pd.DataFrame(found)
+    return pd.DataFrame(table)
 
 
-def shares(found: pd.DataFrame) -> pd.DataFrame:
+def shares(by_run: pd.DataFrame) -> pd.DataFrame:
     """One row a point: runs, those that diverged, their share with Wilson's 95 % interval, and the same by accuracy.
 
-    Source: Wilson 1927.
+    ``by_run`` is of ``outcomes``. Source: Wilson 1927.
     """
-    groups = found.groupby(POINT, sort=False)
+    groups = by_run.groupby(POINT, sort=False)
     table = groups.agg(runs=("apart", "size"), apart=("apart", "sum"))
     counts = table[["apart", "runs"]].to_numpy().tolist()
     ends = [stats.binomtest(apart, runs).proportion_ci(0.95, method="wilson") for apart, runs in counts]
     table["share"] = table["apart"] / table["runs"]
-    table["low"], table["high"] = [max(0.0, each.low) for each in ends], [min(1.0, each.high) for each in ends]
+    table["low"] = [max(0.0, interval.low) for interval in ends]
+    table["high"] = [min(1.0, interval.high) for interval in ends]
     table["fallen"] = groups["fallen"].sum()
-    table["best accuracy"] = groups["best_accuracy"].agg(lambda own: own.mean())  # pandas' own adds up otherwise
+    table["best accuracy"] = groups["best_accuracy"].agg(lambda runs: runs.mean())  # pandas' own adds up otherwise
     medians = {"at_turn": "S at the turn", "push_at_turn": "T at the turn"}
     medians |= {"limit": "largest stable step", "admitted": "Theorem 2 admits"}
     table = table.join(groups[[*medians]].median().rename(columns=medians)).reset_index()
@@ -125,12 +126,12 @@ def shares(found: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-def _paired(found: pd.DataFrame, one: Mapping[str, Any], other: Mapping[str, Any]) -> pd.DataFrame:
+def _paired(by_run: pd.DataFrame, one: Mapping[str, Any], other: Mapping[str, Any]) -> pd.DataFrame:
     """Whether runs diverged, one beside the other on the same seeds and in all else alike: columns one, other."""
     columns = [name for name in [*POINT, "seed"] if name not in one]
 
     def of(which: Mapping[str, Any]) -> pd.Series[bool]:
-        kept = found[np.logical_and.reduce([found[name] == value for name, value in which.items()])]
+        kept = by_run[np.logical_and.reduce([by_run[name] == value for name, value in which.items()])]
         return kept.set_index(columns)["apart"]
 
     return pd.concat({"one": of(one), "other": of(other)}, axis=1, join="inner").astype(bool)
@@ -138,18 +139,20 @@ def _paired(found: pd.DataFrame, one: Mapping[str, Any], other: Mapping[str, Any
 
 def make(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], options: Options) -> Made:
     """The runs made here; and, above them, those recorded at the paper's sizes where there are any."""
-    own = made_of(rows, provenance, options.scale)
+    here = made_of(rows, provenance, options.scale)
     if options.longer is None:
-        return own
+        return here
     full = made_of(options.longer.rows, options.longer.provenance, SCALES[options.longer.scale]).of(options.longer)
     section = replace(
         full.section,
-        more_figures={f"Made here, scale {options.scale.name}": own.figures["edge"]},
-        facts={**full.section.facts, **{f"{name}, made here": text for name, text in own.section.facts.items()}},
+        more_figures={f"Made here, scale {options.scale.name}": here.figures["edge"]},
+        facts={**full.section.facts, **{f"{name}, made here": text for name, text in here.section.facts.items()}},
     )
     figures = {f"{stem}-{options.longer.scale}": draw for stem, draw in full.figures.items()}
     tables = {f"{stem}-{options.longer.scale}": table for stem, table in full.tables.items()}
-    return Made(section=section, claims=own.claims, figures={**figures, **own.figures}, tables={**tables, **own.tables})
+    figures |= here.figures
+    tables |= here.tables
+    return Made(section=section, claims=here.claims, figures=figures, tables=tables)
 
 
 def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: Scale) -> Made:
@@ -158,32 +161,32 @@ def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: 
     batches = ", ".join(map(str, sorted(set(rows["batch"]), reverse=True)))
     words = scale.words("edge", batches=batches, first=seeds[0], last=seeds[-1])
     rows = with_limits(rows)
-    found = outcomes(rows)
-    table = shares(found)
-    factors = found[found["estimator"] == PROJECTION].groupby("batch")["factor"].nunique()
+    by_run = outcomes(rows)
+    table = shares(by_run)
+    factors = by_run[by_run["estimator"] == PROJECTION].groupby("batch")["factor"].nunique()
     base = {**USUAL, "batch": int(factors[factors == factors.max()].index.max())}  # so far, where runs are missing
-    usual = found[_on_line(found, "factor", base) & (found["factor"] == 1.0)].dropna(subset=["limit"])
+    usual = by_run[_on_line(by_run, "factor", base) & (by_run["factor"] == 1.0)].dropna(subset=["limit"])
     bands = {"Theorem 2 admits, by the curvature met": "admitted", "stable in mean square, by the same": "limit"}
-    limits = {name: (usual[at].min(), usual[at].max()) for name, at in bands.items() if len(usual)}
+    limits = {name: (usual[column].min(), usual[column].max()) for name, column in bands.items() if len(usual)}
     line = rows[_on_line(rows, "factor", base)]
     along = line.assign(
         run=[f"{row.factor:g} {row.seed}" for row in line.itertuples()], step=line["round"] * line["K"]
-    ).merge(found[[*POINT, "seed", "apart"]], on=[*POINT, "seed"])
+    ).merge(by_run[[*POINT, "seed", "apart"]], on=[*POINT, "seed"])
     # The points that differ in η/(1 − β), estimator and B alone, a series each of the two; but for the line in B.
     steps = table[np.logical_and.reduce([table[name] == base[name] for name in ("P", "K", "beta")])]
     steps = steps[steps["batch"].isin([size.batch_size, size.small_batch])]
     # The lines in B, P, K and β that have more than one point.
     varied = [pd.DataFrame(columns=["knob", "at", "share", "low", "high"])]
     for knob, symbol in (("batch", "B"), ("P", "P"), ("K", "K"), ("beta", "β")):
-        own = table[_on_line(table, knob, base)]
-        if len(own) > 1:
-            varied.append(own.assign(knob=symbol, at=own[knob])[["knob", "at", "share", "low", "high"]])
+        on_line = table[_on_line(table, knob, base)]
+        if len(on_line) > 1:
+            varied.append(on_line.assign(knob=symbol, at=on_line[knob])[["knob", "at", "share", "low", "high"]])
     facts = {"scale": words, "data": str(provenance[0]["data"])}
-    told = notes("edge", fallen=FALLEN)
+    part_notes = notes("edge", fallen=FALLEN)
     of_batch = ({"estimator": PROJECTION, "batch": batch} for batch in (size.small_batch, size.batch_size))
-    pairs = _paired(found, *of_batch)
+    pairs = _paired(by_run, *of_batch)
     if len(pairs):
-        told.append(
+        part_notes.append(
             f"Does B matter? On {len(pairs)} equal seeds and steps, B = {size.small_batch} diverged "
             f"{int(pairs['one'].sum())} times and B = {size.batch_size} {int(pairs['other'].sum())} times; "
             f"{int((pairs['one'] != pairs['other']).sum())} pairs differ."
@@ -199,29 +202,29 @@ def made_of(rows: pd.DataFrame, provenance: Sequence[Mapping[str, Any]], scale: 
     )
     return made(
         "edge",
-        claims(found, words),
+        claims(by_run, words),
         {"edge": figure},
-        {"edge": table, "edge-runs": found, "edge-measurements": rows},
-        notes=told,
-        facts={**facts, "runs": str(len(found))},
+        {"edge": table, "edge-runs": by_run, "edge-measurements": rows},
+        notes=part_notes,
+        facts={**facts, "runs": str(len(by_run))},
     )
 
 
-def _on_line(found: pd.DataFrame, knob: str, base: Mapping[str, Any]) -> pd.Series[bool]:
+def _on_line(table: pd.DataFrame, knob: str, base: Mapping[str, Any]) -> pd.Series[bool]:
     """Whether each row differs from the base in nothing but the knob."""
     others = [name for name in POINT if name != knob]
-    same: pd.Series[bool] = np.logical_and.reduce([found[name] == base[name] for name in others])
+    same: pd.Series[bool] = np.logical_and.reduce([table[name] == base[name] for name in others])
     return same
 
 
-def claims(found: pd.DataFrame, words: str) -> list[ClaimOutcome]:
-    """What the paper says of stability, and what the corrected theory says."""
-    most = int(found["batch"].max())
+def claims(by_run: pd.DataFrame, words: str) -> list[ClaimOutcome]:
+    """What the paper says of stability, and what the corrected theory says; ``by_run`` is of ``outcomes``."""
+    most = int(by_run["batch"].max())
     # Whether runs by finite differences are more stable than by projection, on equal seeds and in all else alike:
     # ``better`` is the p of an exact one-sided McNemar test that pairs of which only the projection diverged outnumber
     # those of which only the differences did; ``fewer`` that of an exact binomial test that differences rescue fewer
     # than half of the runs that diverged by projection.
-    pairs = _paired(found, {"estimator": DIFFERENCES}, {"estimator": PROJECTION})
+    pairs = _paired(by_run, {"estimator": DIFFERENCES}, {"estimator": PROJECTION})
     rescued = int((pairs["other"] & ~pairs["one"]).sum())
     lost = int((pairs["one"] & ~pairs["other"]).sum())
     both = int((pairs["one"] & pairs["other"]).sum())
@@ -232,18 +235,18 @@ def claims(found: pd.DataFrame, words: str) -> list[ClaimOutcome]:
         "lost": lost,
         "better": float(stats.binom.sf(rescued - 1, rescued + lost, 0.5)),
         "fewer": float(stats.binom.cdf(rescued, rescued + both, 0.5)),
-        "batch": found[found["estimator"] == DIFFERENCES]["batch"].max(),
+        "batch": by_run[by_run["estimator"] == DIFFERENCES]["batch"].max(),
     }
     # The p of Fisher's exact tests that fewer, and that more, runs diverge with the most directions.
-    directions = found[_on_line(found, "P", {**USUAL, "batch": most})]
+    directions = by_run[_on_line(by_run, "P", {**USUAL, "batch": most})]
     few, many = (directions[directions["P"] == P]["apart"] for P in (directions["P"].min(), directions["P"].max()))
     counts = [[int(few.sum()), int((~few).sum())], [int(many.sum()), int((~many).sum())]]
     better, worse = (float(stats.fisher_exact(counts, alternative=side).pvalue) for side in ("greater", "less"))
     known = directions["P"].nunique() > 1
     fisher = {"better": better if known else math.nan, "worse": worse}
     frames = {
-        "": found,
-        "usual": found[_on_line(found, "batch", USUAL) & (found["batch"] == most)],
+        "": by_run,
+        "usual": by_run[_on_line(by_run, "batch", USUAL) & (by_run["batch"] == most)],
         "pairs": pd.DataFrame([stable]),
         "directions": directions,
         "fisher": pd.DataFrame([fisher]),

@@ -44,8 +44,8 @@ USUAL: Final[Point] = {name: series.PATTERNS["edge"].values[name] for name in PO
 def points(size: Sizes) -> list[Point]:
     """The lines through Figure 2's setting: in η/(1 − β), B, P, K and β; and in η/(1 − β) with a smaller batch."""
     rows = [values for row in series.ROWS["edge"] for values in series.values_of(row, vars(size))]
-    found = [{name: values[name] for name in POINT} for values in rows]
-    return [point for n, point in enumerate(found) if point not in found[:n]]
+    named = [{name: values[name] for name in POINT} for values in rows]
+    return [point for n, point in enumerate(named) if point not in named[:n]]
 
 
 def at_point(size: Sizes, point: Point, seed: int) -> Work:
@@ -90,12 +90,12 @@ def _measured(folder: Path, report: Report, config: TrainConfig, examples: int, 
     start = Prepared.of(config, dataset)
     federation, module, layout = start.federation(), start.module, start.layout
     # The mean losses of so many training images, and of two halves of five times as many others.
-    own = copy.deepcopy(module)
+    workspace = copy.deepcopy(module)
     chosen = fixed_choice(len(dataset.train_labels), 6 * examples, _HESSIAN_IMAGES)
     half = (len(chosen) - examples) // 2
     parts = chosen[:examples], chosen[examples : examples + half], chosen[examples + half : examples + 2 * half]
     landscape, *halves = [
-        MeanLoss(own, cross_entropy, [(dataset.train_images[part], dataset.train_labels[part])], chunk=125)
+        MeanLoss(workspace, cross_entropy, [(dataset.train_images[part], dataset.train_labels[part])], chunk=125)
         for part in parts
     ]
     held_out = fixed_choice(len(dataset.test_labels), config.test_examples or len(dataset.test_labels), _TEST_IMAGES)
@@ -107,7 +107,7 @@ def _measured(folder: Path, report: Report, config: TrainConfig, examples: int, 
         if r % config.eval_every == 0 or r == config.rounds:
             layout.bind(module, federation.x)
             accuracy, loss = mean_losses(module, [right_share, cross_entropy], inputs, targets)
-            found: dict[str, Any] = {
+            row: dict[str, Any] = {
                 "round": r,
                 "test_accuracy": accuracy,
                 "test_loss": loss,
@@ -117,15 +117,15 @@ def _measured(folder: Path, report: Report, config: TrainConfig, examples: int, 
             # E⟨g_A, g_B⟩ = ‖∇f‖² and E‖g_A − g_B‖²/2 = variance/n. Nothing where they are not finite any more.
             with suppress(InputError):
                 one, other = (each.gradient(federation.x).double() for each in halves)
-                found |= {"signal": float(one @ other), "variance": half * float(((one - other) ** 2).sum()) / 2}
+                row |= {"signal": float(one @ other), "variance": half * float(((one - other) ** 2).sum()) / 2}
             # tr(G) and the positive Ritz values of the Gauss-Newton matrix G at x, likewise. The network is piecewise
             # affine, so tr(G) = tr(H), up to rounding; and G ⪰ 0, as the theory has it of H.
             with suppress(InputError):
                 G = GaussNewtonOperator(landscape, federation.x)
                 trace = gauss_newton_trace(G)
                 values = reversed(effective_rank(G, products=products, trace=trace, seed=_SEED).ritz_values)
-                found |= {"trace": trace, "ritz": " ".join(f"{value:.6g}" for value in values if value > 0)}
-            rows.append(found | {"norm": float(federation.x.norm()), "drawn": drawn})
+                row |= {"trace": trace, "ritz": " ".join(f"{value:.6g}" for value in values if value > 0)}
+            rows.append(row | {"norm": float(federation.x.norm()), "drawn": drawn})
             losses = []
         if r == config.rounds:
             break

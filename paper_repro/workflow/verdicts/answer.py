@@ -1,11 +1,11 @@
-"""Is the paper right? Ten lines, each a sentence with numbers, its verdict and a link: ``answer.toml``, filled in."""
+"""Is the paper right? Ten sentences of ``answer.toml`` with numbers filled in: the report opens with them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
 from decomfl_lab.storage.tables import table_beside
-from paper_repro.workflow.verdicts.claims import rows
+from paper_repro.workflow.verdicts.claim_table import rows
 from theory.findings.finding import Entry
 from theory.findings.registry import ENTRIES
 from theory.findings.texts import FORMULAS, fill, found, told
@@ -37,23 +37,24 @@ def answer() -> list[AnswerLine]:
 
 
 def _filled(raw: Mapping[str, Any], entries: Mapping[str, Entry], recorded: Mapping[str, Any]) -> AnswerLine:
+    """A row of ``answer.toml`` with its marks ⟦count …⟧, ⟦run …⟧ and ⟦check …⟧ filled in, by the functions below."""
     from decomfl_lab.laws import LAWS
 
     sources: list[str] = []
 
     def count(what: str) -> str:
-        of, status = map(str.strip, what.split("|"))
-        return str(sum(entry.kind == of and status in (entry.status, "*") for entry in entries.values()))
+        kind, status = map(str.strip, what.split("|"))
+        return str(sum(entry.kind == kind and status in (entry.status, "*") for entry in entries.values()))
 
     def run(what: str) -> str:
-        whose, number, *form = map(str.strip, what.split("|"))
-        sources.append(recorded[whose]["recorded"].split(";")[0])
-        return told(recorded[whose]["measured"], whose, number, *form)
+        claim_id, number, *form = map(str.strip, what.split("|"))
+        sources.append(recorded[claim_id]["recorded"].split(";")[0])
+        return told(recorded[claim_id]["measured"], claim_id, number, *form)
 
     def check(what: str) -> str:
         label, _, name = what.partition(" ")
-        evidence = entries[label].evidence.values()
-        return found((check for own in evidence for check in own), name, "the answer", label)
+        by_role = entries[label].evidence.values()
+        return found((check for checks in by_role for check in checks), name, "the answer", label)
 
     writers = {**FORMULAS, "laws": lambda _: str(len(LAWS)), "count": count, "run": run, "check": check}
     says = fill(raw["says"], writers)

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
-from paper_repro.workflow.verdicts.claims import CLAIMS, UNHEALTHY, VERDICTS, ClaimOutcome, claim, limits
+from paper_repro.workflow.verdicts.claim_table import CLAIMS, UNHEALTHY, VERDICTS, ClaimOutcome, claim, limits
 from paper_repro.workflow.verdicts.measures import left_out, lines_of, settled
 
 COMMON: Final[int] = limits().common
@@ -46,36 +46,35 @@ _CURVE: Final = ("reading", "panel", "row", "task", "series", "model")
 
 def ill_runs(rows: pd.DataFrame) -> dict[str, list[str]]:
     """What ails the runs that means are made of, of all series that are drawn as lines: {series: complaints}."""
-    found: dict[str, list[str]] = {}
+    by_series: dict[str, list[str]] = {}
     if "train_loss" not in rows:
-        return found
-    for name, own in series_named(settled(_lines(rows), _keys(rows))).items():
-        complaints = [
-            f"{name}, seed {seed}: {what}" for seed, run in own.groupby("seed") if (what := complaint(run)) is not None
-        ]
-        if complaints:
-            found[name] = complaints
-    return found
+        return by_series
+    for name, series in series_named(settled(_lines(rows), _keys(rows))).items():
+        for seed, run in series.groupby("seed"):
+            if (what := complaint(run)) is not None:
+                by_series.setdefault(name, []).append(f"{name}, seed {seed}: {what}")
+    return by_series
 
 
 def ill_words(part: str, rows: pd.DataFrame) -> list[str]:
     """A sentence for each ill run that a claim of the part rests on, and what could not be judged."""
-    patterns = [each for own in CLAIMS.values() if own.part == part for each in own.rests]
+    patterns = [pattern for asked in CLAIMS.values() if asked.part == part for pattern in asked.rests]
     if not patterns or "train_loss" not in rows:
         return []
-    found = [each for name, told in ill_runs(rows).items() if _fits(name, patterns) for each in told]
-    short = [each for each in found if each.endswith(_FEW)]
-    told = [f"Did not train: {each}." for each in found if each not in short]
+    complaints: list[str] = []
+    for name, of_series in ill_runs(rows).items():
+        complaints += of_series if _fits(name, patterns) else []
+    short = [each for each in complaints if each.endswith(_FEW)]
+    remarks = [f"Did not train: {each}." for each in complaints if each not in short]
     if short:
-        told.append(f"Not judged: {len(short)} of the runs that claims rest on, of {_FEW} evaluations each.")
-    runs = series_named(_lines(rows).assign(norm=rows.get("norm", np.nan)))
-    without = [
-        run.norm.isna().any() for name, own in runs.items() if _fits(name, patterns) for _, run in own.groupby("seed")
-    ]
-    if any(without):
-        share = f"{'any' if all(without) else sum(without)} of the {len(without)} runs that claims rest on"
-        told.append(f"The norm of the parameters was not recorded for {share}: nobody checked that it stays bounded.")
-    return told
+        remarks.append(f"Not judged: {len(short)} of the runs that claims rest on, of {_FEW} evaluations each.")
+    lacking: list[bool] = []  # of each run, whether the norm is missing at an evaluation
+    for name, series in series_named(_lines(rows).assign(norm=rows.get("norm", np.nan))).items():
+        lacking += [bool(run.norm.isna().any()) for _, run in series.groupby("seed")] if _fits(name, patterns) else []
+    if any(lacking):
+        runs = f"{'any' if all(lacking) else sum(lacking)} of the {len(lacking)} runs that claims rest on"
+        remarks.append(f"The norm of the parameters was not recorded for {runs}: nobody checked that it stays bounded.")
+    return remarks
 
 
 def complaint(run: pd.DataFrame) -> str | None:
@@ -97,11 +96,11 @@ def complaint(run: pd.DataFrame) -> str | None:
     # round where this was evaluated, else that of ten equal classes. The training loss of the first round is of trained
     # parameters already: only the test loss has a beginning.
     before, at_end = ordered[ordered["round"] <= 0], trained.tail(_tenth(len(trained)))
-    own = len(before) > 0 and bool(np.isfinite(before["test_loss"].iloc[-1]))
-    loss = float(at_end["test_loss" if own else "train_loss"].mean())
+    has_beginning = len(before) > 0 and bool(np.isfinite(before["test_loss"].iloc[-1]))
+    loss = float(at_end["test_loss" if has_beginning else "train_loss"].mean())
     accuracy = float(at_end["test_accuracy"].mean()) if "test_accuracy" in at_end else 0.0
-    bound = (1 - FELL) * float(before["test_loss"].iloc[-1]) if own else -(1 - LEARNT) * np.log(CHANCE)
-    guessed = float(before["test_accuracy"].iloc[-1]) if own else CHANCE
+    bound = (1 - FELL) * float(before["test_loss"].iloc[-1]) if has_beginning else -(1 - LEARNT) * np.log(CHANCE)
+    guessed = float(before["test_accuracy"].iloc[-1]) if has_beginning else CHANCE
     if "majority" in at_end:
         guessed = max(guessed, float(at_end["majority"].iloc[-1]))
     if not loss < bound and not accuracy > guessed + LEARNT:
@@ -149,37 +148,38 @@ def rise(losses: np.ndarray) -> tuple[float, float] | None:
 
 def decided_by_health(rows: pd.DataFrame, outcomes: Iterable[ClaimOutcome]) -> list[ClaimOutcome]:
     """The outcomes of a part; those that rest on ill series are not decided, and say at their scale why."""
-    found = list(outcomes)
-    if "train_loss" not in rows or not any(claim(outcome.id).rests for outcome in found):
-        return found
-    sick = ill_runs(rows)
-    own = _lines(rows)
+    decided = list(outcomes)
+    if "train_loss" not in rows or not any(claim(outcome.id).rests for outcome in decided):
+        return decided
+    ill = ill_runs(rows)
+    lines = _lines(rows)
     keys = _keys(rows)
-    drawn = series_named(settled(own, keys))
-    for i, outcome in enumerate(found):
-        of = claim(outcome.id)
-        if not of.rests or outcome.verdict not in VERDICTS[:3]:
+    drawn = series_named(settled(lines, keys))
+    for i, outcome in enumerate(decided):
+        registered = claim(outcome.id)
+        if not registered.rests or outcome.verdict not in VERDICTS[:3]:
             continue
-        names = [name for name in series_named(own) if _fits(name, of.rests)]
-        told = [each for name in names for each in sick.get(name, ())]
+        names = [name for name in series_named(lines) if _fits(name, registered.rests)]
+        reasons = [each for name in names for each in ill.get(name, ())]
         if len(names) > 1:
             # Those with too few evaluations, up to the last round that all have where that counts.
-            last = min(int(drawn[name]["round"].max()) for name in names) if of.together else np.inf
+            last = min(int(drawn[name]["round"].max()) for name in names) if registered.together else np.inf
             counts = {name: drawn[name].loc[drawn[name]["round"] <= last, "round"].nunique() for name in names}
-            told += [f"{name}: {n} evaluations, {_FEW}" for name, n in counts.items() if n < COMMON]
-        if "diverged" not in of.rule:
-            for of_run, seed, _ in left_out(own, keys):
-                name = ", ".join(map(str, of_run))
+            reasons += [f"{name}: {n} evaluations, {_FEW}" for name, n in counts.items() if n < COMMON]
+        if "diverged" not in registered.rule:
+            for run in left_out(lines, keys):
+                name = ", ".join(map(str, run.series))
                 if name in names:
-                    told.append(f"{name}, seed {seed}: left out, which the rule does not say")
-        if told:
-            why = f"{outcome.scale}; not decided, because {'; '.join(told)}"
-            found[i] = replace(outcome, verdict=UNHEALTHY, scale=why)
-    return found
+                    reasons.append(f"{name}, seed {run.seed}: left out, which the rule does not say")
+        if reasons:
+            why = f"{outcome.scale}; not decided, because {'; '.join(reasons)}"
+            decided[i] = replace(outcome, verdict=UNHEALTHY, scale=why)
+    return decided
 
 
 def _fits(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(name, each) for each in patterns)
+    """Whether the name of a series fits one of the patterns."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def _lines(rows: pd.DataFrame) -> pd.DataFrame:
@@ -188,10 +188,11 @@ def _lines(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _keys(rows: pd.DataFrame) -> list[str]:
+    """Those columns of ``_CURVE`` that the rows have."""
     return [name for name in _CURVE if name in rows]
 
 
 def series_named(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """{name: rows} of every series."""
     groups = rows.groupby(_keys(rows), sort=False, dropna=False)
-    return {", ".join(map(str, name)): own for name, own in groups}
+    return {", ".join(map(str, name)): series_rows for name, series_rows in groups}

@@ -1,14 +1,17 @@
-"""How curves are compared: one rule for all figures, so that no verdict has a rule of its own."""
+"""How curves are compared, for ``claim_verdicts``, ``health`` and the parts: no verdict has a rule of its own.
+
+A frame of rows has a row an evaluation: columns seed, round (completed ones), test_accuracy in 0..1, and more as said.
+"""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from paper_repro.workflow.options import COUNTS as COUNTS
 from paper_repro.workflow.runs import is_whole
-from paper_repro.workflow.verdicts.claims import limits
+from paper_repro.workflow.verdicts.claim_table import limits
 
 CHECKED: Final = "check"
 """The column that is true for runs by finite differences whose curve is drawn by projection: dots over a line."""
@@ -28,18 +31,19 @@ def settled(rows: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
     """
     if "finished" not in rows or rows.empty:
         return rows
-    kept = [own[own.seed.isin(_kept(own))] for _, own in rows.groupby(list(by), sort=False, dropna=False)]
+    kept = [series[series.seed.isin(_kept(series))] for _, series in rows.groupby(list(by), sort=False, dropna=False)]
     return pd.concat(kept).sort_index()
 
 
 def _kept(series: pd.DataFrame) -> list[Any]:
     """The seeds of a series that ``settled`` has."""
-    found = series.assign(apart=series.get("diverged", False)).groupby("seed")
-    runs = found.agg(finished=("finished", "all"), apart=("apart", "any"), rounds=("round", "max"))
+    # A row a seed: finished, apart (whether it diverged) and rounds.
+    by_seed = series.assign(apart=series.get("diverged", False)).groupby("seed")
+    runs = by_seed.agg(finished=("finished", "all"), apart=("apart", "any"), rounds=("round", "max"))
     # Finished seeds that stayed together; else all, if all ended; else the one that came furthest, alone.
-    stood = runs.index[runs.finished & ~runs.apart]
-    if len(stood):
-        return list(stood)
+    together = runs.index[runs.finished & ~runs.apart]
+    if len(together):
+        return list(together)
     return list(runs.index) if runs.finished.all() else [runs.rounds.idxmax()]
 
 
@@ -55,30 +59,39 @@ def unfinished(rows: pd.DataFrame, by: Sequence[str]) -> list[str]:
     """
     if "finished" not in rows or rows.empty or rows.finished.all():
         return []
-    found = []
-    for name, own in rows[~rows.finished.astype(bool)].groupby([*by, "seed"], sort=False, dropna=False):
+    begun = []
+    for name, run in rows[~rows.finished.astype(bool)].groupby([*by, "seed"], sort=False, dropna=False):
         title = ", ".join([*map(str, name[:-1]), f"seed {name[-1]}"])
-        found.append(f"{title}: {int(own['round'].max()):,} of {int(own.planned.iloc[0]):,} rounds")
-    return [f"all {len(found)} runs"] if len(found) > MANY and not rows.finished.any() else found
+        begun.append(f"{title}: {int(run['round'].max()):,} of {int(run.planned.iloc[0]):,} rounds")
+    return [f"all {len(begun)} runs"] if len(begun) > MANY and not rows.finished.any() else begun
 
 
-def left_out(rows: pd.DataFrame, by: Sequence[str]) -> list[tuple[tuple[Any, ...], Any, int]]:
-    """Each run that diverged and that ``settled`` leaves out: its series, its seed and its last round."""
+class LeftOut(NamedTuple):
+    """A run that diverged and that ``settled`` leaves out."""
+
+    series: tuple[Any, ...]  # the values of the columns that name its series
+    seed: Any
+    last_round: int
+
+
+def left_out(rows: pd.DataFrame, by: Sequence[str]) -> list[LeftOut]:
+    """Each run that diverged and that ``settled`` leaves out, ``by`` the columns that name a series."""
     if not {"diverged", "finished"} <= set(rows) or not rows.diverged.any():
         return []
-    found = []
-    for name, own in rows.groupby(list(by), sort=False, dropna=False):
-        for seed, run in own[own.diverged.astype(bool) & ~own.seed.isin(_kept(own))].groupby("seed"):
-            found.append((name, seed, int(run["round"].max())))
-    return found
+    diverged = []
+    for name, series in rows.groupby(list(by), sort=False, dropna=False):
+        for seed, run in series[series.diverged.astype(bool) & ~series.seed.isin(_kept(series))].groupby("seed"):
+            diverged.append(LeftOut(name, seed, int(run["round"].max())))
+    return diverged
 
 
 def unready(rows: pd.DataFrame, by: Sequence[str]) -> str:
     """The sentences about runs that are not finished, and about those that diverged; "" where there is none."""
-    away = left_out(rows, by)
-    lost = [f"{', '.join(map(str, name))}, seed {seed}, after round {r:,}" for name, seed, r in away]
-    told = {"Not finished": unfinished(rows, by), "Diverged, and not in the means": lost}
-    return " ".join(f"{what}: {'; '.join(runs)}." for what, runs in told.items() if runs)
+    diverged = []
+    for run in left_out(rows, by):
+        diverged.append(f"{', '.join(map(str, run.series))}, seed {run.seed}, after round {run.last_round:,}")
+    sentences = {"Not finished": unfinished(rows, by), "Diverged, and not in the means": diverged}
+    return " ".join(f"{what}: {'; '.join(runs)}." for what, runs in sentences.items() if runs)
 
 
 def lines_of(rows: pd.DataFrame) -> pd.DataFrame:
@@ -129,7 +142,7 @@ def final_accuracy(rows: pd.DataFrame) -> tuple[float, float]:
 
 
 def over_seeds(rows: pd.DataFrame, of: Callable[[pd.DataFrame], Any]) -> tuple[float, float]:
-    """(mean, standard error) over seeds of what a run has; NaN where there is none.
+    """(mean, standard error) over seeds of a number ``of`` a run, its rows in order; NaN where there is none.
 
     One seed has no spread: what is left is ``binomial_error``, on the images of the column examples, or 1,000 without.
     """
@@ -154,10 +167,8 @@ def diverges(run: pd.DataFrame) -> bool:
     """Whether a run diverged: fixed before the recorded runs, though after a few trials.
 
     It did if losses stopped being finite, or if the test loss at its last evaluation is more than ``RISEN`` times the
-    smallest that the run has had. A dip from which a run recovers does not count.
-
-    Args:
-        run: Evaluations of one run, with columns round, test_loss and diverged.
+    smallest that the run has had. A dip from which a run recovers does not count. ``run`` has a row an evaluation, with
+    columns round, test_loss and diverged.
     """
     ordered = run.sort_values("round")
     # "not <=" is true of NaN too: a loss that is no number is lost.
@@ -169,56 +180,49 @@ def diverges(run: pd.DataFrame) -> bool:
 
 
 def compared(ours: pd.DataFrame, authors: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
-    """A row for every series and round that both have.
+    """A row for every series and round that both have; the columns ``by`` name a series.
 
-    Args:
-        ours: Rows with ``by``, seed, round, test_accuracy and examples (of an evaluation).
-        authors: The same but for examples.
-        by: Columns that name a series.
-
-    Returns:
-        Columns ``by``, round, ours, theirs (means over seeds), low, high (the authors' seeds), seeds_of_ours,
-        seeds_of_theirs, margin, inside, narrowly (inside by the error on the test images alone), finished.
+    ``ours`` has ``by``, seed, round, test_accuracy and examples (of an evaluation), ``authors`` all but examples. The
+    result has ``by``, round, ours, theirs (means over seeds), low, high (the authors' seeds), seeds_of_ours,
+    seeds_of_theirs, margin, inside, narrowly (inside by the error on the test images alone), finished.
     """
     keys = [*by, "round"]
     # An inner join: of a round that only one side evaluated nothing can be said.
     frames = [_range_over_seeds(ours, keys).add_suffix("_ours"), _range_over_seeds(authors, keys).add_suffix("_theirs")]
     runs = ours.assign(finished=ours.get("finished", True)).groupby(keys).agg({"examples": "min", "finished": "all"})
-    both = pd.concat([*frames, runs], axis=1, join="inner").reset_index()
+    joined = pd.concat([*frames, runs], axis=1, join="inner").reset_index()
     # How far seeds lie apart: the authors' seeds say, or else ours, or else the mean over our series at that round.
-    common = both.groupby("round").std_ours.transform("mean")
-    spread = both.std_theirs.fillna(both.std_ours).fillna(common).fillna(0.0)
+    common = joined.groupby("round").std_ours.transform("mean")
+    spread = joined.std_theirs.fillna(joined.std_ours).fillna(common).fillna(0.0)
     # √(p(1 − p)/n): what the choice of the n test images alone moves.
-    error = np.sqrt(both.mean_theirs * (1 - both.mean_theirs) / both.examples)
+    error = np.sqrt(joined.mean_theirs * (1 - joined.mean_theirs) / joined.examples)
     margin = TOLERANCE * error + spread
     # How far our mean lies outside the range of their seeds; negative inside it.
-    beyond = np.maximum(both.min_theirs - both.mean_ours, both.mean_ours - both.max_theirs)
+    beyond = np.maximum(joined.min_theirs - joined.mean_ours, joined.mean_ours - joined.max_theirs)
     means = {"mean_ours": "ours", "mean_theirs": "theirs", "min_theirs": "low", "max_theirs": "high"}
-    found = both.rename(columns={**means, "count_ours": "seeds_of_ours", "count_theirs": "seeds_of_theirs"})
-    return found.assign(margin=margin, inside=beyond <= margin, narrowly=beyond <= TOLERANCE * error)
+    named = joined.rename(columns={**means, "count_ours": "seeds_of_ours", "count_theirs": "seeds_of_theirs"})
+    return named.assign(margin=margin, inside=beyond <= margin, narrowly=beyond <= TOLERANCE * error)
 
 
 def _range_over_seeds(rows: pd.DataFrame, keys: Sequence[str]) -> pd.DataFrame:
     """Mean, min, max and standard deviation (NaN of one seed), where all seeds of the series are."""
     groups = rows.dropna(subset="test_accuracy").groupby(list(keys)).test_accuracy
-    found = groups.agg(["mean", "min", "max", "std", "count"])
+    ranges = groups.agg(["mean", "min", "max", "std", "count"])
     # Seeds stop at different rounds. Behind the first that stops, means would jump for want of it.
     series = [key for key in keys if key != "round"]
-    return found[found["count"] == found.groupby(series)["count"].transform("max")]
+    return ranges[ranges["count"] == ranges.groupby(series)["count"].transform("max")]
 
 
-def bands_table(found: pd.DataFrame, by: Sequence[str], runs: pd.DataFrame | None = None) -> pd.DataFrame:
+def bands_table(rounds: pd.DataFrame, by: Sequence[str], runs: pd.DataFrame | None = None) -> pd.DataFrame:
     """A row for each series: how much of it is inside, where it first is not, and how it ends.
 
-    Args:
-        found: The rows of ``compared``.
-        by: Columns that name a series.
-        runs: All rows of ours, also of the seeds that diverged and are not in the means, which are counted.
+    ``rounds`` are those of ``compared``, ``by`` columns that name a series; ``runs`` are all rows of ours, also of the
+    seeds that diverged and are not in the means, which are counted.
     """
-    away = [name for name, *_ in left_out(lines_of(runs), by)] if runs is not None else []
+    diverged = [run.series for run in left_out(lines_of(runs), by)] if runs is not None else []
     table = []
-    for name, own in found.groupby(list(by), sort=False):
-        rows = own.sort_values("round")
+    for name, series in rounds.groupby(list(by), sort=False):
+        rows = series.sort_values("round")
         last, outside = rows.iloc[-1], rows[~rows.inside]
         table.append(
             {
@@ -228,7 +232,7 @@ def bands_table(found: pd.DataFrame, by: Sequence[str], runs: pd.DataFrame | Non
                 "evaluations": len(rows),
                 "last round": int(last["round"]),
                 "finished": bool(rows.finished.all()),
-                "seeds that diverged": away.count(name),
+                "seeds that diverged": diverged.count(name),
                 "share inside": float(rows.inside.mean()),
                 "share inside by the error on test images alone": float(rows.narrowly.mean()),
                 "first round outside": int(outside["round"].iloc[0]) if len(outside) else None,

@@ -1,4 +1,4 @@
-"""The authors' logged curves, in the columns of our own: those of a folder, or the thinned ones of the project."""
+"""The authors' logged curves, in the columns of our own rows, for the figures and the claims on "logs"."""
 
 import re
 from collections.abc import Callable
@@ -21,7 +21,7 @@ PANELS = {"fig2_left": ("local-updates", 2000), "fig2_right": ("perturbations", 
 """Figure 2's panels, by the name of the paper's, and the rounds that it plots."""
 SHOWN = {**dict.fromkeys((*PANELS, "fig3_right"), "test_accuracy"), "fig3_left": "train_loss"}
 """The quantity that a panel of the paper shows."""
-M, m, D = 100, 10, 28_938
+M, m, D = 100, 10, 28_938  # clients, those sampled a round, parameters of the CNN of Figure 2
 _NAME: Final = re.compile(r"(DeComFL|FedAvg\+TopK 10%|FedAvg|FedCom 8-bit)(?: |$)(?:.*\bK=(\d+))?(?:.*\bP=(\d+))?")
 """A log's name; FedAvg's "K=4" is the K=5 run that its file was named after, which the name says behind."""
 _LOGS: Final = {
@@ -63,14 +63,14 @@ def curves(folder: Path | None) -> pd.DataFrame:
     plotted = table.figure.map({figure: last for figure, (_, last) in PANELS.items()}).fillna(np.inf)
     table = table[(table.metric == table.figure.map(SHOWN)) & (table.step < plotted)]
     table = table.drop_duplicates(["figure", "series", "seed", "step"])  # the logs repeat their last step
-    told = {}
+    parsed = {}
     for name in dict.fromkeys(map(str, table.series)):
-        found = _NAME.match(name)
-        log, K, P = found.groups(default="") if found else ("", "", "")
+        match = _NAME.match(name)
+        log, K, P = match.groups(default="") if match else ("", "", "")
         known = bool(K) and (bool(P) or log != "DeComFL")
         require(known, f"series in {FILE_NAME}", "name a method that is known, K (and P)", name)
-        told[name] = (*_LOGS[log], int(K), int(P or 0))
-    labels = pd.DataFrame.from_dict(told, orient="index", columns=["label", "method", "uplink", "top_k", "K", "P"])
+        parsed[name] = (*_LOGS[log], int(K), int(P or 0))
+    labels = pd.DataFrame.from_dict(parsed, orient="index", columns=["label", "method", "uplink", "top_k", "K", "P"])
     # A step of the logs is evaluated at its end.
     return table.join(labels, on="series").assign(round=table.step + 1)
 
@@ -90,15 +90,15 @@ def fig2_reference(folder: Path | None) -> pd.DataFrame:
     series = [
         f"{label} K={K}" + (f" P={P}" if P else "") for label, K, P in zip(table.label, table.K, table.P, strict=True)
     ]
-    found = table[["seed", "round", "K", "P"]].assign(
+    rows = table[["seed", "round", "K", "P"]].assign(
         reading="authors",
         panel=table.figure.map({figure: panel for figure, (panel, _) in PANELS.items()}),
         method=table.label,
         series=series,
         test_accuracy=table.value,
     )
-    keys = found[["method", "round", "K", "P"]].itertuples(index=False)
-    return fig2_countings(found.assign(wire_scalars=[_wire(*key) for key in keys]), M=M, m=m)
+    keys = rows[["method", "round", "K", "P"]].itertuples(index=False)
+    return fig2_countings(rows.assign(wire_scalars=[_wire(*key) for key in keys]), M=M, m=m)
 
 
 def fig3_reference(folder: Path | None) -> pd.DataFrame:
@@ -111,14 +111,14 @@ def fig3_reference(folder: Path | None) -> pd.DataFrame:
     table = curves(folder).sort_values(["figure", "series"], kind="stable")
     table = table[~table.figure.isin(PANELS)].reset_index(drop=True)
     # Losses and accuracies are logged apart: a row has one of the two.
-    of = {metric: table.value.where(table.metric == metric) for metric in ("train_loss", "test_accuracy")}
-    found = table[["label", "method", "uplink", "top_k", "seed", "round"]].rename(columns={"label": "series"})
-    return found.assign(**of)
+    by_metric = {metric: table.value.where(table.metric == metric) for metric in ("train_loss", "test_accuracy")}
+    rows = table[["label", "method", "uplink", "top_k", "seed", "round"]].rename(columns={"label": "series"})
+    return rows.assign(**by_metric)
 
 
 def countings(
     rows: pd.DataFrame,
-    pairs: Callable[[Any], Any],
+    pairs: Callable[["pd.Series[int]"], Any],
     *,
     M: int,
     m: int,
@@ -130,17 +130,11 @@ def countings(
     """The rows with the countings by formula: table1_scalars of the paper's Table 1, plotted_scalars of its axes.
 
     The authors' notebooks multiply the 0-based index of a round by K·P, or by d whatever the participation: one
-    direction only, no seeds, no lag.
+    direction only, no seeds, no lag. ``rows`` have the column round; m of M clients are sampled a round.
 
-    Args:
-        rows: Rows with the column round.
-        pairs: Σ K·P over the first R rounds of DeComFL, of a column of R.
-        M: Number of clients.
-        m: Number of clients sampled a round.
-        d: Number of parameters.
-        ours: Whether a row is DeComFL's, and not of a method that sends parameters.
-        uplink: The share of d that goes up, of a row that is not: see ``table1_scalars_fedavg``.
-        axis: What the notebooks multiply a row by besides.
+    ``pairs`` is Σ K·P over the first R rounds of DeComFL, of a column of R. Of each row, or of all alike: ``ours``,
+    whether it is DeComFL's and not of a method that sends parameters; ``uplink``, the share of d that goes up where it
+    is not (see ``table1_scalars_fedavg``); ``axis``, what the notebooks multiply it by besides.
     """
     R = rows["round"]
     a_pair = table1_scalars_decomfl(1, M=M, m=m, K=1, P=1)
@@ -160,5 +154,5 @@ def fig2_countings(rows: pd.DataFrame, *, M: int, m: int) -> pd.DataFrame:
 @cache  # seeds share it, and so do two drawings of one part
 def _wire(method: str, R: int, K: int, P: int) -> float:
     """What the codec would encode after R rounds, in expectation, per client and in scalars of 4 bytes."""
-    own = {"method": "fedavg"} if method == "FedAvg" else {"local_steps": K, "perturbations": P}
-    return expected_traffic(TrainConfig(clients=M, sampled=m, rounds=R, **own), D).bytes / 4
+    options = {"method": "fedavg"} if method == "FedAvg" else {"local_steps": K, "perturbations": P}
+    return expected_traffic(TrainConfig(clients=M, sampled=m, rounds=R, **options), D).bytes / 4

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from paper_repro.commands.findings import deciding, page
-from paper_repro.workflow.verdicts import claims
+from paper_repro.workflow.verdicts import claim_table
 from paper_repro.workflow.verdicts.answer import answer
 from theory.findings.registry import CAUSES, ENTRIES
 
@@ -38,7 +38,7 @@ def test_every_sentence_that_runs_decide_is_on_it_with_its_status(made: str) -> 
 
 
 def test_every_number_that_decides_is_told_and_every_pattern_names_one() -> None:
-    for row in claims.rows():
+    for row in claim_table.rows():
         assert all(deciding({**row, "tells": [pattern]}) for pattern in row["tells"]), row["id"]
         assert deciding(row) or not row["measured"]
 

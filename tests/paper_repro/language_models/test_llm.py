@@ -19,7 +19,7 @@ from paper_repro.language_models import language, llm
 from paper_repro.language_models.llm import FEDZO, P10, claims, in_print, results
 from paper_repro.workflow import data, recordings
 from paper_repro.workflow.scales import SCALES, TaskTuning
-from paper_repro.workflow.verdicts.claims import ClaimOutcome, decided
+from paper_repro.workflow.verdicts.claim_table import ClaimOutcome, decided
 from tests.decomfl_lab.language.tiny import transformers
 from tests.paper_repro.parts.test_parts import options
 from tests.paper_repro.recomputed.common import rows

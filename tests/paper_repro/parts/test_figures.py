@@ -6,8 +6,8 @@ import pytest
 
 from paper_repro.parts import fig3
 from paper_repro.parts.fig3 import DISTANCE, losses_beside, settings_told
-from paper_repro.workflow.verdicts.claims import CLAIMS, rows
-from paper_repro.workflow.verdicts.expression import evaluated
+from paper_repro.workflow.verdicts.claim_table import CLAIMS, rows
+from paper_repro.workflow.verdicts.claim_verdicts import evaluated
 from tests.cases import rows_of
 
 # --- Figure 2 ---------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from paper_repro.workflow.part import Options
 from paper_repro.workflow.recordings import Rows
 from paper_repro.workflow.scales import SCALES, changed
 from paper_repro.workflow.series import from_toml
-from paper_repro.workflow.verdicts.claims import ClaimOutcome
+from paper_repro.workflow.verdicts.claim_table import ClaimOutcome
 from paper_repro.workflow.verdicts.reference import fig2_reference, fig3_reference
 from tests.cases import refuses, rows_of
 from tests.paper_repro.parts import test_hessian, test_theory

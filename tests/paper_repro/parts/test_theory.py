@@ -15,8 +15,8 @@ from paper_repro.parts import audit
 from paper_repro.parts.theory import beside_bounds
 from paper_repro.workflow.scales import SCALES
 from paper_repro.workflow.series import PATTERNS, configuration
-from paper_repro.workflow.verdicts.claims import CLAIMS
-from paper_repro.workflow.verdicts.expression import evaluated
+from paper_repro.workflow.verdicts.claim_table import CLAIMS
+from paper_repro.workflow.verdicts.claim_verdicts import evaluated
 from theory import Setting, statement
 from theory.bounds.sweeps import KAPPA, SWEEPS
 from theory.checks.landscape import Landscape

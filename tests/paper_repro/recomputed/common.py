@@ -15,8 +15,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from paper_repro.workflow.verdicts.claims import VERDICTS, claim, limits
-from paper_repro.workflow.verdicts.expression import evaluated
+from paper_repro.workflow.verdicts.claim_table import VERDICTS, claim, limits
+from paper_repro.workflow.verdicts.claim_verdicts import evaluated
 
 RESULTS = Path(__file__).parents[3] / "paper_repro" / "results"
 HOLDS, FAILS, _, UNTESTED, ILL, UNKNOWN = VERDICTS

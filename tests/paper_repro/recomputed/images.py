@@ -10,7 +10,7 @@ import pandas as pd
 
 import paper_repro
 from decomfl_lab.runs.configuration import TrainConfig
-from paper_repro.workflow.verdicts.claims import limits
+from paper_repro.workflow.verdicts.claim_table import limits
 from tests.paper_repro.recomputed.common import ALL, Frames, M, frames_of, kept, lines, m
 from theory.communication import expected_traffic
 

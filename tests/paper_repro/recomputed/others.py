@@ -9,7 +9,7 @@ import pandas as pd
 from scipy import optimize, stats
 
 from decomfl_lab.methods.memory import ROLES
-from paper_repro.workflow.verdicts.claims import limits
+from paper_repro.workflow.verdicts.claim_table import limits
 from tests.paper_repro.recomputed.common import (
     ALL,
     FAILS,

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from paper_repro.workflow.verdicts.answer import LINES, answer
-from paper_repro.workflow.verdicts.claims import PARTS
+from paper_repro.workflow.verdicts.claim_table import PARTS
 from tests.theory.findings.wording import typed
 from theory.findings.registry import ENTRIES
 

@@ -4,8 +4,8 @@ import pandas as pd
 import pytest
 
 from paper_repro.workflow import estimators
-from paper_repro.workflow.verdicts.claims import CLAIMS
-from paper_repro.workflow.verdicts.expression import evaluated
+from paper_repro.workflow.verdicts.claim_table import CLAIMS
+from paper_repro.workflow.verdicts.claim_verdicts import evaluated
 from paper_repro.workflow.verdicts.measures import bands_table, compared, judged_bands
 
 BY = ("panel", "series")

@@ -14,8 +14,8 @@ from decomfl_lab.storage.provenance import provenance
 from paper_repro.report_folder import finished
 from paper_repro.workflow import recordings
 from paper_repro.workflow.recordings import Rows
-from paper_repro.workflow.verdicts import claims, health
-from paper_repro.workflow.verdicts.claims import UNHEALTHY, ClaimOutcome
+from paper_repro.workflow.verdicts import claim_table, health
+from paper_repro.workflow.verdicts.claim_table import UNHEALTHY, ClaimOutcome
 from paper_repro.workflow.verdicts.health import complaint, decided_by_health, ill_words
 from tests.cases import sampled
 from tests.paper_repro.parts import test_parts
@@ -140,8 +140,8 @@ def test_a_seed_that_is_left_out_counts_unless_the_rule_says_what_becomes_of_it(
     told = held(rows)
     assert told.verdict == UNHEALTHY
     assert "FedAvg, seed 1: left out, which the rule does not say" in told.scale
-    assert "diverged" not in claims.claim("fig3.not-by-d").rule
-    assert "diverged" in claims.claim("fig2.local-updates").rule
+    assert "diverged" not in claim_table.claim("fig3.not-by-d").rule
+    assert "diverged" in claim_table.claim("fig2.local-updates").rule
     by_k = pd.concat(
         [run(falling(), f"DeComFL K={K} P=20") for K in (1, 4, 10)] + [lost.assign(series="DeComFL K=4 P=20")]
     )
@@ -167,7 +167,7 @@ def test_what_is_ill_on_one_side_leaves_other_claims_alone() -> None:
     rows = pd.concat([two(FRESH_ADAM), run(falling(), "FedCom 8 bit")])
     assert held(rows, "fig3.band").verdict == "holds"
     assert held(rows.assign(train_loss=0.3)).verdict == "holds"
-    assert decided_by_health(rows, [ClaimOutcome("fig3.saving")])[0].verdict == claims.UNTESTED
+    assert decided_by_health(rows, [ClaimOutcome("fig3.saving")])[0].verdict == claim_table.UNTESTED
 
 
 @pytest.mark.parametrize("scale", ["default", "full"])
@@ -176,12 +176,12 @@ def test_the_training_whose_spectra_are_recorded_lowers_its_loss(scale: str) -> 
     assert losses[losses.index.max()] < 0.8 * losses[losses.index.min()]
 
 
-@pytest.mark.parametrize("name", [own.id for own in claims.CLAIMS.values() if own.rests])
+@pytest.mark.parametrize("name", [own.id for own in claim_table.CLAIMS.values() if own.rests])
 def test_the_series_that_a_claim_rests_on_are_in_the_recorded_rows(name: str) -> None:
     kept = recordings.largest(name.partition(".")[0])
     assert kept is not None
     there = list(health.series_named(lines(kept.rows.dropna(subset="round"))))
-    for pattern in claims.claim(name).rests:
+    for pattern in claim_table.claim(name).rests:
         assert any(health.fnmatchcase(each, pattern) for each in there), pattern
 
 

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.page import PageOptions, page
 from decomfl_lab.errors import InputError
 from paper_repro.workflow import manifest, recordings
-from paper_repro.workflow.verdicts import claims
+from paper_repro.workflow.verdicts import claim_table
 
 RESULTS = recordings.RESULTS
 
@@ -22,7 +22,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     copy = tmp_path / "results"
     shutil.copytree(RESULTS, copy)
     monkeypatch.setattr(recordings, "RESULTS", copy)
-    monkeypatch.setattr(claims, "RECORDED", copy / "claims.json")
+    monkeypatch.setattr(claim_table, "RECORDED", copy / "claims.json")
     return copy
 
 
@@ -42,7 +42,7 @@ def test_a_changed_table_is_an_error_that_names_it(results: Path) -> None:
     ("file", "old", "new", "read"),
     [
         ("fig3-full.json", "2026", "2025", lambda: recordings.load("fig3", "full")),
-        ("claims.json", "does not hold", "holds", claims.rows),
+        ("claims.json", "does not hold", "holds", claim_table.rows),
         ("benchmarks/round.json", "1", "2", lambda: page.run(PageOptions(records=recordings.RESULTS / "benchmarks"))),
     ],
 )

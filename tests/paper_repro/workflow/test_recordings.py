@@ -23,7 +23,7 @@ from paper_repro.workflow.part import Made, Options
 from paper_repro.workflow.recordings import Rows
 from paper_repro.workflow.runs import SO_FAR, so_far_words
 from paper_repro.workflow.scales import SCALES
-from paper_repro.workflow.verdicts.claims import ClaimOutcome
+from paper_repro.workflow.verdicts.claim_table import ClaimOutcome
 from paper_repro.workflow.verdicts.measures import settled, unfinished, unready
 from tests.paper_repro.parts.test_parts import table1_rows
 from tests.paper_repro.recomputed.common import rows

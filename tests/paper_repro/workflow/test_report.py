@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 from paper_repro.live_runs import Overlay
 from paper_repro.workflow.report import Folded, Section, caption, closing, page_section, render_report
 from paper_repro.workflow.verdicts.answer import AnswerLine
-from paper_repro.workflow.verdicts.claims import VERDICTS, ClaimOutcome, outcomes_json
-from paper_repro.workflow.verdicts.claims import claim as registered
+from paper_repro.workflow.verdicts.claim_table import VERDICTS, ClaimOutcome, outcomes_json
+from paper_repro.workflow.verdicts.claim_table import claim as registered
 from tests.cases import rows_of
 from tests.docs import browser
 

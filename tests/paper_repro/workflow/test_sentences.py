@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from decomfl_lab.errors import InputError
-from paper_repro.workflow.verdicts import claims
-from paper_repro.workflow.verdicts.claims import CLAIMS, ClaimOutcome, sentences
+from paper_repro.workflow.verdicts import claim_table
+from paper_repro.workflow.verdicts.claim_table import CLAIMS, ClaimOutcome, sentences
 from tests.cases import rows_of
 from tests.theory.findings.borne_out import disagreements
 from tests.theory.findings.entries import entry
@@ -31,8 +31,8 @@ def _said(own: Entry, *verdicts: str) -> str:
 
 
 def test_the_recorded_verdicts_bear_every_entry_out_and_another_would_not() -> None:
-    assert list(disagreements(ENTRIES, claims.verdicts())) == []
-    told = " ".join(disagreements(ENTRIES, {**claims.verdicts(), "projection.better": "holds"}))
+    assert list(disagreements(ENTRIES, claim_table.verdicts())) == []
+    told = " ".join(disagreements(ENTRIES, {**claim_table.verdicts(), "projection.better": "holds"}))
     assert "line-850.2: projection.better 'holds', so it supports, not refutes" in told
 
 
@@ -64,7 +64,7 @@ def test_what_a_run_of_more_refutes_is_at_best_not_decided_whatever_is_proved() 
 def test_a_refuting_run_cannot_be_moved_to_the_context(label: str) -> None:
     runs: dict[str, Role] = dict.fromkeys(entry(label).runs, "context")
     moved = replace(entry(label), runs=runs, evidence={}, causes=(), status="not decided")
-    assert "so it refutes, not context" in " ".join(disagreements([moved], claims.verdicts()))
+    assert "so it refutes, not context" in " ".join(disagreements([moved], claim_table.verdicts()))
 
 
 def test_runs_of_which_one_is_undecided_make_nothing_true() -> None:
@@ -73,6 +73,6 @@ def test_runs_of_which_one_is_undecided_make_nothing_true() -> None:
 
 
 def test_a_live_verdict_other_than_the_recorded_one_is_said() -> None:
-    assert claims.otherwise(ClaimOutcome("projection.better", "holds")) == "the recorded runs say: does not hold"
-    assert claims.otherwise(ClaimOutcome("projection.better", "does not hold")) == ""
-    assert claims.otherwise(ClaimOutcome("projection.better")) == ""
+    assert claim_table.otherwise(ClaimOutcome("projection.better", "holds")) == "the recorded runs say: does not hold"
+    assert claim_table.otherwise(ClaimOutcome("projection.better", "does not hold")) == ""
+    assert claim_table.otherwise(ClaimOutcome("projection.better")) == ""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from paper_repro.workflow.verdicts.claims import CLAIMS
+from paper_repro.workflow.verdicts.claim_table import CLAIMS
 from theory.findings.finding import BY_DATA, FALSE, TRUE, Entry, Role
 
 ROLES: Final[Mapping[str, Role]] = {

@@ -52,14 +52,8 @@ def forward_passes_saved(P: int, fall: float) -> float:
 
         2P/(P + 1) · (1/P) 2 ln ϱ / ((b/(2c²)) min_θ ((ϱ − 1) + θ ln((ϱ − θ)/(1 − θ)))/θ),   0 < θ < 1
 
-    Both have P directions and lead from ‖x_0‖ to ‖x_0‖/ϱ on f = ½L‖x‖², d ≫ P, without noise.
-
-    Args:
-        P: Number of directions, at least 4.
-        fall: ϱ > 1, by what the gradient's norm falls.
-
-    Raises:
-        InputError: If one of them is out of range.
+    Both have P ≥ 4 directions and lead from ‖x_0‖ to ‖x_0‖/ϱ on f = ½L‖x‖², d ≫ P, without noise; ϱ = ``fall`` > 1 is
+    by what the gradient's norm falls. InputError if one of them is out of range.
     """
     moments = normalised_step(P)
     require(1 < fall < math.inf, "fall", "be a finite number above 1", fall)

@@ -28,14 +28,10 @@ def whitened(quadratic: Quadratic, s: Floats) -> Quadratic:
 
         x = Dy,   ∇F = D∇f,   ∇²F = DHD,   F(y_0) = f(x_0)
 
-    Every statement, check and exact recursion of ``theory`` on it is one of the scaled method on ``quadratic``.
-
-    Args:
-        quadratic: f.
-        s: The scale of each group of f's eigenvalues, > 0.
+    Every statement, check and exact recursion of ``theory`` on it is one of the scaled method on ``quadratic``, f.
 
     Raises:
-        InputError: If s is not one finite number above 0 for each group.
+        InputError: If s, (groups,), is not one finite number above 0 for each group of f's eigenvalues.
     """
     s = np.asarray(s, dtype=np.float64)
     spectrum = quadratic.spectrum
@@ -90,12 +86,7 @@ def learned_scale(squares: Floats, *, P: int, distribution: str = "gaussian") ->
 def hiso_step(nu: float, s: float | Floats = 1.0) -> Step:
     """HiSo's step for K = 1: x ← x − ηG along u = s ⊙ z, then h ← νh + (1 − ν)Ḡ² with h = s^(−2), Ḡ the clients' mean.
 
-    Args:
-        nu: ν in [0, 1]; 1 keeps the scale.
-        s: The first scale, for all coordinates held or for each.
-
-    Raises:
-        InputError: If ν is not in [0, 1].
+    ν = 1 keeps the scale; s is the first one, for all coordinates held or for each. InputError if ν is not in [0, 1].
     """
     require(0.0 <= nu <= 1.0, "nu", "be in [0, 1]", nu)
     first = np.asarray(s, dtype=np.float64) ** -2.0
@@ -121,17 +112,11 @@ def hiso(nu: float, eta: float) -> Statement:
         2D/(ηR) + (2c²Lηρ_κ/m)(σ² + φσ_G²) + ½c²μ²L²κ(κ + 2)(1 + cLη(1 + (κ + 3)/P))   for η ≤ 1/(4cLρ_κ)
 
     κ and L are those of H, and c ≥ s_{r,j}² in all R rounds. h falls by ν a round at most, so c = ν^(1−R) is one; for
-    h that is kept above a floor, ``theory.check`` takes ``growth`` = 1/floor.
-
-    Args:
-        nu: ν in [0, 1].
-        eta: The η of the run, by which the left side tells s_r from x_0..x_R.
-
-    Returns:
-        The statement; its left side is simulated, so ``theory.check`` needs ``source="simulation"``.
+    h that is kept above a floor, ``theory.check`` takes ``growth`` = 1/floor. By the run's η the left side tells s_r
+    from x_0..x_R; it is simulated, so ``theory.check`` needs ``source="simulation"``.
 
     Raises:
-        InputError: If ν or η is out of range.
+        InputError: If ν is not in [0, 1] or η is out of range.
     """
     require_finite_positive("eta", eta)
     follow = hiso_step(nu)

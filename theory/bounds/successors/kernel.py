@@ -38,7 +38,7 @@ def _errors(losses: Losses, x: Floats, v: Floats, z: Floats, setting: Setting) -
     problem = losses.problem
     if not isinstance(problem, Bowl):
         raise InputError(f"problem must be a Quadratic, whose H has K's spectrum, got {type(problem).__name__}")
-    moved = z * np.sqrt(problem.eigenvalues)
+    moved = z * np.sqrt(problem.eigenvalues)  # (runs, P, n): a run's rows have K_P's eigenvalues but for 1/P
     errors = np.linalg.eigvalsh(np.einsum("rpi,rpj->rij", moved, moved) / setting.P - np.diag(problem.eigenvalues))
     return np.broadcast_to(errors[:, None], x.shape), v
 

@@ -40,8 +40,8 @@ def pool_left(spectrum: Spectrum, S: int) -> tuple[Floats, Floats]:
         InputError: If S is below 1.
     """
     require_int("S", S, 1)
-    found = [_left(spectrum, group, S) for group in range(len(spectrum.values))]
-    low, high = np.array(found).T
+    ends = [_left(spectrum, group, S) for group in range(len(spectrum.values))]
+    low, high = np.array(ends).T
     counts = spectrum.multiplicities
     left = max(spectrum.d - S, counts @ (spectrum.eigenvalues == 0))  # Σ_j (1 − Π_jj), whatever the pool
     return (
@@ -77,12 +77,8 @@ def pool_contraction(gram: Floats, eta: float) -> float:
 
         1 − η(2 − η max_s z_sᵀHz_s) λ_min(ZᵀHZ)/S
 
-    Args:
-        gram: ZᵀHZ of the pool Z, positive definite, shape (S, S). [F/X²]
-        eta: η > 0. [X²/F]
-
-    Returns:
-        The factor; from η = 2/max z_sᵀHz_s on at least 1, where nothing is promised.
+    ``gram`` is ZᵀHZ of the pool Z, positive definite, shape (S, S), in F/X²; η > 0 in X²/F. From η = 2/max z_sᵀHz_s on
+    the factor is at least 1, and nothing is promised.
 
     Raises:
         InputError: If η is not above 0 or ZᵀHZ is not square.
@@ -94,8 +90,8 @@ def pool_contraction(gram: Floats, eta: float) -> float:
 
 def _left(spectrum: Spectrum, group: int, S: int) -> tuple[float, float]:
     """Both bounds for one eigenvector of a group: equal eigenvalues take the place of the others."""
-    own = spectrum.values[group]
-    if own == 0:
+    value_of_group = spectrum.values[group]
+    if value_of_group == 0:
         return 1.0, 1.0
     counts = [count - (each == group) for each, count in enumerate(spectrum.counts)]
     pairs = zip(spectrum.values, counts, strict=True)
@@ -106,10 +102,10 @@ def _left(spectrum: Spectrum, group: int, S: int) -> tuple[float, float]:
     for value, count in others:
         if above < S:  # only what is orthogonal to those above, all others at most this
             rest = sum(number for each, number in others if each <= value)
-            high = min(high, _alone(own / value, S - above, rest - (S - above) + 1))
+            high = min(high, _alone(value_of_group / value, S - above, rest - (S - above) + 1))
         above += count
         if above >= S:  # those from here up, all at least this
-            low = max(low, _alone(own / value, S, above - S + 1))
+            low = max(low, _alone(value_of_group / value, S, above - S + 1))
     return low, high
 
 

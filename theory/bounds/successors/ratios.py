@@ -31,16 +31,16 @@ def page() -> str:
         "`python -m theory.bounds.successors.ratios`.",
     ]
     for variant in _VARIANTS:
-        found = {
+        ratios = {
             key: ratio(variant, d=key[0], P=key[1], K=key[2], m=key[3]) for key in itertools.product(_D, _P, _K, _M)
         }
-        low, middle, high = min(found.values()), statistics.median(found.values()), max(found.values())
+        low, middle, high = min(ratios.values()), statistics.median(ratios.values()), max(ratios.values())
         columns = list(itertools.product(_K, _M))
         rows = [
             "| d | P | " + " | ".join(f"K = {K}, m = {m}" for K, m in columns) + " |",
             "|---" * (len(columns) + 2) + "|",
             *(
-                f"| {d:,} | {P} | " + " | ".join(f"{found[d, P, K, m]:.2f}" for K, m in columns) + " |"
+                f"| {d:,} | {P} | " + " | ".join(f"{ratios[d, P, K, m]:.2f}" for K, m in columns) + " |"
                 for d, P in itertools.product(_D, _P)
             ),
         ]

@@ -25,12 +25,8 @@ def robust(rule: Aggregation, liars: int = 0) -> Statement:
     f, σ and σ_G are those of the m honest clients, who all take part in every round (M = m), and n = m + f replies are
     aggregated. ω is ``protocol.aggregation.omega(rule, n, f)`` and ρ₁ = 1 + P(ρ − 1), or ρ if nobody lies. μ → 0.
 
-    Args:
-        rule: The mean, a median or a trimmed mean.
-        liars: f, at most as many as the rule tolerates.
-
-    Returns:
-        The statement; its left side is simulated, so ``theory.check`` needs ``source="simulation"``.
+    The rule is the mean, a median or a trimmed mean; f = ``liars`` is at most what it tolerates. The left side is
+    simulated, so ``theory.check`` needs ``source="simulation"``.
 
     Raises:
         InputError: If the rule is another one, or f is negative.
@@ -48,9 +44,9 @@ def robust(rule: Aggregation, liars: int = 0) -> Statement:
         honest = np.einsum("rmn,rpn->rmp", losses.gradient(x), z)
         lies = np.repeat(_LIE * z.sum(-1)[:, None], liars, axis=1)
         sent = np.concatenate([honest, lies], axis=1)[:, :, None].astype(np.float32)
-        found = np.concatenate([rule(list(replies)) for replies in sent])
+        aggregated = np.concatenate([rule(list(replies)) for replies in sent])
         assert setting.eta is not None
-        return x - setting.eta / setting.P * np.einsum("rp,rpn->rn", found, z)[:, None], v
+        return x - setting.eta / setting.P * np.einsum("rp,rpn->rn", aggregated, z)[:, None], v
 
     spread = 1 + L * eta * (1 + P * (rho - 1) if liars else rho)
     return Statement(

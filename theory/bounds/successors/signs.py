@@ -41,13 +41,7 @@ def wrong_vote(gradient: float, noise: float) -> float:
     """Pr[sign(⟨a, z⟩ + τN) ≠ sign⟨a, z⟩] = arctan(τ/‖a‖)/π for Gaussian z and standard normal N.
 
     It is also the chance that a client whose gradient u has the angle θ to a, tan θ = τ/‖a‖, votes against a: θ/π.
-
-    Args:
-        gradient: ‖a‖ > 0. [F/X]
-        noise: τ ≥ 0, the standard deviation of the scalar's noise. [F/X]
-
-    Raises:
-        InputError: If one of them is out of range.
+    ‖a‖ > 0 and τ ≥ 0, the standard deviation of the scalar's noise, are in F/X; InputError if one is out of range.
     """
     _require_noise(gradient, noise)
     return math.atan(noise / gradient) / math.pi
@@ -58,14 +52,8 @@ def vote_gain(gradient: float, noise: float = 0.0, *, honest: int = 1, liars: in
 
         E|t|(2 Pr[B + C > n/2] − 1),   t = ‖a‖N,  B ~ Bin(h, Φ(|t|/τ)),  C the coin of a tie,  n = h + f
 
-    h clients see one gradient a, each through noise of its own; f liars vote against a, which they know.
-    One client has √(2/π) ‖a‖²/√(‖a‖² + τ²).
-
-    Args:
-        gradient: ‖a‖ > 0. [F/X]
-        noise: τ ≥ 0, the standard deviation of every honest scalar's noise. [F/X]
-        honest: h ≥ 1.
-        liars: f ≥ 0.
+    h ≥ 1 clients see one gradient a, each through noise of its own, of standard deviation τ ≥ 0 in F/X as ‖a‖ > 0 is;
+    f ≥ 0 liars vote against a, which they know. One client has √(2/π) ‖a‖²/√(‖a‖² + τ²).
 
     Returns:
         The gain, in F/X; below 0 where the vote leads uphill.
@@ -189,10 +177,6 @@ def feedsign(honest: int, liars: int = 0) -> Statement:
 
     So ηE v⟨a, z⟩ ≥ ηc‖a‖ − ηc·2 min(·)√(σ² + σ_G²). Sum over r, divide by ηcR. ∎
 
-    Args:
-        honest: h.
-        liars: f, fewer than h.
-
     Returns:
         The statement; its left side is simulated, so ``theory.check`` needs ``source="simulation"``.
 
@@ -239,7 +223,7 @@ def _step(honest: int, liars: int) -> Step:
             setting.m == setting.clients == honest, "m", f"be M = {honest}: all honest clients take part", setting.m
         )
         require(setting.P == 1, "P", "be 1", setting.P)
-        z = z[:, 0]
+        z = z[:, 0]  # (runs, n); the honest clients' gradients are (runs, m, n), votes and majority (runs,)
         votes = np.where(np.einsum("rmn,rn->rm", losses.gradient(x), z) >= 0, 1.0, -1.0).sum(-1)
         against = np.where((losses.problem.gradient(x[:, 0]) * z).sum(-1) >= 0, -1.0, 1.0)
         majority = np.where(votes + liars * against >= 0, 1.0, -1.0)

@@ -22,7 +22,8 @@ def _whole(label: str, entry: dict[str, Any]) -> dict[str, Any]:
     number = entry.get("number", _TABLES.get(line, ""))
     section = next(place for first, place in reversed(PLACES) if first <= line)
     if section.startswith("Algorithm"):
-        kind, place = "algorithm line", f"{section}, source line {line}" if label.startswith("line-") else section
+        kind = "algorithm line"
+        place = f"{section}, source line {line}" if label.startswith("line-") else section
     elif number:
         kind, place = number.partition(" ")[0].lower(), f"{number}, {section}"
         kind = "caption" if kind == "figure" else kind
@@ -38,15 +39,15 @@ def _whole(label: str, entry: dict[str, Any]) -> dict[str, Any]:
     elif place == section and kind == "algorithm line":
         why = f"⟦slips {place}⟧ slips in it stop a literal run; mended, it does what it should"
         implied = {"status": "false to the letter, true as meant", "why": why, "instead": f"⟦lines {place}⟧"}
-    own = {name: value for name, value in entry.items() if name != "number"}
+    fields = {name: value for name, value in entry.items() if name != "number"}
     for name in {"printed", "plant"} & entry.keys():
         # Some words of the line's code that are others, or other code in its place.
         if isinstance(entry[name], list):
             words, others = entry[name]
             code = textwrap.dedent(entry["code"])
             require(code.count(words) == 1, f"what {label} changes in its code", "stand there once", words)
-            own[name] = code.replace(words, others)
-    return {"label": label, "line": line, "kind": kind, "place": place, **implied, **own}
+            fields[name] = code.replace(words, others)
+    return {"label": label, "line": line, "kind": kind, "place": place, **implied, **fields}
 
 
 _FILES: Final = {

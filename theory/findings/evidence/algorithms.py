@@ -10,6 +10,7 @@ with local steps from x_r, all without any rounding. A line is *correct* if the 
 mended) and the program with a fault planted in its place does not; a *misprint* if the printed line breaks a program
 that the mended one leaves working.
 """
+# "line-N" is the statement on line N of the paper's LaTeX source; @supports says that what is found speaks for it.
 
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
@@ -42,6 +43,7 @@ def _normal(seed: int) -> Vector:
 
 
 def _seed(r: int, k: int, p: int = 1) -> int:
+    """s_{r,p}^k: another one for each."""
     return 100 * r + 10 * k + p
 
 
@@ -62,10 +64,12 @@ def _gradient(i: int, x: Vector) -> Vector:
 
 
 def _difference(i: int, x: Vector, z: Vector, xi: Fraction) -> Fraction:
+    """The scalar g of client i along z by a forward difference."""
     return (_loss(i, x + MU * z, xi) - _loss(i, x, xi)) / MU
 
 
 def _projection(i: int, x: Vector, z: Vector, xi: Fraction) -> Fraction:
+    """The same by projection, ⟨∇f_i, z⟩."""
     del xi
     return cast(Fraction, _gradient(i, x) @ z)
 
@@ -77,10 +81,7 @@ class UndefinedError(Exception):
 class Symbols(dict[Any, Any]):
     """The values of an indexed symbol of the paper, to the letter: x[i, r, k] is x_{i,r}^k.
 
-    Args:
-        name: Name of the symbol.
-        values: Values that it has to begin with.
-        allocated: The indices that it has room for; None for any.
+    It begins with ``values``, and has room for the indices that are ``allocated``, None for any.
     """
 
     def __init__(self, name: str, values: Mapping[Any, Any] = {}, allocated: Iterable[Any] | None = None) -> None:
@@ -130,13 +131,13 @@ class AlgorithmProgram:
 
 def _listing(name: str) -> tuple[AlgorithmLine, ...]:
     """The lines of a listing of the data; those with an entry are read from it. Their code is written at its depth."""
-    found = []
+    lines = []
     for item in LISTED["listings"][name]:
-        each = LINES[item] if isinstance(item, str) else item
-        code, printed, plant = (textwrap.dedent(each.get(key, "")) for key in ("code", "printed", "plant"))
-        depth = (len(each["code"]) - len(each["code"].lstrip(" "))) // 4
-        found.append(AlgorithmLine(each.get("label", ""), depth, code, printed, plant))
-    return tuple(found)
+        raw = LINES[item] if isinstance(item, str) else item
+        code, printed, plant = (textwrap.dedent(raw.get(key, "")) for key in ("code", "printed", "plant"))
+        depth = (len(raw["code"]) - len(raw["code"].lstrip(" "))) // 4
+        lines.append(AlgorithmLine(raw.get("label", ""), depth, code, printed, plant))
+    return tuple(lines)
 
 
 _SCALARS: Final[Mapping[str, Scalar]] = {"difference": _difference, "projection": _projection}
@@ -153,11 +154,7 @@ PROGRAMS: Final[Mapping[str, AlgorithmProgram]] = {
 
 
 def play(program: AlgorithmProgram, changes: Mapping[str, str] = {}) -> dict[str, Any]:
-    """Run the program with other code at some lines; returns its names with their values.
-
-    Raises:
-        Exception: Whatever a misprinted line does.
-    """
+    """Run the program with other code at some lines, which may raise anything; returns its names with their values."""
     x, local = Symbols("x"), Symbols("model of client ")
     x[0] = START
     world: dict[str, Any] = {
@@ -228,9 +225,9 @@ def to_the_letter(label: str) -> Evidence:
 
 def all_printed(name: str) -> Evidence:
     """The program with every line as it is printed does not work."""
-    own = LISTED["listings"][name]
+    listing = LISTED["listings"][name]
     program = PROGRAMS[name]
-    broken = outcome(program, {each: LINES[each]["printed"] for each in own if "printed" in LINES[each]})
+    broken = outcome(program, {each: LINES[each]["printed"] for each in listing if "printed" in LINES[each]})
     return Evidence("execution", bool(broken), f"all lines to the letter: {broken or 'nothing breaks'}")
 
 

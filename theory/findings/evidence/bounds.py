@@ -1,4 +1,5 @@
 """How much of a corrected bound is needed: its terms one at a time, on quadratics, whose truth is exact."""
+# given.toml places these checks beside statements: "line-N" is the one on line N of the paper's LaTeX source.
 
 import math
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ _ALONE: Final[Mapping[str, Mapping[str, float]]] = {
     "dissimilarity": {"sigma_G": 1.0},
     "smoothing": {"mu": 1.0},
 }
-_FACTOR: Final = 1.1
+_FACTOR: Final = 1.1  # by which a term may be off without another share
 
 
 def needed(name: str, term: str, share: float) -> Evidence:
@@ -29,21 +30,21 @@ def needed(name: str, term: str, share: float) -> Evidence:
     The share is that found when the bound was proved: a term that is made more than a tenth smaller or larger, by a
     slip or on purpose, has another one.
     """
-    each = statement(name)
+    corrected = statement(name)
     ratios = {}
     # Quadratics of curvature 1 in a direction or in all of them, at shares of the largest step.
     constants: dict[str, Any] = {"D": 0.0, "sigma": 0.0, "sigma_G": 0.0, "mu": 0.0, **_ALONE[term]}
     mu = constants.pop("mu")
-    parts = (0.03, 0.3, 1.0) if any("eta" in names_in(formula) for formula in each.terms.values()) else (1.0,)
+    parts = (0.03, 0.3, 1.0) if any("eta" in names_in(formula) for formula in corrected.terms.values()) else (1.0,)
     for d, P, K, R, m, part in product((1, 10, 1000), (1, 30), (1, 4), (1, 2, 30, 3000), (1, 3), parts):
-        if each.single_step and K > 1:
+        if corrected.single_step and K > 1:
             continue
         problem = Quadratic.of(Spectrum.flat(d), **constants)
-        setting = problem.setting(m=m, M=4, P=P, K=K, R=R, mu=mu, distribution=each.distributions[0], G=0.0)
-        setting = replace(setting, eta=part * each.step_sizes(setting).largest)
-        ratios[setting] = each.left.exact(problem, setting).value / math.fsum(each.bound(setting))
+        setting = problem.setting(m=m, M=4, P=P, K=K, R=R, mu=mu, distribution=corrected.distributions[0], G=0.0)
+        setting = replace(setting, eta=part * corrected.step_sizes(setting).largest)
+        ratios[setting] = corrected.left.exact(problem, setting).value / math.fsum(corrected.bound(setting))
     worst = max(ratios, key=lambda setting: ratios[setting])
-    found = ratios[worst]
-    at = ", ".join(f"{key} = {getattr(worst, key):.4g}" for key in ("d", "P", "K", "R", "m", "eta"))
-    says = f"corrected {name}, {term} alone: truth/bound at most {found:.4g}, at {at}"
-    return Evidence("search", found <= 1 and share / _FACTOR < found < share * _FACTOR, says, {"ratio": found})
+    reached = ratios[worst]
+    where = ", ".join(f"{key} = {getattr(worst, key):.4g}" for key in ("d", "P", "K", "R", "m", "eta"))
+    says = f"corrected {name}, {term} alone: truth/bound at most {reached:.4g}, at {where}"
+    return Evidence("search", reached <= 1 and share / _FACTOR < reached < share * _FACTOR, says, {"ratio": reached})

@@ -1,4 +1,5 @@
 """Claims of the text with numbers, and Table 1: communication, rates, speed-ups."""
+# "line-N" is the statement on line N of the paper's LaTeX source; @supports says that what is found speaks for it.
 
 import math
 from collections.abc import Callable, Mapping
@@ -79,8 +80,8 @@ def mean_lag() -> Evidence:
     """Records that a client is sent, by times that it is sampled: a lag of M/m rounds on average."""
     M, m, R = 100, 10, 100_000
     lag = expected_numbers(R, M=M, m=m, K=1, P=1).down / (R * m / M)
-    said = MENDED["line-179"].value({"K": 1, "P": 1, "M": M, "m": m})
-    holds = math.isclose(2 * lag, said, rel_tol=1e-3)
+    mended = MENDED["line-179"].value({"K": 1, "P": 1, "M": M, "m": m})
+    holds = math.isclose(2 * lag, mended, rel_tol=1e-3)
     return Evidence("arithmetic", holds, f"M = {M}, m = {m}: {lag:.3f} rounds on average")
 
 
@@ -148,15 +149,15 @@ def all_records() -> Evidence:
 
 @supports("line-843")
 def server_of_projection() -> Evidence:
-    own, other = (
+    as_printed, with_other = (
         outcome(PROGRAMS["Algorithm 5"]),
         outcome(replace(PROGRAMS["Algorithm 5"], server=PROGRAMS["Algorithm 3"].server)),
     )
     return Evidence(
         "execution",
-        not own and bool(other),
-        f"Algorithm 5 with the server of Algorithm 1: {own or 'every model equals the recursion'}; with that of "
-        f"Algorithm 3: {other or 'likewise'}",
+        not as_printed and bool(with_other),
+        f"Algorithm 5 with the server of Algorithm 1: {as_printed or 'every model equals the recursion'}; with that of "
+        f"Algorithm 3: {with_other or 'likewise'}",
     )
 
 
@@ -243,8 +244,8 @@ def best_average(
         return expected(problem, setting).average
 
     largest = -math.log(K * second_moment_factor(distribution, d=d, P=P))
-    found = optimize.minimize_scalar(average, bounds=(largest - 10, largest), method="bounded", options={"xatol": 1e-3})
-    return min(float(found.fun), average(largest))
+    least = optimize.minimize_scalar(average, bounds=(largest - 10, largest), method="bounded", options={"xatol": 1e-3})
+    return min(float(least.fun), average(largest))
 
 
 _ROUNDS: Final = 10_000
@@ -327,13 +328,13 @@ def linear_in_directions() -> Evidence:
 @refutes("line-558", cause="outputs", witness=True)
 def ten_outputs() -> Evidence:
     """The larger CNN with an output for each of the ten classes of Fashion-MNIST."""
-    found = num_parameters(build_model("cnn-fashion-10", seed=0, in_shape=(1, 28, 28), classes=10))
-    return Evidence("execution", found != 1_206_590, f"with 10 outputs it has {found} parameters, printed 1206590")
+    count = num_parameters(build_model("cnn-fashion-10", seed=0, in_shape=(1, 28, 28), classes=10))
+    return Evidence("execution", count != 1_206_590, f"with 10 outputs it has {count} parameters, printed 1206590")
 
 
 def parameters(name: str, d: int) -> Evidence:
-    found = num_parameters(build_model(name, seed=0, in_shape=(1, 28, 28), classes=10))
-    return Evidence("execution", found == d, f"{name} has {found} parameters, printed {d}")
+    count = num_parameters(build_model(name, seed=0, in_shape=(1, 28, 28), classes=10))
+    return Evidence("execution", count == d, f"{name} has {count} parameters, printed {d}")
 
 
 def within(what: str, printed: float, computed: float, digits: int) -> Evidence:

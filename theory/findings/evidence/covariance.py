@@ -1,4 +1,5 @@
 """Lemma of the covariance matrix (lines 1297-1360), by exact sums over directions, clients and noise."""
+# given.toml places these checks beside statements: "line-N" is the one on line N of the paper's LaTeX source.
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -18,12 +19,7 @@ Matrix = Any  # numpy array of Fractions, shape (d, d)
 
 
 class Clients:
-    """Clients with known gradients at a point and mini-batch noise of ±s_i, in whole numbers.
-
-    Args:
-        gradients: ∇f_i, shape (M, d).
-        noises: s_i, shape (M, d); zeros for none.
-    """
+    """Clients with known gradients ∇f_i at a point and mini-batch noise of ±s_i, in whole numbers, both (M, d)."""
 
     def __init__(self, gradients: Iterable[Iterable[int]], noises: Iterable[Iterable[int]]) -> None:
         self.gradients, self.noises = _exact(gradients), _exact(noises)
@@ -60,10 +56,12 @@ class Clients:
 
 
 def _exact(rows: Iterable[Iterable[int]]) -> Matrix:
+    """The same in Fractions."""
     return np.array([[Fraction(entry) for entry in row] for row in rows], dtype=object)
 
 
 def _mean(matrices: Iterable[Matrix]) -> Matrix:
+    """The mean of equally likely matrices."""
     listed = list(matrices)
     return np.sum(listed, axis=0) * Fraction(1, len(listed))
 
@@ -77,10 +75,10 @@ def printed_covariance(clients: Clients, m: int, P: int) -> Matrix:
 
 
 def _mended(key: str, name: str, d: int, m: int, P: int, M: int) -> Fraction:
-    """A coefficient of a mended display."""
+    """The coefficient ``name`` of the mended display ``key``."""
     values = zip(("d", "m", "P", "M"), (d, m, P, M), strict=True)
-    found = MENDED[key][name].subs({sp.Symbol(symbol, positive=True): value for symbol, value in values})
-    return Fraction(int(found.p), int(found.q))
+    coefficient = MENDED[key][name].subs({sp.Symbol(symbol, positive=True): value for symbol, value in values})
+    return Fraction(int(coefficient.p), int(coefficient.q))
 
 
 def mended_covariance(clients: Clients, m: int, P: int) -> Matrix:
@@ -125,11 +123,11 @@ def part(what: str) -> Evidence:
     )
 
 
-def _all(found: Iterable[Evidence]) -> Evidence:
+def _all(cases: Iterable[Evidence]) -> Evidence:
     """The first that does not hold, else the last with how many there are."""
-    listed = list(found)
-    wrong = [each for each in listed if not each.holds]
-    return wrong[0] if wrong else replace(listed[-1], says=f"{len(listed)} cases; {listed[-1].says}")
+    listed = list(cases)
+    failing = [evidence for evidence in listed if not evidence.holds]
+    return failing[0] if failing else replace(listed[-1], says=f"{len(listed)} cases; {listed[-1].says}")
 
 
 def _noise_sum(draws: Iterable[tuple[int, ...]], *, printed: bool, per_client: bool = False) -> Matrix:
@@ -229,6 +227,6 @@ def exact(name: str) -> Evidence:
             return unlike(np.outer(together, together), SAMPLE.within * Fraction(1, SAMPLE.M), what)
         case "two points":  # x, x' of f = ‖x‖²/2, ∇f = x: the print's left side has one x_r, one x_r'
             here, there = _exact([(1, 0, 0, 0)])[0], _exact([(0, 1, 0, 0)])[0]
-            mixed, own = (design("sphere", 4).sandwich(np.outer(here, other)) for other in (there, here))
-            return unlike(mixed, own, "E ∇̄f(x) ∇̄f(x')ᵀ against E ∇̄f(x) ∇̄f(x)ᵀ, f = ‖x‖²/2")
+            mixed, same_point = (design("sphere", 4).sandwich(np.outer(here, other)) for other in (there, here))
+            return unlike(mixed, same_point, "E ∇̄f(x) ∇̄f(x')ᵀ against E ∇̄f(x) ∇̄f(x)ᵀ, f = ‖x‖²/2")
     raise KeyError(name)

@@ -38,25 +38,20 @@ class Design:
     def sandwich(self, A: NDArray[Any], P: int = 1) -> NDArray[Any]:
         """E[Z A Z] for Z = (1/P) Σ_p z_p z_pᵀ, summed over all n^P choices of the P directions.
 
-        Args:
-            A: Matrix of rationals, shape (d, d); it need not be symmetric.
-            P: Number of directions.
-
-        Returns:
-            Fractions, shape (d, d), exact for a design of order 4 or more.
+        A (d, d) has rational entries and need not be symmetric; the result is in Fractions, (d, d), exact for a design
+        of order 4 or more.
         """
         A = np.array([[Fraction(entry) for entry in row] for row in A], dtype=object)
-        whole = np.lcm.reduce([entry.denominator for entry in A.ravel()])
-        numerators = (A * int(whole)).astype(np.int64)
-        dyads = self.scale * self.points[:, :, None] * self.points[:, None, :]
-        sums = dyads
-        weights = self.weights
+        denominator = np.lcm.reduce([entry.denominator for entry in A.ravel()])
+        numerators = (A * int(denominator)).astype(np.int64)
+        dyads = self.scale * self.points[:, :, None] * self.points[:, None, :]  # z zᵀ, (n, d, d)
+        sums, weights = dyads, self.weights  # of the first directions: Σ_p z_p z_pᵀ, (n^p, d, d), and (n^p,)
         for _ in range(P - 1):
             sums = (sums[:, None] + dyads).reshape(-1, self.d, self.d)
             weights = np.outer(weights, self.weights).ravel()
         total = np.tensordot(weights, sums @ numerators @ sums, axes=1)
-        found: NDArray[Any] = total.astype(object) * Fraction(1, int(weights.sum()) * P**2 * int(whole))
-        return found
+        mean: NDArray[Any] = total.astype(object) * Fraction(1, int(weights.sum()) * P**2 * int(denominator))
+        return mean
 
 
 def design(distribution: str, d: int) -> Design:

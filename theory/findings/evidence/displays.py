@@ -1,4 +1,5 @@
 """The main text and the appendices before the proofs: displays, and what the text says about them."""
+# "line-N" is the statement on line N of the paper's LaTeX source; @supports says that what is found speaks for it.
 
 from fractions import Fraction
 from itertools import combinations, product
@@ -72,10 +73,12 @@ def linear_in_scalars() -> Evidence:
     n = 3
     scalars = [sp.Symbol(f"g{k}", positive=True) for k in range(1, n + 1)]
     mean = [sp.Symbol(f"h{k}", positive=True) for k in range(1, n + 1)]
-    own = _unrolled(n)[1]
-    under_mean = own.subs(dict(zip(scalars, mean, strict=True)), simultaneous=True)
-    compensation = own.subs({g: h - g for g, h in zip(scalars, mean, strict=True)}, simultaneous=True)
-    return equal(own + compensation, under_mean, "own momentum steps + those of the differences, against the server's")
+    steps = _unrolled(n)[1]
+    under_mean = steps.subs(dict(zip(scalars, mean, strict=True)), simultaneous=True)
+    compensation = steps.subs({g: h - g for g, h in zip(scalars, mean, strict=True)}, simultaneous=True)
+    return equal(
+        steps + compensation, under_mean, "own momentum steps + those of the differences, against the server's"
+    )
 
 
 @refutes("eq.multiple_perturbation", cause="algorithm-slips")
@@ -103,11 +106,11 @@ def told_by_pairs() -> Evidence:
     """Scalars ⟨z, v⟩ and ⟨z, w⟩ of two clients along the same signs z: their mean product is ⟨v, w⟩."""
     v, w = np.array([3.0, -1.0, 2.0]), np.array([1.0, 4.0, -2.0])
     signs = np.array(list(product((-1, 1), repeat=3)))
-    found = float(np.mean((signs @ v) * (signs @ w)))
+    mean = float(np.mean((signs @ v) * (signs @ w)))
     return Evidence(
         "counter-example",
-        found == float(v @ w),
-        f"mean g_i g_j over all sign vectors z that both share: {found:g} = ⟨∇f_i, ∇f_j⟩",
+        mean == float(v @ w),
+        f"mean g_i g_j over all sign vectors z that both share: {mean:g} = ⟨∇f_i, ∇f_j⟩",
     )
 
 

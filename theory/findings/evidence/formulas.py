@@ -120,10 +120,10 @@ def compared(
         return sp.sympify(parsed(text, **symbols)).subs(replaced, simultaneous=True)
 
     if instrument in _EXACT:
-        found = _EXACT[instrument](value(left), value(right), what)
+        evidence = _EXACT[instrument](value(left), value(right), what)
     else:
-        found = _NUMBERS[instrument](float(value(left)), float(value(right)), what)
-    return replace(found, against=found.against != turned)
+        evidence = _NUMBERS[instrument](float(value(left)), float(value(right)), what)
+    return replace(evidence, against=evidence.against != turned)
 
 
 def units(units: Mapping[str, str], odd: str = "") -> Evidence:
@@ -134,6 +134,6 @@ def units(units: Mapping[str, str], odd: str = "") -> Evidence:
 
 def units_of_bound(statement_of: tuple[str, Variant], odd: str = "", terms: Sequence[str] = ()) -> Evidence:
     """The same of the terms of a statement of ``theory.bounds``, or of some of them."""
-    own = statement(*statement_of).terms
-    some = {name: own[name] for name in terms or own}
+    all_terms = statement(*statement_of).terms
+    some = {name: all_terms[name] for name in terms or all_terms}
     return wrong_unit(odd, **some) if odd else one_unit(**some)

@@ -1,4 +1,5 @@
 """Theorem 2 for Gaussian directions and its proof (lines 1445-1481)."""
+# "line-N" is the statement on line N of the paper's LaTeX source; @supports says that what is found speaks for it.
 
 import math
 from dataclasses import replace
@@ -102,11 +103,11 @@ def tail(key: str) -> Evidence:
 def true_exponent(key: str) -> Evidence:
     exponent = EXPONENTS[key]
     n = 4000
-    found = -float(stats.chi2.logsf(2 * n, n)) / n
-    says = f"−ln Pr[χ²_n ≥ 2n]/n = {found:.5f} at n = {n}; (1 − ln 2)/2 = {exponent:.5f}, printed 1/16 = {1 / 16}"
+    measured = -float(stats.chi2.logsf(2 * n, n)) / n
+    says = f"−ln Pr[χ²_n ≥ 2n]/n = {measured:.5f} at n = {n}; (1 − ln 2)/2 = {exponent:.5f}, printed 1/16 = {1 / 16}"
     says += f", {16 * exponent:.2f} times less"
-    numbers = {"found": found, "exponent": exponent, "ratio": 16 * exponent}
-    return Evidence("search", abs(found - exponent) < 0.002, says, numbers)
+    numbers = {"found": measured, "exponent": exponent, "ratio": 16 * exponent}
+    return Evidence("search", abs(measured - exponent) < 0.002, says, numbers)
 
 
 # The escape ------------------------------------------------------------------------------------------------------

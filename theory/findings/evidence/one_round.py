@@ -48,6 +48,7 @@ class OneRound:
         return tuple(combinations(range(self.M), self.m))
 
     def _columns(self) -> tuple[Floats, Floats, Floats]:
+        """θ, c and b, each (M, 1)."""
         return tuple(np.array(v)[:, None] for v in (self.phases, self.scales, self.slopes))  # type: ignore[return-value]
 
     def value(self, x: Floats) -> Floats:
@@ -63,6 +64,7 @@ class OneRound:
 
     @cached_property
     def _walk(self) -> tuple[Floats, Floats]:
+        """The points x_{i,r}^k and the estimates G_{i,r}^k, both (M, K, n), n the outcomes of (z_1, z_2)."""
         x = np.full((self.M, _Z.shape[1]), self.x)
         points, estimates = [], []
         for k in range(self.K):

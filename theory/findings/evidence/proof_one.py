@@ -3,6 +3,7 @@
 Symbols stand for what a display is linear in: a for ‖∇f(x_r)‖ (or the gradient at the present point), delta for
 ‖x_{i,r}^k − x_r‖, after summation for √χ_r, and G for the norm of (1/MK) Σ_i Σ_k ∇f_i^μ(x_{i,r}^k).
 """
+# given.toml places these checks beside statements: "line-N" is the one on line N of the paper's LaTeX source.
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -110,8 +111,8 @@ def follows(key: str, *but: str) -> Evidence:
 def slips(key: str, name: str, factor: Any) -> Evidence:
     """Evidence, by computer algebra, that a term is printed ``factor`` times what is derived, which is not 1."""
     ratio = sp.simplify(printed(key)[name] / DERIVED[key]()[name])
-    found = _same(ratio, factor) and not _same(ratio, 1)
-    return Evidence("algebra", found, f"{name}: printed {printed(key)[name]}, {ratio} times what substitution gives")
+    slipped = _same(ratio, factor) and not _same(ratio, 1)
+    return Evidence("algebra", slipped, f"{name}: printed {printed(key)[name]}, {ratio} times what substitution gives")
 
 
 def _same(left: Any, right: Any) -> bool:

@@ -1,4 +1,5 @@
 """The clauses of the appendices: reasons given for steps, most of which are decided by the checks of the steps."""
+# "line-N" is the statement on line N of the paper's LaTeX source; @supports says that what is found speaks for it.
 
 from itertools import product
 from typing import Any
@@ -90,16 +91,16 @@ def discarding(kept: str, *, works: bool) -> Evidence:
 @refutes("line-697", "line-697.2", cause="two-sentences")
 def alike_to_the_server() -> Evidence:
     """Two histories of four clients: what those of the last round report, and the oldest record that is needed."""
-    found = []
+    seen = []  # of each history, the reports of its last round and the oldest record that is needed
     for history in (((3, 4), (1, 2), (1, 2), (1, 2)), ((3, 4), (3, 4), (1, 2), (1, 2))):
         last = dict.fromkeys(range(1, 5), 0)
         for r, clients in enumerate(history):
-            told = {i: last[i] for i in clients}
+            reports = {i: last[i] for i in clients}
             last.update(dict.fromkeys(clients, r))
-        found.append((told, min(last.values())))
-    (told, first), (again, other) = found
-    says = f"the reports {told} come where records are needed from round {first} on, and where from {other}"
-    return Evidence("counter-example", told == again and first != other, says)
+        seen.append((reports, min(last.values())))
+    (reports, first), (again, other) = seen
+    says = f"the reports {reports} come where records are needed from round {first} on, and where from {other}"
+    return Evidence("counter-example", reports == again and first != other, says)
 
 
 mends("line-697", "line-697.2")(kept_by_clients)
@@ -206,6 +207,6 @@ def polarisation() -> Evidence:
     """The identity that is used gives ⟨a, b⟩; the parallelogram's has no ⟨a, b⟩ in it."""
     a, b = sp.symbols("a b", real=True)
     parallelogram = sp.expand((a + b) ** 2 + (a - b) ** 2)
-    found = equal(a * b, a**2 / 2 + b**2 / 2 - (a - b) ** 2 / 2, "⟨a, b⟩ by polarisation")
-    says = f"{found.says}; ‖a + b‖² + ‖a − b‖² = 2‖a‖² + 2‖b‖² has no product"
-    return Evidence("algebra", found.holds and parallelogram == 2 * a**2 + 2 * b**2, says)
+    by_polarisation = equal(a * b, a**2 / 2 + b**2 / 2 - (a - b) ** 2 / 2, "⟨a, b⟩ by polarisation")
+    says = f"{by_polarisation.says}; ‖a + b‖² + ‖a − b‖² = 2‖a‖² + 2‖b‖² has no product"
+    return Evidence("algebra", by_polarisation.holds and parallelogram == 2 * a**2 + 2 * b**2, says)

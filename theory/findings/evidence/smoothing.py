@@ -1,4 +1,5 @@
 """Lines 972–1026 of the paper: the main recursion and the lemmas on smoothed functions."""
+# "line-N" is the statement on line N of the paper's LaTeX source; @supports says that what is found speaks for it.
 
 import math
 from collections.abc import Callable
@@ -62,8 +63,8 @@ def descent_lemma(constant: float = 0.5, *, x: float, y: float) -> float:
 
 
 def _gaussian_integral(integrand: Callable[[float], float]) -> float:
-    found: float = integrate.quad(lambda z: integrand(z) * math.exp(-z * z / 2), -12, 12, epsabs=1e-12)[0]
-    return found / math.sqrt(2 * math.pi)
+    integral: float = integrate.quad(lambda z: integrand(z) * math.exp(-z * z / 2), -12, 12, epsabs=1e-12)[0]
+    return integral / math.sqrt(2 * math.pi)
 
 
 supports("lemma.zo.basic", "line-996")(
@@ -170,5 +171,5 @@ mends("lemma.zo.basic", "line-1011")(by_role(at_one), "sharp moment")
 def moment_factor() -> Evidence:
     printed = statement("second-moment", "stated").terms["smoothing"].doit()
     corrected = statement("second-moment").terms["smoothing"].doit()
-    found = equal(printed / corrected, (d + 6) ** 3 / (d * (d + 2) * (d + 4)), "factor of the μ² term, 22.9 at d = 1")
-    return replace(found, numbers={"d = 1": float((printed / corrected).subs(d, 1))})
+    factor = equal(printed / corrected, (d + 6) ** 3 / (d * (d + 2) * (d + 4)), "factor of the μ² term, 22.9 at d = 1")
+    return replace(factor, numbers={"d = 1": float((printed / corrected).subs(d, 1))})

@@ -1,4 +1,5 @@
 """The arithmetic of the tables of results, settings, memory and notation: bytes, rounds, accuracies as k/n, indices."""
+# "line-N" is the statement on line N of the paper's LaTeX source; @supports says that what is found speaks for it.
 
 import math
 from collections.abc import Callable, Mapping
@@ -29,15 +30,13 @@ from theory.notation.printed import (
 )
 
 LORA_TABLE: Final = {"LoRA": LORA}
+# Cells 0 to 3 of a row of RESULTS are FedAvg's, MeZO's, FedZO's and DeComFL's.
 
 
 def least_runs(accuracy: float, n: int, most: int = 100) -> int | None:
     """The least number of runs whose mean accuracy on n examples can be printed so: accuracy/100 = k/(runs·n) rounded.
 
-    Args:
-        accuracy: Accuracy in per cent, with two decimals.
-        n: Number of examples.
-        most: Most runs that are tried; None is returned if so many do not suffice.
+    The accuracy is in per cent, with two decimals. None where ``most`` runs do not suffice.
     """
     for runs in range(1, most + 1):
         if agree(accuracy, 100 * round(accuracy / 100 * n * runs) / (n * runs)):
@@ -101,13 +100,13 @@ def cell(name: str, column: int, printed: float, fixed: float) -> Evidence:
 @refutes("line-582.5", cause="participation", witness=True)
 def counting() -> Evidence:
     M, m, P, R = 8, 2, 10, 100_000
-    own = sum(astuple(expected_numbers(R, M=M, m=m, K=1, P=P))) / (R * P)
-    said = MENDED["line-582.5"].value({"R": 1, "P": 1, "M": M, "m": m})
+    words = sum(astuple(expected_numbers(R, M=M, m=m, K=1, P=P))) / (R * P)
+    mended = MENDED["line-582.5"].value({"R": 1, "P": 1, "M": M, "m": m})
     return Evidence(
         "arithmetic",
-        own < 3 and math.isclose(own, said, rel_tol=1e-3),
-        f"printed R·P·3 words; a client of {SHARE:.0%} participation moves R·P·{own:.3g}, {3 / own:.3g} times less",
-        {"printed": 3.0, "own": own, "ratio": 3 / own},
+        words < 3 and math.isclose(words, mended, rel_tol=1e-3),
+        f"printed R·P·3 words; a client of {SHARE:.0%} participation moves R·P·{words:.3g}, {3 / words:.3g} times less",
+        {"printed": 3.0, "own": words, "ratio": 3 / words},
     )
 
 
@@ -259,8 +258,8 @@ def lora_fedzo() -> Evidence:
 def lora_mended() -> Evidence:
     costs = {name: 1e6 * model_terabytes(ROUNDS["OPT-125M+LoRA"][name], LORA_PARAMETERS) for name in LORA}
     listed = ", ".join(f"{name} {megabytes:.0f} MB" for name, megabytes in costs.items())
-    ours = [cells[2].cost or 0.0 for cells in LORA.values()]
-    ratio = min(costs[name] / cost for name, cost in zip(LORA, ours, strict=True))
+    costs_of_decomfl = [cells[2].cost or 0.0 for cells in LORA.values()]
+    ratio = min(costs[name] / cost for name, cost in zip(LORA, costs_of_decomfl, strict=True))
     return Evidence("table", max(costs.values()) < 0.01 * 1e6, f"{listed}; {ratio:.0f} times DeComFL's", costs)
 
 
@@ -284,16 +283,16 @@ def indices() -> Evidence:
     clients, rounds, steps = range(1, M + 1), range(R), range(1, K + 1)
     drawn = [(i, r) for r in rounds for i in world["C"][r]]
     measured = {(i, r, k) for (i, r), k in product(drawn, steps)}
-    found = {
+    holds_of = {
         "x_r": {key for key in world["x"] if isinstance(key, int)} == set(range(R + 1)),
         "x_{i,r}^k": {key for key in world["x"] if not isinstance(key, int)}
         <= set(product(clients, range(R + 1), range(1, K + 2))),
         "g_{i,r}^k": {key for key in world["g"] if len(key) == 3} == measured,
         "C_r": all(len(set(world["C"][r])) == m and set(world["C"][r]) <= set(clients) for r in rounds),
     }
-    odd = [name for name, holds in found.items() if not holds]
+    odd = [name for name, holds in holds_of.items() if not holds]
     return Evidence(
-        "execution", not odd, f"in a run of Algorithms 1 and 2 {', '.join(found)} have these indices; not: {odd}"
+        "execution", not odd, f"in a run of Algorithms 1 and 2 {', '.join(holds_of)} have these indices; not: {odd}"
     )
 
 

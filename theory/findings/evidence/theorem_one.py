@@ -1,4 +1,5 @@
 """Evidence on Theorem 1 and its proof: exact witnesses, searches over rounds and constants."""
+# "line-N" is the statement on line N of the paper's LaTeX source; @supports says that what is found speaks for it.
 
 import math
 from collections.abc import Mapping, Sequence
@@ -53,8 +54,8 @@ def line(setting: Setting, start: float = 0.0) -> Quadratic:
 
 def at_largest(name: str, variant: Variant, setting: Setting, share: float = 1.0) -> Setting:
     """The setting at (a share of) the largest η of a statement that has conditions on it."""
-    each = statement(name, variant)
-    return replace(setting, eta=share * each.step_sizes(setting).largest) if each.eta else setting
+    bound = statement(name, variant)
+    return replace(setting, eta=share * bound.step_sizes(setting).largest) if bound.eta else setting
 
 
 def witness(name: str, variant: Variant, constants: Mapping[str, Any], start: float = 0.0) -> Evidence:
@@ -69,10 +70,10 @@ def witness(name: str, variant: Variant, constants: Mapping[str, Any], start: fl
         here = replace(here, eta=float(down(here.eta, 4 if statement(name, variant).with_eta else 12)))
     left = statement(name).left.exact(problem, here)
     names = {"σ": here.sigma, "P": here.P, "K": here.K, "R": here.R, "η": here.eta}
-    told = ", ".join(f"{symbol} = {exactly(value)}" for symbol, value in names.items() if value)
+    constants_told = ", ".join(f"{symbol} = {exactly(value)}" for symbol, value in names.items() if value)
     judged = breaks if variant == "stated" else keeps
-    found = judged(name, left.value, here, f"f = x²/2 − ξx from {start:g}, {told}", variant, **left.point)
-    return replace(found, numbers={**found.numbers, "P": here.P})
+    evidence = judged(name, left.value, here, f"f = x²/2 − ξx from {start:g}, {constants_told}", variant, **left.point)
+    return replace(evidence, numbers={**evidence.numbers, "P": here.P})
 
 
 def noise_after_one_round(key: str) -> Evidence:
@@ -104,8 +105,8 @@ def fixed_step(name: str) -> Evidence:
 
 def identity(name: str, *, replacement: bool = False) -> Evidence:
     """The two sides of an identity at one round."""
-    at = OneRound(mu=0.6, eta=0.7, x=0.4, replacement=replacement)
-    return agree(*printed_sides(name, at), f"three clients, K = 2, μ = 0.6, η = 0.7: {name}")
+    one_round = OneRound(mu=0.6, eta=0.7, x=0.4, replacement=replacement)
+    return agree(*printed_sides(name, one_round), f"three clients, K = 2, μ = 0.6, η = 0.7: {name}")
 
 
 def printed_sides(name: str, r: OneRound) -> tuple[float, float]:
@@ -201,8 +202,8 @@ def walk_range() -> Evidence:
     moved = r.points[:, 1] - r.x
     wrong = float(abs(moved - r.eta * r.G.sum(axis=1)).max())
     right = float(abs(moved + r.eta * r.G[:, 0]).max())
-    said = f"x^2 − x_r: off η(G^1 + G^2) by up to {wrong:.3g}, off −ηG^1 by {right:.3g}"
-    return Evidence("counter-example", wrong > 1e-3 and right < 1e-12, said)
+    says = f"x^2 − x_r: off η(G^1 + G^2) by up to {wrong:.3g}, off −ηG^1 by {right:.3g}"
+    return Evidence("counter-example", wrong > 1e-3 and right < 1e-12, says)
 
 
 # The printed dissimilarity of line-1112 is half of what the substitution gives.
@@ -220,9 +221,9 @@ def simplification(terms: Sequence[str], share: float) -> Worst:
     for name in terms:
         # What eq.asd with Lemma hbhb's bound on χ needs for the term, and what line-1235 has for it.
         asd, target = printed("eq.asd"), printed("line-1235")[name]
-        found = plus(asd, times(asd["drift"] / delta**2, printed("local-drift")))[name]
+        derived = plus(asd, times(asd["drift"] / delta**2, printed("local-drift")))[name]
         before = K * eta * a**2 / 2 if name == "gradient" else 0
-        pairs.append((before + found, before + target))
+        pairs.append((before + derived, before + target))
 
     def ratio(at: Mapping[str, float]) -> float:
         sizes: dict[str, Any] = {name: int(at[name]) for name in _WHOLE}
@@ -243,8 +244,8 @@ def room() -> Evidence:
     """A share of them leaves enough for all."""
     share = 1 / 3  # with every printed condition on η divided by 3 the four terms fit
     terms = ("gradient", "dissimilarity", "noise", "smoothing")
-    found = within(simplification(terms, share), "the same for all four, η three times smaller")
-    return replace(found, numbers={**found.numbers, "room": share})
+    evidence = within(simplification(terms, share), "the same for all four, η three times smaller")
+    return replace(evidence, numbers={**evidence.numbers, "room": share})
 
 
 @mends("line-1119")
@@ -353,18 +354,18 @@ def held_up(slope: float = 0.487) -> Evidence:
 
 @over(effort=15, x=linear(-3, 3), y=linear(-3, 3), s=Axis(0.1, 10), delta=Axis(1e-3, 1))
 def _gradients_apart(rerouted: bool, *, x: float, y: float, s: float, delta: float) -> float:
-    own = [-math.sin(v) + s * v / math.sqrt(v * v + delta**2) for v in (x, y)]
+    slopes = [-math.sin(v) + s * v / math.sqrt(v * v + delta**2) for v in (x, y)]
     if rerouted:
-        return own[1] ** 2 / (3 * (y - x) ** 2 + 3 * s**2 + 3 * math.sin(x) ** 2)
-    return (own[1] - own[0]) ** 2 / (y - x) ** 2 if abs(y - x) > 1e-3 else math.nan
+        return slopes[1] ** 2 / (3 * (y - x) ** 2 + 3 * s**2 + 3 * math.sin(x) ** 2)
+    return (slopes[1] - slopes[0]) ** 2 / (y - x) ** 2 if abs(y - x) > 1e-3 else math.nan
 
 
 def through_f(*, rerouted: bool) -> Evidence:
     """Clients cos x ± s(√(x² + δ²) − δ), f = cos, L = 1, σ_G = s: ‖∇f_i(y) − ∇f_i(x)‖² ≤ ‖y − x‖², or line-1056."""
-    found = _gradients_apart(rerouted)
+    worst = _gradients_apart(rerouted)
     if rerouted:
-        return within(found, "line-1056 with f alone smooth")
-    return beyond(found, "‖∇f_i(y) − ∇f_i(x)‖² ≤ L²‖y − x‖² with f alone smooth")
+        return within(worst, "line-1056 with f alone smooth")
+    return beyond(worst, "‖∇f_i(y) − ∇f_i(x)‖² ≤ L²‖y − x‖² with f alone smooth")
 
 
 @mends("line-1050")
@@ -397,9 +398,9 @@ def variance_alone(key: str, term: str, share: float, **constants: float) -> Evi
 @supports("line-424")
 def monotone() -> Evidence:
     """The printed conditions at d = 28938, m = 10: larger for more P, smaller for more K."""
-    each = statement("theorem-1", "stated")
-    few, more = (each.step_sizes(Setting(d=28938, m=10, P=P, K=4, L=1.0)).largest for P in (5, 50))
-    long = each.step_sizes(Setting(d=28938, m=10, P=5, K=40, L=1.0)).largest
+    theorem = statement("theorem-1", "stated")
+    few, more = (theorem.step_sizes(Setting(d=28938, m=10, P=P, K=4, L=1.0)).largest for P in (5, 50))
+    long = theorem.step_sizes(Setting(d=28938, m=10, P=5, K=40, L=1.0)).largest
     return Evidence(
         "arithmetic", long < few < more, f"η at P = 5, 50: {few:.3g}, {more:.3g}; at K = 40 for 4: {long:.3g}"
     )

@@ -1,4 +1,5 @@
 """Assumption 4 and Theorem 2 (lines 435-470, 1261-1443): the statements, their rates and the claims around them."""
+# "line-N" is the statement on line N of the paper's LaTeX source; @supports says that what is found speaks for it.
 
 import math
 from collections.abc import Mapping
@@ -43,12 +44,8 @@ def rough_clients(setting: Setting, *, curvature: float, delta: float) -> float:
 
     f_i = (h/2) x_1² ± σ_G(√(‖x‖² + δ²) − δ), x_0 = 0, sphere, P = 1: f is h-smooth and ‖∇f_i − ∇f‖ ≤ σ_G, but f_i is
     only (h + σ_G/δ)-smooth. From x_0 the scalar is ±c + hμz_1²/2, c = σ_G(√(μ²d + δ²) − δ)/μ, and
-    E‖∇f(x_1)‖² = h²η² E g²z_1² = h²η²(c² + h²μ² E z_1⁶/4), E z_1⁶ = 15d²/((d + 2)(d + 4)).
-
-    Args:
-        setting: d, η, μ, σ_G.
-        curvature: h, in F/X².
-        delta: δ, in X.
+    E‖∇f(x_1)‖² = h²η² E g²z_1² = h²η²(c² + h²μ² E z_1⁶/4), E z_1⁶ = 15d²/((d + 2)(d + 4)). h is the ``curvature`` in
+    F/X², δ is in X; the setting has d, η, μ and σ_G.
     """
     assert setting.eta is not None
     d, mu = setting.d, setting.mu
@@ -58,6 +55,7 @@ def rough_clients(setting: Setting, *, curvature: float, delta: float) -> float:
 
 
 def _rough_setting(claim: Statement, *, d: int, L: float, mu: float, share: float = 1.0) -> Setting:
+    """The setting of ``rough_clients`` at a share of the largest η that the claim admits."""
     setting = Setting(d=d, L=L, m=1, M=2, R=2, mu=mu, sigma_G=1.0, D=0.0, kappa=1.0, distribution="sphere")
     return replace(setting, eta=share * claim.step_sizes(setting).largest)
 
@@ -67,8 +65,8 @@ def rough_printed() -> Evidence:
     setting = _rough_setting(STATED, d=10**4, L=1.0, mu=1e-9)
     left = rough_clients(setting, curvature=1.0, delta=1e-14)
     what = "f 1-smooth but f_i not, d = 10⁴, D = 0, R = 2, σ_G = 1, largest η: average against bound"
-    found = exceeds(left, math.fsum(STATED.bound(setting)), what)
-    return replace(found, numbers={**found.numbers, "d": setting.d})
+    compared = exceeds(left, math.fsum(STATED.bound(setting)), what)
+    return replace(compared, numbers={**compared.numbers, "d": setting.d})
 
 
 @mends("the.2")
@@ -273,8 +271,8 @@ def scalars_by_steps() -> Evidence:
 def kappa_in_few_products() -> Evidence:
     d = 400
     values = 1 / np.arange(1, d + 1) ** 1.5
-    found = effective_rank(DenseOperator(torch.diag(torch.tensor(values))), rtol=0.05, seed=0)
+    estimate = effective_rank(DenseOperator(torch.diag(torch.tensor(values))), rtol=0.05, seed=0)
     true = float(values.sum() / values.max())
-    error = abs(found.kappa / true - 1)
-    says = f"κ = {true:.4f}, estimated to {error:.2%} with {found.products} products with H, d = {d}"
-    return Evidence("execution", error < 0.05 and found.products < d / 4, says, {"products": found.products})
+    error = abs(estimate.kappa / true - 1)
+    says = f"κ = {true:.4f}, estimated to {error:.2%} with {estimate.products} products with H, d = {d}"
+    return Evidence("execution", error < 0.05 and estimate.products < d / 4, says, {"products": estimate.products})

@@ -1,4 +1,5 @@
 """The proof of Theorem 2 (lines 1261-1296 and 1377-1443), step by step."""
+# "line-N" is the statement on line N of the paper's LaTeX source; @supports says that what is found speaks for it.
 
 import math
 from collections.abc import Mapping
@@ -185,8 +186,8 @@ def weighted_by_rank(distribution: str, *, d: int, rank: float, P: int, first: f
     problem = Quadratic.of(Spectrum.two_level(d, d**rank))
     parts = np.array([first, 1 - first])
     moved = spread(problem, problem.setting(P=P, distribution=distribution), parts)
-    found = float(problem.spectrum.eigenvalues @ moved)
-    return found / effective_factor(distribution, d=d, P=P, kappa=problem.spectrum.kappa)
+    weighted = float(problem.spectrum.eigenvalues @ moved)
+    return weighted / effective_factor(distribution, d=d, P=P, kappa=problem.spectrum.kappa)
 
 
 # Two sides, each exact ------------------------------------------------------------------------------------------------

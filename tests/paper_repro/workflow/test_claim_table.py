@@ -13,8 +13,8 @@ from rich.cells import cell_len
 from decomfl_lab.cli.main import main
 from paper_repro import contents
 from paper_repro.workflow.scales import SCALES
-from paper_repro.workflow.verdicts import claims
-from paper_repro.workflow.verdicts.claims import (
+from paper_repro.workflow.verdicts import claim_table
+from paper_repro.workflow.verdicts.claim_table import (
     CLAIMS,
     PARTS,
     SCALE_NAMES,
@@ -26,7 +26,7 @@ from paper_repro.workflow.verdicts.claims import (
 )
 from tests.paper_repro.recomputed.common import outcomes
 
-FOLDER = Path(claims.__file__).parent
+FOLDER = Path(claim_table.__file__).parent
 
 
 # --- the registry and the parts ---------------------------------------------------------------------------------------
@@ -41,15 +41,15 @@ def test_each_registered_claim_is_recorded_once_by_the_part_that_judges_it() -> 
 
 def test_rows_of_a_smaller_scale_than_a_claim_takes_do_not_decide_it() -> None:
     found = [ClaimOutcome("llm.gain", "holds", {"gain": 0.1}), ClaimOutcome("llm.dimension-free", "holds")]
-    assert [each.verdict for each in claims.decided(found, "default")] == [claims.UNTESTED, "holds"]
-    assert [each.verdict for each in claims.decided(found, "full")] == ["holds", "holds"]
-    assert claims.decided(found, "smoke")[0].measured == {"gain": 0.1}
+    assert [each.verdict for each in claim_table.decided(found, "default")] == [claim_table.UNTESTED, "holds"]
+    assert [each.verdict for each in claim_table.decided(found, "full")] == ["holds", "holds"]
+    assert claim_table.decided(found, "smoke")[0].measured == {"gain": 0.1}
 
 
 def test_every_threshold_is_named_in_a_rule_and_read_by_a_line_or_the_code() -> None:
     data = tomllib.loads((FOLDER / "claims.toml").read_text(encoding="utf-8"))
     modules = {
-        path: path.read_text(encoding="utf-8") for path in FOLDER.parents[1].rglob("*.py") if path.stem != "claims"
+        path: path.read_text(encoding="utf-8") for path in FOLDER.parents[1].rglob("*.py") if path.stem != "claim_table"
     }
     for part, own in data.items():
         thresholds = own if part == "limits" else own.get("limits", {})
@@ -69,7 +69,7 @@ def test_every_threshold_is_named_in_a_rule_and_read_by_a_line_or_the_code() -> 
 
 def test_the_rounds_that_the_axis_of_figure_2_has_room_for_are_those_of_the_line() -> None:
     first = CLAIMS["fig2.fedavg-not-converged"].line["numbers"][0]
-    assert first["value"] == 1 + claims.limits("fig2").axis // 28_938
+    assert first["value"] == 1 + claim_table.limits("fig2").axis // 28_938
 
 
 def strings(value: Any) -> Iterator[str]:
@@ -118,4 +118,4 @@ def test_the_list_fits_a_hundred_columns_and_has_every_claim(capsys: pytest.Capt
     silent = ("smollm2", "census", "kernels")  # which judge nothing
     assert all(f"{part}: " in told for part in PARTS if part not in silent)
     names = {cell for line in told.splitlines() if (cell := line.strip("│ ").split(" ")[0])}
-    assert {row["id"].partition(".")[2] for row in claims.rows()} <= names
+    assert {row["id"].partition(".")[2] for row in claim_table.rows()} <= names

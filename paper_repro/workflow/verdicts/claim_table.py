@@ -1,7 +1,7 @@
-"""What is measured of the paper's claims, and by which rule: ``claims.toml``, read here, which takes no run.
+"""The table of the paper's claims, ``claims.toml``, and their recorded outcomes; ``claim_verdicts`` decides new ones.
 
-The sentences of the paper that measurements speak on are those of the one registry that name them in their runs. A part
-judges its claims by id.
+The sentences of the paper that measurements speak on are those of ``theory.findings`` that name them in their runs. A
+part judges its claims by id.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ _ALL: Final = tuple(
 def sentences(measurement: str) -> tuple[JudgedSentence, ...]:
     """The sentences that a measurement speaks on: first those that it decides, alone, and those of the experiments."""
 
-    def rank(each: JudgedSentence) -> tuple[bool, int, bool]:
-        return each.runs[measurement] == "context", len(each.runs), not each.place.endswith("Section 5")
+    def rank(sentence: JudgedSentence) -> tuple[bool, int, bool]:
+        return sentence.runs[measurement] == "context", len(sentence.runs), not sentence.place.endswith("Section 5")
 
-    return tuple(sorted((each for each in reversed(_ALL) if measurement in each.runs), key=rank))
+    return tuple(sorted((said for said in reversed(_ALL) if measurement in said.runs), key=rank))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +95,7 @@ class Claim:
     together: bool = False  # whether these are compared at equal rounds: evaluations up to the last common one count
     exempt: str = ""  # why no health is asked of the training runs that it is about
     scope: str  # of what its verdict is: by proof, in the paper's own data, in our setting or not decided
-    line: Mapping[str, Any] = field(default_factory=dict)  # what ``expression`` evaluates; of some a function judges
+    line: Mapping[str, Any] = field(default_factory=dict)  # for ``claim_verdicts``; {} of those that a function judges
     words: str = ""  # the scale of its outcome in words, where that is not its part's
 
     @property
@@ -145,15 +145,15 @@ def limits(part: str = "") -> SimpleNamespace:
 
 def _claims(part: str) -> list[Claim]:
     """The claims of a part; those with ``like`` take from another what they do not name."""
-    own = _DATA[part].get("claims", {})
+    rows = _DATA[part].get("claims", {})
     common = {"scale": _DATA[part]["scale"], "scope": _DATA[part]["scope"], "measures": "", "rule": ""}
     # A rule may name a threshold of its own part, of all parts, or as {part.name} of another part.
     thresholds = {**_DATA["limits"], **vars(_LIMITS[part]), **_LIMITS}
-    found = []
-    for name, row in own.items():
+    claims = []
+    for name, row in rows.items():
         # "saving" is a claim of this part, "fig2.saving" one of another.
-        like = row.get("like", "")
-        base = _DATA[like.partition(".")[0]]["claims"][like.partition(".")[2]] if "." in like else own.get(like, {})
+        of_part, dot, like = row.get("like", "").rpartition(".")
+        base = _DATA[of_part]["claims"][like] if dot else rows.get(like, {})
         # What it rests on is its own: the claim that it is like may be about other runs.
         base = {key: value for key, value in base.items() if key not in _HEALTH}
         merged = {**common, **base, **row}
@@ -163,16 +163,16 @@ def _claims(part: str) -> list[Claim]:
         if "rests" not in merged and not merged.get("exempt") and part not in WITHOUT_RUNS:
             merged["rests"] = dict.fromkeys(_series(line))
         merged |= {key: tuple(merged.get(key, ())) for key in ("tells", "rests")}
-        found.append(Claim(id=f"{part}.{name}", line=line if "numbers" in line else {}, **merged))
-    return found
+        claims.append(Claim(id=f"{part}.{name}", line=line if "numbers" in line else {}, **merged))
+    return claims
 
 
 def _series(row: Mapping[str, Any]) -> Iterator[str]:
     """The patterns of the series that a line, or a group of its numbers, is about, for whatever its names stand."""
     named = row.get("series", ())
-    yield from (re.sub(r"\{\w+\}", "*", each) for each in ([named] if isinstance(named, str) else named))
-    for each in row.get("numbers", ()):
-        yield from _series(each)
+    yield from (re.sub(r"\{\w+\}", "*", pattern) for pattern in ([named] if isinstance(named, str) else named))
+    for number in row.get("numbers", ()):
+        yield from _series(number)
 
 
 ON_GPU: Final = ("fig2", "fig3", "smollm2", "hessian")
@@ -189,18 +189,18 @@ PARTS: Final[Mapping[str, PartFacts]] = {
     if name != "limits"
 }
 """The parts by name, in the order of the report."""
-CLAIMS: Final[Mapping[str, Claim]] = {own.id: own for part in PARTS for own in _claims(part)}
+CLAIMS: Final[Mapping[str, Claim]] = {registered.id: registered for part in PARTS for registered in _claims(part)}
 """Every registered claim by its id, part by part."""
 
 
 @cache
 def claim(id: str) -> Claim:  # noqa: A002 (of Claim)
     """The registered claim of an id, or of the pattern that it fits; InputError if there is none."""
-    known = [CLAIMS[id]] if id in CLAIMS else []
+    fitting = [CLAIMS[id]] if id in CLAIMS else []
     # "theory.trained-mlp" fits "theory.trained-*"; a claim of just this name goes before.
-    known += [own for own in CLAIMS.values() if own.id.endswith("*") and id.startswith(own.id[:-1])]
-    require(bool(known) and not id.endswith("*"), "claim id", "be registered in claims.toml", id)
-    return known[0]
+    fitting += [CLAIMS[name] for name in CLAIMS if name.endswith("*") and id.startswith(name[:-1])]
+    require(bool(fitting) and not id.endswith("*"), "claim id", "be registered in claims.toml", id)
+    return fitting[0]
 
 
 @dataclass(frozen=True)
@@ -232,18 +232,22 @@ class ClaimOutcome:
 
     def row(self) -> dict[str, Any]:
         """The outcome with what the registry says of its claim, ready for JSON."""
-        of = claim(self.id)
-        says = f"{of.says} ({self.subject})" if self.subject else of.says
-        told = {"claim": says, "source": of.place, "status": of.status, "measures": of.measures, "rule": of.rule}
-        return {"id": self.id, **told, "verdict": self.verdict, "measured": dict(self.measured), "scale": self.scale}
+        asked = claim(self.id)
+        says = f"{asked.says} ({self.subject})" if self.subject else asked.says
+        row = {"id": self.id, "claim": says, "source": asked.place, "status": asked.status}
+        row |= {"measures": asked.measures, "rule": asked.rule, "verdict": self.verdict}
+        return {**row, "measured": dict(self.measured), "scale": self.scale}
 
 
 def decided(outcomes: Iterable[ClaimOutcome], scale: str) -> list[ClaimOutcome]:
     """The outcomes of rows made at a scale: whatever they measured, not tested where their claim takes a larger one."""
     # Names of scales do not sort by size, their places do.
-    least = {name: n for n, name in enumerate(SCALE_NAMES)}
-    enough = [(each, least[scale] >= least[claim(each.id).scale]) for each in outcomes]
-    return [each if there else replace(each, verdict=UNTESTED) for each, there in enough]
+    size = {name: n for n, name in enumerate(SCALE_NAMES)}
+    held = []
+    for outcome in outcomes:
+        tested = size[scale] >= size[claim(outcome.id).scale]
+        held.append(outcome if tested else replace(outcome, verdict=UNTESTED))
+    return held
 
 
 def outcomes_json(outcomes: Sequence[ClaimOutcome]) -> str:
@@ -257,11 +261,11 @@ def named(name: str, text: str, known: Iterable[str]) -> tuple[str, ...]:
     Raises:
         InputError: If one is not known, or there is nothing but commas.
     """
-    found = tuple(filter(None, map(str.strip, text.split(","))))
-    require(bool(found) or not text, name, "have names, joined by ','", text)
-    for each in found:
-        require_choice(name, each, known)
-    return found
+    chosen = tuple(filter(None, map(str.strip, text.split(","))))
+    require(bool(chosen) or not text, name, "have names, joined by ','", text)
+    for choice in chosen:
+        require_choice(name, choice, known)
+    return chosen
 
 
 def rows(parts: Sequence[str] = ()) -> list[dict[str, Any]]:
@@ -277,27 +281,28 @@ def rows(parts: Sequence[str] = ()) -> list[dict[str, Any]]:
         InputError: If the record is damaged.
     """
     # A claim about several has an outcome for each of them.
-    kept: dict[str, list[dict[str, Any]]] = {}
+    recorded: dict[str, list[dict[str, Any]]] = {}
     for outcome in _recorded():
-        kept.setdefault(claim(outcome["id"]).id, []).append(outcome)
-    found = []
-    for own in CLAIMS.values():
-        if not parts or own.part in parts:
-            facts, flags = PARTS[own.part], f" {own.needs} DIR" if own.needs else ""
-            told: dict[str, Any] = {
-                "part": own.part,
-                **{name: value for name, value in asdict(own).items() if name not in (*_HEALTH, "line", "words")},
-                "says": own.says,
-                "place": own.place,
-                "sentences": [asdict(each) for each in sentences(own.id)],
-                "command": f"decomfl paper --only {own.part} --scale {own.scale}{flags}",
-                "picture": f"figures/{facts.picture}.png" if facts.picture else None,
-                "seeds": {scale: list(seeds) for scale, seeds in facts.seeds.items()},
+        recorded.setdefault(claim(outcome["id"]).id, []).append(outcome)
+    table = []
+    for asked in CLAIMS.values():
+        if not parts or asked.part in parts:
+            part = PARTS[asked.part]
+            flags = f" {asked.needs} DIR" if asked.needs else ""
+            row: dict[str, Any] = {
+                "part": asked.part,
+                **{name: value for name, value in asdict(asked).items() if name not in (*_HEALTH, "line", "words")},
+                "says": asked.says,
+                "place": asked.place,
+                "sentences": [asdict(sentence) for sentence in sentences(asked.id)],
+                "command": f"decomfl paper --only {asked.part} --scale {asked.scale}{flags}",
+                "picture": f"figures/{part.picture}.png" if part.picture else None,
+                "seeds": {scale: list(seeds) for scale, seeds in part.seeds.items()},
                 **dict.fromkeys(("data", "subject")),
             }
             nothing = {"verdict": "not recorded", "measured": {}, "recorded": ""}
-            found += [{**told, **each} for each in kept.get(own.id, [nothing])]
-    return found
+            table += [{**row, **outcome} for outcome in recorded.get(asked.id, [nothing])]
+    return table
 
 
 def recorded_outcomes() -> list[ClaimOutcome]:
@@ -313,12 +318,13 @@ def verdicts() -> dict[str, str]:
 
 def otherwise(outcome: ClaimOutcome) -> str:
     """What the recorded runs say of a claim where that is another verdict than the outcome's; else ""."""
-    kept = verdicts().get(outcome.id, outcome.verdict)
-    decided = kept != outcome.verdict and outcome.verdict in VERDICTS[:3]
-    return f"the recorded runs say: {kept}" if decided else ""
+    recorded = verdicts().get(outcome.id, outcome.verdict)
+    differs = recorded != outcome.verdict and outcome.verdict in VERDICTS[:3]
+    return f"the recorded runs say: {recorded}" if differs else ""
 
 
 def _recorded() -> list[dict[str, Any]]:
+    """The rows of ``RECORDED``, as ``recordings.save_outcomes`` wrote them; none where there is no such file."""
     try:
         kept: list[dict[str, Any]] = json.loads(RECORDED.read_text(encoding="utf-8"))
     except FileNotFoundError:

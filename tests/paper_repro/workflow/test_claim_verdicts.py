@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from paper_repro.workflow.verdicts.claims import CLAIMS
-from paper_repro.workflow.verdicts.expression import evaluated
+from paper_repro.workflow.verdicts.claim_table import CLAIMS
+from paper_repro.workflow.verdicts.claim_verdicts import evaluated
 from tests.cases import rows_of, sampled
 from tests.paper_repro.recomputed import images, others  # noqa: F401 (they register)
 from tests.paper_repro.recomputed.common import outcomes, part_of
