@@ -18,6 +18,8 @@ LOST_POINTS = "Points at 0 lie outside the logarithmic axis."
 
 _CHARACTERS_AN_INCH = 16.4  # of caption text
 _CAPTION_LINE = 0.165  # inches
+_BOLD_CHARACTERS_AN_INCH = 10.0  # of headings
+_HEADING_LINE = 0.2  # inches
 
 
 class Words(TypedDict, total=False):
@@ -43,13 +45,14 @@ def page(
     title, text = words.get("title", ""), " ".join(" ".join([words.get("caption", ""), *more]).split())
     lines = textwrap.wrap(text, width=int(width * _CHARACTERS_AN_INCH), break_on_hyphens=False)
     foot_height = _CAPTION_LINE * len(lines) + 0.22
-    plots_height = height + (0.4 if title else 0.0)
+    heading = textwrap.wrap(title, width=int(width * _BOLD_CHARACTERS_AN_INCH))
+    plots_height = height + (_HEADING_LINE * (1 + len(heading)) if heading else 0.0)
     with matplotlib.rc_context({**rc(), **({} if grid else {"axes.grid": False})}):
         figure = Figure(figsize=(width, plots_height + foot_height))
         parts = figure.subfigures(2, 1, squeeze=False, height_ratios=[plots_height, foot_height])
         plots, foot = cast(list[SubFigure], list(parts[:, 0]))
-        if title:
-            plots.suptitle(title, x=0.012, ha="left", fontsize=11.5, fontweight="bold")
+        if heading:
+            plots.suptitle("\n".join(heading), x=0.012, ha="left", fontsize=11.5, fontweight="bold")
         foot.text(
             0.012,
             1.0 - 0.1 / foot_height,

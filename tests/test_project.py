@@ -1,6 +1,7 @@
 """What the project says of itself is true; the names of ``hessian`` and ``theory`` are there, explained, and light."""
 
 import importlib
+import inspect
 import pkgutil
 import re
 import subprocess
@@ -10,18 +11,24 @@ import tomllib
 import venv
 import zipfile
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 
 import pytest
 
+import benchmarks
 import decomfl_lab
+import figures
 import hessian
+import paper_repro
 import theory
+from decomfl_lab.errors import InputError
 from theory.bounds import STATEMENTS
 from theory.findings.registry import ENTRIES
 
 ROOT = Path(__file__).parents[1]
+METHODS = (FunctionType, property, cached_property, classmethod, staticmethod)
 
 
 def _project() -> dict[str, object]:
@@ -102,6 +109,34 @@ def test_every_public_name_is_found_and_explained_and_hides_no_module(package: M
         assert found.__doc__, name
     with pytest.raises(AttributeError, match="nonsense"):
         _ = package.nonsense
+
+
+def _silent(package: ModuleType) -> Iterator[str]:
+    """The public methods that have no docstring, neither where they stand nor in a class above."""
+    for name in {info.name for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")}:
+        try:
+            module = importlib.import_module(name)
+        except (ImportError, InputError):  # of an extra that is not installed, or a GPU that is not there
+            continue
+        owners = [value for value in vars(module).values() if inspect.isclass(value) and value.__module__ == name]
+        for owner in owners:
+            for method, value in vars(owner).items():
+                public = (
+                    isinstance(value, METHODS) and not owner.__name__.startswith("_") and not method.startswith("_")
+                )
+                told = any(getattr(vars(base).get(method), "__doc__", None) for base in owner.__mro__)
+                if public and not told:
+                    yield f"{name}.{owner.__name__}.{method}"
+
+
+@pytest.mark.parametrize("package", [benchmarks, decomfl_lab, figures, hessian, paper_repro, theory])
+def test_every_public_method_has_a_docstring_of_its_own_or_of_a_class_above_it(package: ModuleType) -> None:
+    assert [*_silent(package)] == []
+
+
+def test_a_method_without_a_docstring_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hessian.operators.operator.Operator.matvec, "__doc__", None)
+    assert "hessian.operators.operator.Operator.matvec" in [*_silent(hessian)]
 
 
 def _results() -> Iterator[object]:

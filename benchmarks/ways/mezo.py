@@ -45,7 +45,6 @@ class WideLine(Line):
         return super().x.double()
 
     def form_(self, points: Sequence[Tensor], p: int, c: float, *, first: int = 0, workers: int | None = None) -> None:
-        """See ``Line``."""
         # Formed in float32, as the engines form them, and then widened: in float64 they would be other points.
         narrow = [torch.empty_like(point, dtype=torch.float32) for point in points]
         Line(self.replica, self.seed, self.distribution).form_(narrow, p, c, first=first, workers=workers)

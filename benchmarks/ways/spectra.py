@@ -31,11 +31,9 @@ class Diagonal(Operator):
         self.d = len(self.values)
 
     def matvec(self, v: Tensor) -> Tensor:
-        """See ``Operator``."""
         return self.values * v
 
     def fingerprint(self) -> str:
-        """See ``Operator``."""
         return digest("diagonal", self.values)
 
 

@@ -30,7 +30,6 @@ class Whole(click.ParamType[int]):
     name = "integer"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """See ``click.ParamType``."""
         try:
             return integer(value) if isinstance(value, str) else int(value)
         except ValueError:

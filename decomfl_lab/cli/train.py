@@ -167,7 +167,6 @@ class _OrAuto(click.ParamType[Any]):
         self.name = f"{self.number.name}|{AUTO}"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """See ``click.ParamType``."""
         return value if value == AUTO else self.number.convert(value, param, ctx)
 
 

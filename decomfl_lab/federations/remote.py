@@ -231,12 +231,10 @@ class CarriedFederation(RemoteFederation):
     follows: ClassVar[bool] = False
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        """See ``RemoteFederation``."""
         super().__init__(*args, **options)
         self.base = self.observer.clone()
 
     def save(self) -> Saved:
-        """See ``Federation``."""
         return DeComFLFederation.save(self)
 
     def _held_and_taken(self) -> tuple[list[int], list[int]]:

@@ -504,7 +504,6 @@ class AcrossDevices(Implementation):
     offered = frozenset(PARTS)  # every law is about these devices
 
     def client(self, case: Case, i: int, objective: Objective | None = None) -> AnyClient:
-        """See ``Implementation.client``."""
         client: Any = super().client(case, i, objective)
         if i % 2:
             x = case.initial().to(self.device)

@@ -44,7 +44,6 @@ class FedSgd(Method):
         require_finite_positive("clip c", self.clip)
 
     def federation(self, setting: TrainingSetting) -> FedAvgFederation:
-        """See ``Method.federation``."""
         clients = [_Client(objective, setting.engine, self.clip) for objective in setting.objectives]
         return FedAvgFederation(setting, clients, K=1, eta=self.eta)
 

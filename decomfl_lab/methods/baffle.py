@@ -30,7 +30,6 @@ class Baffle(LoggingDifferences, Updating):
     name: ClassVar[str] = "baffle"
 
     def federation(self, setting: TrainingSetting) -> DeComFLFederation:
-        """See ``Method.federation``."""
         from decomfl_lab.federations.simulation import DeComFLFederation
         from decomfl_lab.protocol.delivery import Delivery
         from decomfl_lab.replicas.replica import Replica

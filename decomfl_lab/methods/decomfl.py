@@ -53,26 +53,21 @@ class Lagging(Scalars):
 
     @property
     def replays(self) -> bool:
-        """See ``Method.replays``."""
         return self.rebuild == "replay" and not self.drifts
 
     def replaying(self) -> Self:
-        """See ``Method.replaying``."""
         return replace(self, rebuild="replay")
 
     def require_carried(self, by: object) -> None:
-        """See ``Method.require_carried``."""
         plain = self.plain()
         for name, value in _CARRIED.items():
             require(plain.get(name, value) == value, name, f"be {value!r} with federation {by}", plain.get(name))
 
     def bare(self) -> Self:
-        """See ``Scalars.bare``."""
         return self.but({name: value for name, value in _BARE.items() if name in self.options()})
 
     @property
     def K(self) -> int:
-        """See ``Scalars``."""
         return self.local_steps
 
     @property
@@ -89,7 +84,6 @@ class Lagging(Scalars):
         return None
 
     def federation(self, setting: TrainingSetting) -> DeComFLFederation:
-        """See ``Method.federation``."""
         from decomfl_lab.federations.simulation import DeComFLFederation
         from decomfl_lab.protocol.delivery import Delivery
         from decomfl_lab.replicas.registry import make_replica
@@ -130,12 +124,10 @@ class _ByRecords(Updating, Lagging):
 
     @property
     def drifts(self) -> bool:
-        """See ``Method.drifts``."""
         return self.revert == "sync"
 
     @property
     def kept(self) -> int:
-        """See ``Lagging``."""
         return self.history
 
     @property

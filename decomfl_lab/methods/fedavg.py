@@ -89,7 +89,6 @@ class FedAvg(Method):
         return whole_model
 
     def federation(self, setting: TrainingSetting) -> FedAvgFederation:
-        """See ``Method.federation``."""
         clients = [FedAvgClient(objective, self, setting.engine) for objective in setting.objectives]
         return FedAvgFederation(
             setting,

@@ -36,6 +36,5 @@ class FedAvgTopK(FedAvg):
         return lambda _, r, down, x: top_k(r, x - down, self.top_k, self.top_k_by)
 
     def traffic(self, cohort: Cohort, d: int) -> ExpectedTraffic:
-        """See ``Method.traffic``."""
         k = math.ceil(self.top_k * d)
         return models_both_ways(cohort, d, Kind.SPARSE.bytes(k), k, weighting=self.weighting)

@@ -45,7 +45,6 @@ class Walking(Perturbing):
         return FedZOClient(i, setting.objectives[i], self, seed=setting.seed, engine=setting.engine)
 
     def federation(self, setting: TrainingSetting) -> FedAvgFederation:
-        """See ``Method.federation``."""
         clients = [self.client(setting, i) for i in range(setting.M)]
         return FedAvgFederation(setting, clients, K=self.local_steps, eta=self.eta, weighting=self.weighting)
 

@@ -22,7 +22,6 @@ class Normalised(UpdateRule):
     """
 
     def emit(self, program: Program, step: Step) -> None:
-        """See ``UpdateRule.emit``."""
         from decomfl_lab.devices import on_host
 
         g = on_host(step.scalars).tolist()

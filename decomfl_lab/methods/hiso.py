@@ -24,11 +24,9 @@ class Whitened(UpdateRule):
     scaling = "scale"
 
     def start(self, slot: str) -> float:  # noqa: ARG002
-        """See ``UpdateRule.start``."""
         return 1.0
 
     def emit(self, program: Program, step: Step) -> None:
-        """See ``UpdateRule.emit``."""
         program.fill(SCRATCH, 0.0)
         add_estimate(program, SCRATCH, step, 1.0)
         program.multiply(SCRATCH, "scale")

@@ -28,7 +28,6 @@ class MeZO(Walking, Differences):
     weighting: ClassVar[str] = "clients"  # type: ignore[misc]  # there is one
 
     def federation(self, setting: TrainingSetting) -> MezoFederation:
-        """See ``Method.federation``."""
         return MezoFederation(setting, [self.client(setting, 0)], K=self.local_steps, eta=self.eta)
 
     def traffic(self, cohort: Cohort, d: int) -> ExpectedTraffic:  # noqa: ARG002
@@ -50,7 +49,6 @@ class MezoFederation(FedAvgFederation):
         return {"x": self.x}, SavedFederation(round=self.round, steps_taken=self.clients[0].steps_taken)
 
     def load(self, saved: Saved) -> None:
-        """See ``Federation``."""
         tensors, values = saved
         self.x.copy_(tensors["x"])
         self.round, (self.clients[0].steps_taken,) = values.round, values.steps

@@ -245,7 +245,6 @@ class LoggingDifferences(Differences, Scalars):
                 require_int("perturbations P for log_kappa", number, 3)
 
     def require_compute(self, compute: str) -> None:
-        """See ``Method.require_compute``."""
         super().require_compute(compute)
         if compute == "bfloat16":
             for name, on in (("lean", self.lean), ("log_kappa", self.log_kappa)):

@@ -43,7 +43,6 @@ class _ReplicaRule(Codec):
     """Rules of replicas that follow records: also in 16 bits, or on a grid."""
 
     def join(self, values: Mapping[str, Any]) -> UpdateRule:
-        """See ``Codec``."""
         if values["grid"]:
             require(values["rule"] == "sgd", "rule", "be sgd on the grid", values["rule"])
             require(values["precision"] == "float32", "precision", "be float32 on the grid", values["precision"])
@@ -54,7 +53,6 @@ class _ReplicaRule(Codec):
         return LowPrecision(rule, Format(values["precision"]), values["rounding"])
 
     def split(self, value: Any) -> dict[str, Any]:
-        """See ``Codec``."""
         if isinstance(value, LowPrecision):
             return super().split(value.rule) | {"precision": str(value.dtype), "rounding": value.rounding}
         return super().split(value)

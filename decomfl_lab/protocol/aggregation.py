@@ -102,7 +102,6 @@ class Mean(Aggregation):
     """
 
     def __call__(self, replies: Sequence[_F32]) -> _F32:
-        """See ``Aggregation``."""
         return exact_mean(_values(self, replies)).astype(np.float32)
 
 
@@ -125,7 +124,6 @@ class ClippedMean(Aggregation):
         require(is_number(self.clip) and self.clip >= 0, "clip c", "be a finite number of at least 0", self.clip)
 
     def __call__(self, replies: Sequence[_F32]) -> _F32:
-        """See ``Aggregation``."""
         values = _values(self, replies)
         norms = [math.sqrt(_square(value)) for value in values]
         clip = self.clip or statistics.median(norms)
@@ -153,11 +151,9 @@ class TrimmedMean(Aggregation):
 
     @property
     def least(self) -> int:
-        """See ``Aggregation``."""
         return 2 * self.tolerated + 1
 
     def __call__(self, replies: Sequence[_F32]) -> _F32:
-        """See ``Aggregation``."""
         inner = slice(self.tolerated, len(replies) - self.tolerated)
         return exact_mean(np.sort(_values(self, replies), axis=0)[inner]).astype(np.float32)
 
@@ -172,7 +168,6 @@ class Median(Aggregation):
     """
 
     def __call__(self, replies: Sequence[_F32]) -> _F32:
-        """See ``Aggregation``."""
         return TrimmedMean(max(len(replies) - 1, 0) // 2)(replies)
 
 
@@ -196,11 +191,9 @@ class Krum(Aggregation):
 
     @property
     def least(self) -> int:
-        """See ``Aggregation``."""
         return 2 * self.tolerated + 3
 
     def __call__(self, replies: Sequence[_F32]) -> _F32:
-        """See ``Aggregation``."""
         values = _values(self, replies)
         near = len(replies) - self.tolerated - 2
 
@@ -223,7 +216,6 @@ class Majority(Aggregation):
     dtype = np.int8
 
     def __call__(self, replies: Sequence[NDArray[np.int8]]) -> NDArray[np.int8]:
-        """See ``Aggregation``."""
         return np.where(_values(self, replies).sum(axis=0) >= 0, 1, -1).astype(np.int8)
 
 

@@ -427,7 +427,6 @@ class ArchivedHistory(History):
 
     @property
     def end(self) -> int:
-        """See ``History``."""
         return self._first + len(self._records)
 
     def __len__(self) -> int:

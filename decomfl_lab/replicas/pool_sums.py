@@ -64,7 +64,6 @@ class PooledReplica(Replica):
     _late: bool  # whether x is still to be built from the sums
 
     def __init__(self, x: Tensor, rule: PooledSgd, **options: Any) -> None:
-        """See ``Replica``."""
         super().__init__(x, rule, **options)
         self.state = {"start": self._x.clone(), "sums": torch.zeros(rule.size, dtype=torch.int32)}
         self._pool: tuple[int, Distribution] | None = None  # the pool's seed, and the distribution of its directions
@@ -99,21 +98,17 @@ class PooledReplica(Replica):
 
     @property
     def d(self) -> int:
-        """See ``Replica``."""
         return self._x.numel()
 
     @property
     def forgotten(self) -> bool:
-        """See ``Replica``."""
         return self._x.is_meta
 
     @property
     def sums(self) -> PoolSums:
-        """See ``Replica.sums``."""
         return PoolSums(self.round, self.rule.exponent, self.state["sums"].numpy())
 
     def take(self, sums: PoolSums, seed: int, distribution: Distribution) -> None:
-        """See ``Replica.take``."""
         pool, wanted = (seed, distribution), (self.rule.size, self.rule.exponent)
         require(sums.round >= self.round, "round of a pool's sums", f"be at least {self.round}", sums.round)
         require((sums.S, sums.exponent) == wanted, "pool", f"be of (S, e) = {wanted}", (sums.S, sums.exponent))

@@ -339,7 +339,6 @@ class SyncReplica(Replica):
             self.diverge(taken)
 
     def diverge(self, taken: Iterable[Step]) -> None:
-        """See ``Replica.diverge``."""
         self.taken = tuple(replace(step, scalars=on_host(step.scalars)) for step in taken)
 
     def _correct(self, program: Program, taken: Step, step: Step | None) -> None:

@@ -143,7 +143,6 @@ class Sgd(UpdateRule):
         _check_weight_decay(self.weight_decay)
 
     def emit(self, program: Program, step: Step) -> None:
-        """See ``UpdateRule.emit``."""
         if self.weight_decay:
             program.scale("x", 1.0 - step.eta * self.weight_decay)
         add_estimate(program, "x", step, -step.eta)
@@ -198,7 +197,6 @@ class Momentum(UpdateRule):
     slots = ("momentum",)  # m
 
     def emit(self, program: Program, step: Step) -> None:
-        """See ``UpdateRule.emit``."""
         weight = 1.0 - self.beta if self.convention == "paper" else 1.0
         program.scale("momentum", self.beta)
         if self.weight_decay:
@@ -220,7 +218,6 @@ class SignSgd(UpdateRule):
         _check_weight_decay(self.weight_decay)
 
     def emit(self, program: Program, step: Step) -> None:
-        """See ``UpdateRule.emit``."""
         program.fill(SCRATCH, 0.0)
         add_estimate(program, SCRATCH, step, 1.0)
         program.sign(SCRATCH)
@@ -253,7 +250,6 @@ class AdaMM(UpdateRule):
     slots = ("momentum", "variance", "maximum")  # first moment m, second moment v and its maximum v̂
 
     def emit(self, program: Program, step: Step) -> None:
-        """See ``UpdateRule.emit``."""
         program.fill(SCRATCH, 0.0)
         add_estimate(program, SCRATCH, step, 1.0)
         program.scale("momentum", self.beta1)
@@ -308,7 +304,6 @@ class LowPrecision(UpdateRule):
         return (*self.rule.slots, *low)
 
     def emit(self, program: Program, step: Step) -> None:
-        """See ``UpdateRule.emit``."""
         if self.rounding == "compensated":
             for name in self._vectors:
                 program.add(name, f"{name}.low")
@@ -331,7 +326,6 @@ class LowPrecision(UpdateRule):
         return x.to(getattr(torch, self.dtype))
 
     def admit(self, x: Tensor) -> None:
-        """See ``UpdateRule.admit``."""
         require(str(x.dtype) == f"torch.{self.dtype}", "dtype of x", f"be {self.dtype} for {self}", x.dtype)
 
 
@@ -370,7 +364,6 @@ class GridSgd(UpdateRule):
         return on_grid.add_(0.0)  # not −0, which arithmetic would not bring back
 
     def admit(self, x: Tensor) -> None:
-        """See ``UpdateRule.admit``."""
         import torch
 
         super().admit(x)
@@ -388,9 +381,7 @@ class GridSgd(UpdateRule):
         program.limit("x", self.largest)
 
     def emit(self, program: Program, step: Step) -> None:
-        """See ``UpdateRule.emit``."""
         self._emit(program, step, 1.0)
 
     def emit_reverse(self, program: Program, step: Step) -> None:
-        """See ``UpdateRule.emit_reverse``."""
         self._emit(program, step, -1.0)

@@ -42,7 +42,6 @@ class Trace(Reported):
         return Reading("tr(H)", self.value, *self.interval, f"standard error {self.stderr:.2g}")
 
     def report(self) -> tuple[str, Sequence[Reading], str]:
-        """See ``Reported``."""
         return f"{self}; {self.operator}, d = {self.d:,}, seed {self.seed}", [self._reading], self.remarks
 
 

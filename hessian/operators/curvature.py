@@ -85,7 +85,6 @@ class _CurvatureOperator(Operator):
         return tuple(filter(None, (self.objective.remark, self.remark)))
 
     def gradient(self) -> Tensor:
-        """See ``Operator``."""
         return self.objective.gradient(self.x)
 
     def _trial_along(self, v: Tensor) -> Comparison | None:
@@ -107,7 +106,6 @@ class _CurvatureOperator(Operator):
         """The comparison of a product with v."""
 
     def fingerprint(self) -> str:
-        """See ``Operator``."""
         return digest(f"{self.name} {self.objective.fingerprint()}", self.x)
 
     def _product(self, b: int, v: Tensor) -> Tensor:

@@ -41,13 +41,11 @@ class DataParallelOperator(Around):
         self._fingerprint = digest(repr(parts))
 
     def matvec(self, v: Tensor) -> Tensor:
-        """See ``Operator``."""
         product = self.inner.matvec(v).mul_(self.share)
         dist.all_reduce(product, group=self.group)
         return product
 
     def quad(self, v: Tensor) -> float:
-        """See ``Operator``."""
         form = torch.tensor(self.share * self.inner.quad(v), dtype=torch.float64, device=self.device)
         dist.all_reduce(form, group=self.group)
         return float(form)

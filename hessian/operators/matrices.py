@@ -92,7 +92,6 @@ class FunctionOperator(Operator):
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """See ``Operator``."""
         return (f"{self.name} was taken on trust",) if self.trusted else ()
 
     @property

@@ -210,23 +210,19 @@ class _Sum(Operator):
         self.layout = terms[0].layout
 
     def matvec(self, v: Tensor) -> Tensor:
-        """See ``Operator``."""
         total = self.terms[0].matvec(v)
         for term in self.terms[1:]:
             total += term.matvec(v)
         return total
 
     def quad(self, v: Tensor) -> float:
-        """See ``Operator``."""
         return math.fsum(term.quad(v) for term in self.terms)
 
     def fingerprint(self) -> str:
-        """See ``Operator``."""
         return digest(f"sum {[term.fingerprint() for term in self.terms]}")
 
     @property
     def precision(self) -> float:
-        """See ``Operator``."""
         return max(term.precision for term in self.terms)
 
     @property
@@ -255,29 +251,23 @@ class Around(Operator):
         return v
 
     def matvec(self, v: Tensor) -> Tensor:
-        """See ``Operator``."""
         return self.reduced(self.inner.matvec(self.lifted(v)))
 
     def quad(self, v: Tensor) -> float:
-        """See ``Operator``."""
         return self.inner.quad(self.lifted(v))
 
     @property
     def precision(self) -> float:
-        """See ``Operator``."""
         return self.inner.precision
 
     def fingerprint(self) -> str:
-        """See ``Operator``."""
         return self.inner.fingerprint()
 
     def gradient(self) -> Tensor | None:
-        """See ``Operator``."""
         return self.inner.gradient() if self.d == self.inner.d else None
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """See ``Operator``."""
         return self.inner.remarks
 
 
@@ -296,18 +286,15 @@ class _Affine(Around):
         self.noise = Noise(*(abs(factor) * part for part in inner.noise))
 
     def matvec(self, v: Tensor) -> Tensor:
-        """See ``Operator``."""
         product = self.inner.matvec(v)
         if not self.shift:
             return product.mul_(self.factor)
         return product.mul(self.factor).add_(v, alpha=self.shift)
 
     def quad(self, v: Tensor) -> float:
-        """See ``Operator``."""
         return self.factor * self.inner.quad(v) + (self.shift * inner(v, v) if self.shift else 0.0)
 
     def fingerprint(self) -> str:
-        """See ``Operator``."""
         shift = f" + {self.shift.hex()}" if self.shift else ""
         return digest(f"{self.factor.hex()} {self.inner.fingerprint()}{shift}")
 
@@ -333,11 +320,9 @@ class DenseOperator(Operator):
         self.device = matrix.device
 
     def matvec(self, v: Tensor) -> Tensor:
-        """See ``Operator``."""
         return self.matrix @ v
 
     def fingerprint(self) -> str:
-        """See ``Operator``."""
         return digest("", self.matrix)
 
 
@@ -357,11 +342,9 @@ class BlockOperator(Around):
             self.noise = Noise(math.sqrt(self.d) * inner.noise.size, inner.noise.size)
 
     def fingerprint(self) -> str:
-        """See ``Operator``."""
         return digest(f"{self.places} {self.inner.fingerprint()}")
 
     def reduced(self, v: Tensor) -> Tensor:
-        """See ``Around``."""
         return torch.cat([v[place] for place in self.places])
 
     def lifted(self, v: Tensor) -> Tensor:

@@ -165,7 +165,6 @@ class SplitSample(Reported):
         return low, high
 
     def report(self) -> tuple[str, Sequence[Reading], str]:
-        """See ``Reported``."""
         title = f"λ_max of all data in {self.below:.5g} .. {self.above:.5g}, in expectation, by two halves of them"
         return title, [Reading("λ_max of all data", math.nan, self.below, self.above, "in expectation")], ""
 

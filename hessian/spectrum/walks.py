@@ -172,18 +172,15 @@ class Walks(SphereForms):
 
     @property
     def measured(self) -> int:
-        """See ``SphereForms``."""
         return len(self.values)
 
     def state(self) -> tuple[dict[str, Tensor], SavedForms]:
-        """See ``SphereForms``."""
         tensors = {f"walk.{i}": v for i, v in enumerate(self._ahead)}
         return tensors, SavedForms(
             self.n, self.values, self.gaps, [], [], [(walk.alphas, walk.betas) for walk in self.walks], self.noise
         )
 
     def restore(self, tensors: dict[str, Tensor], values: SavedForms, device: torch.device) -> None:
-        """See ``SphereForms``."""
         self.n, self.noise, self.walks = values.n, values.noise, [Walk(*each) for each in values.walks]
         self.values, self.gaps = values.values, values.squares
         self._ahead = [tensors[name].to(device) for name in sorted(tensors) if name.startswith("walk.")]

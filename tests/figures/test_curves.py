@@ -11,7 +11,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
 from figures.comparison import by_communication, comparison
 from figures.curves import mean_and_band
@@ -99,6 +101,16 @@ def test_the_caption_is_in_the_figure_and_says_when_points_are_lost() -> None:
     assert "outside the logarithmic axis" in words(drawn("plotted", frame=zero))
     assert "outside the logarithmic axis" in words(drawn("plotted", reference=zero))
     assert "outside" not in words(drawn("table1", frame=zero))
+
+
+def test_a_heading_that_is_longer_than_its_figure_is_wide_is_set_in_lines() -> None:
+    said = "What a client sends and gets in a round, against what is trained"
+    with page(5.8, 4.0, {"title": said}) as (figure, plots):
+        plots.subplots()
+        renderer = FigureCanvasAgg(figure).get_renderer()
+        (heading,) = plots.findobj(lambda artist: isinstance(artist, Text) and artist.get_text().startswith("What"))
+        assert heading.get_text().replace("\n", " ") == said
+        assert heading.get_window_extent(renderer).x1 < figure.bbox.x1
 
 
 @refuses(

@@ -39,7 +39,6 @@ class Fused(Threads):
         self._networks: dict[tuple[nn.Module, tuple[int, ...]], Network | LanguageNetwork] = {}
 
     def _job(self, objective: Objective, x: Tensor, step: int) -> Any:
-        """See ``Threads``."""
         try:
             network, inputs, labels = self._batch(objective, x, step)
         except InputError:
@@ -54,7 +53,6 @@ class Fused(Threads):
         return lambda seat, point: float(network.losses(point, inputs, labels, seat.once(network.workspace)).mean())
 
     def _values(self, seat: Seat, line: Line, points: Sequence[Point], jobs: Sequence[Any]) -> NDArray[np.float64]:
-        """See ``Threads``."""
         networks = {job.network if isinstance(job, _Answers) else None for job in jobs}
         # Samples of one language model share the forming of a point. Those of several nets are taken one by one.
         if len(networks) > 1:

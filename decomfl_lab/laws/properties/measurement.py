@@ -230,7 +230,6 @@ class MeasurementWatch(RoundWatch):
         self.last[i] = reply
 
     def closed(self, record: RoundRecord) -> None:
-        """See ``RoundWatch``."""
         self.model.apply(record)
         self.seeds, self.P_before = list(record.seeds), record.P
 

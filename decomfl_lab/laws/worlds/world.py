@@ -287,7 +287,10 @@ def rot(host: Any, start: bool = False) -> None:
 class Weighty(Wavy):
     """A loss of more examples, the larger its client's number."""
 
-    examples = property(lambda self: 2 + self.client)
+    @property
+    def examples(self) -> int:
+        """n_i = 2 + i."""
+        return 2 + self.client
 
 
 @dataclass

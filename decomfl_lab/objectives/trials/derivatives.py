@@ -250,7 +250,6 @@ class HessianComparison(Comparison):
         return math.fsum(float((a * b).sum(dtype=torch.float64)) for a, b in parts)
 
     def verdict(self, again: Callable[[int], Tensor]) -> str:
-        """See ``Comparison``."""
         rounded = 0.0
         for b in sorted(self.off, key=self.off.__getitem__, reverse=True):
             if self.trouble or sum(self.off.values()) <= AGREES * self.size:
@@ -381,7 +380,6 @@ class OutputComparison(Comparison):
         self.size: dict[tuple[str, str], float] = {}
 
     def see(self, b: int, piece: Piece, product: Callable[[], Tensor] | None) -> Tensor | None:  # noqa: ARG002
-        """See ``Comparison``."""
         part = None if product is None else product()
         outputs, along = self.along(piece, self.v)
         middle = self.middle(outputs.clone(), along, piece)
@@ -432,7 +430,6 @@ class OutputComparison(Comparison):
         self.size[kind] = self.size.get(kind, 0.0) + share * max(float(a.norm()), float(b.norm()))
 
     def verdict(self, again: Callable[[int], Tensor]) -> str:  # noqa: ARG002
-        """See ``Comparison``."""
         for (compared, beside), off in self.off.items():
             size = self.size[compared, beside]
             if off > AGREES * size:

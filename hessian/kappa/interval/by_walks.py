@@ -62,7 +62,6 @@ class PartRun(_Run):
 
     @property
     def finished(self) -> bool:
-        """See ``_Run``."""
         if not self.deflated or self.krylov.following is None:
             return self.deflated
         if (
@@ -181,11 +180,9 @@ class PartRun(_Run):
             self.sampled = self._forms(self.operator.d - len(self.krylov.vectors) if self.deflated else 0)
 
     def state(self) -> tuple[dict[str, Tensor], SavedEstimate]:
-        """See ``_Run``."""
         tensors, values = super().state()
         return tensors, structs.replace(values, fine=self.fine, costs=self.costs)
 
     def restore(self, tensors: dict[str, Tensor], values: SavedEstimate) -> None:
-        """See ``_Run``."""
         super().restore(tensors, values)
         self.fine, self.costs = values.fine, values.costs

@@ -40,10 +40,8 @@ class CoarseOperator(Around):
         self._remark = f"products in {compute} are off by {100 * share:.2g} %, for which intervals have room"
 
     def fingerprint(self) -> str:
-        """See ``Operator``."""
         return digest(f"{self.name} {self.inner.fingerprint()}")
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """See ``Operator``."""
         return (*super().remarks, self._remark)

@@ -29,7 +29,6 @@ class Solution(Reported):
     converged: bool  # whether it was reached
 
     def report(self) -> tuple[str, Sequence[Reading], str]:
-        """See ``Reported``."""
         spent = f"after {plural(self.products, 'product')}"
         short = "" if self.converged else f"not within {self.rtol:.2g}: allow more products or damping, or take float64"
         title = f"solution with the {self.operator}, d = {self.d:,}: residual {self.residual:.2g} {spent}"

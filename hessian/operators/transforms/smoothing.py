@@ -134,6 +134,5 @@ class SmoothedOperator(Operator):
         return total * norm**2 / (step**2 * self.samples)
 
     def fingerprint(self) -> str:
-        """See ``Operator``."""
         facts = (self.objective.fingerprint(), self.mu, self.samples, self.seed, self.forward_quad)
         return digest(repr(facts), self.x)

@@ -37,7 +37,6 @@ class WhitenedOperator(Around):
             self.noise = Noise(math.sqrt(self.d) * size, size)
 
     def lifted(self, v: Tensor) -> Tensor:
-        """See ``Around``."""
         return self.s * v
 
     reduced = lifted
@@ -48,7 +47,6 @@ class WhitenedOperator(Around):
         return None if slope is None else self.s * slope
 
     def fingerprint(self) -> str:
-        """See ``Operator``."""
         return digest(self.inner.fingerprint(), self.s)
 
 
