@@ -63,7 +63,8 @@ def curves_of(found: Sequence[FoundRun]) -> pd.DataFrame:
     # A label a run: the options that differ between runs that have them, and the folder where runs are all alike.
     for each in found:
         require(bool(each.config), "run", f"have a {CONFIG_FILE}", str(each.folder))
-    known = dict.fromkeys(name for each in found for name in each.config if name not in APART)
+    names = dict.fromkeys(name for each in found for name in each.config)
+    known = [name for name in names if name not in APART]
     values = {name: {repr(each.config[name]) for each in found if name in each.config} for name in known}
     differing = [name for name in known if len(values[name]) > 1]
     labels = []

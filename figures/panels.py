@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from html import escape
+from itertools import chain
 from typing import Final
 from xml.etree import ElementTree as ET
 
@@ -119,7 +120,7 @@ def picture(figure: Figure, name: str) -> Picture:
     height = 72 * float(figure.get_size_inches()[1])
     scale = 72 / figure.dpi
     # Clip paths, and markers that several parts share, stand beside the parts: the first one gets them.
-    inside = {element for group in groups.values() for outer in group for element in outer.iter()}
+    inside = {element for outer in chain.from_iterable(groups.values()) for element in outer.iter()}
     groups[next(iter(parts))] += [each for each in root.iter() if each.tag.endswith("}defs") and each not in inside]
     # The elements of each part, cut out at its place in pixels of a figure whose height is in points.
     drawn = {}

@@ -97,9 +97,9 @@ def _set_scale(ax: Axes, curves: pd.DataFrame, bandwidth: float, d: int) -> None
     ax.set_ylim(floor, max(2 * float(curves[["density", "high"]].max().max()), 10 * floor))
     ax.set_xlim(min(1.4 * float(curves["value"].min()), -linear), max(1.4 * float(curves["value"].max()), linear))
     multiples = (1,) if max(map(abs, ax.get_xlim())) > 30 * linear else (1, 2, 5)
-    decades = [
-        m * 10.0**k for k in range(math.floor(math.log10(linear)), 13) for m in multiples if m * 10.0**k >= linear
-    ]
+    powers = [10.0**k for k in range(math.floor(math.log10(linear)), 13)]
+    decades = [m * power for power in powers for m in multiples]
+    decades = [place for place in decades if place >= linear]
     ax.set_xscale("symlog", linthresh=linear, linscale=0.6)
     ax.xaxis.set_major_locator(FixedLocator([-each for each in reversed(decades)] + [0.0] + decades))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}".replace("-", "−")))

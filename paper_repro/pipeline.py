@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from decomfl_lab.interrupts import telling
@@ -63,7 +64,8 @@ def make_report(request: Request, *, silent: bool = False) -> list[ClaimOutcome]
         changes = "; ".join(dict.fromkeys(own for part, own in options.changes.items() if part in request.names))
         facts |= {"changed": f"{changes}: not the paper's"} if changes else {}
         facts |= {} if from_records else {"time": f"{minutes:.1f} minutes for what was not there yet"}
-        facts |= facts_of([each for rows in found.parts.values() for each in rows.provenance if each])
+        provenance = chain.from_iterable(rows.provenance for rows in found.parts.values())
+        facts |= facts_of([each for each in provenance if each])
         lines = answer()
 
         def show(overlays: Mapping[str, Overlay], status: str) -> None:

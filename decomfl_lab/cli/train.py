@@ -93,7 +93,10 @@ class TrainGroup(Screened, click.Group):
             args, named = [str(name or DeComFL.name), *words, *rest], known
             if not named and self.first:
                 flags_given = {word.partition("=")[0] for word in args}
-                preset = [word for pair in self.first.items() if pair[0] not in flags_given for word in pair]
+                preset = list[str]()
+                for flag, value in self.first.items():
+                    if flag not in flags_given:
+                        preset += [flag, value]
                 args = [args[0], *preset, *args[1:]]
                 ctx.meta[_MEANT] = f"{ctx.command_path} {shlex.join(args)}"
         return super().parse_args(ctx, args)

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -38,15 +38,13 @@ wide_dtypes = st.sampled_from((torch.float32, torch.float64))
 counters = st.tuples(seeds, st.integers(0, 200), distributions)
 
 _DECAYS = (0.0, 1e-5, 0.1)
-_MOMENTUM = [
-    Momentum(beta, kind, decay) for beta in (0.9, 0.5, 0.1) for kind in ("torch", "paper") for decay in _DECAYS
-]
+_CONVENTIONS: tuple[Literal["torch", "paper"], ...] = ("torch", "paper")
+_ROUNDINGS: tuple[Literal["stochastic", "compensated", "nearest"], ...] = ("stochastic", "compensated", "nearest")
+_MOMENTUM = [Momentum(*settings) for settings in itertools.product((0.9, 0.5, 0.1), _CONVENTIONS, _DECAYS)]
 _SGD = [Sgd(decay) for decay in _DECAYS]
 _ADAMM = [
     AdaMM(beta1=beta1, beta2=beta2, weight_decay=decay)
-    for beta1 in (0.9, 0.0)
-    for beta2 in (0.999, 0.5)
-    for decay in _DECAYS
+    for beta1, beta2, decay in itertools.product((0.9, 0.0), (0.999, 0.5), _DECAYS)
 ]
 _made = [kind() for kind in METHODS.values()]
 _scalar = [made.rule for made in _made if isinstance(made, Scalars)]
@@ -58,9 +56,7 @@ RULES: list[list[UpdateRule]] = [
     [SignSgd(decay) for decay in _DECAYS],
     [
         LowPrecision(rule, dtype, rounding)
-        for dtype in Format
-        for rounding in ("stochastic", "compensated", "nearest")
-        for rule in (*_MOMENTUM, *_SGD, *_ADAMM)
+        for dtype, rounding, rule in itertools.product(Format, _ROUNDINGS, (*_MOMENTUM, *_SGD, *_ADAMM))
     ],
     [PooledSgd(size=size, exponent=exponent) for size in range(1, 7) for exponent in (-28, -20)],
     [GridSgd(exponent=exponent) for exponent in range(-18, -11)],

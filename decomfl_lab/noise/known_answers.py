@@ -1,5 +1,6 @@
 """Known answers of the stream (known_answers.toml), for whoever writes it in another language and for our own tests."""
 
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,9 +70,7 @@ def stream_vectors() -> dict[str, Any]:
             "first": first,
             "words": hex_words(tile_words(key, c2, tag, tiles)),
         }
-        for key, c2 in _KEYS
-        for tag in (0, 5)
-        for first, tiles in ((0, [0]), (_FAR, [_FAR // TILE]))
+        for (key, c2), tag, (first, tiles) in product(_KEYS, (0, 5), ((0, [0]), (_FAR, [_FAR // TILE])))
     ]
     directions_ = []
     for answer in KNOWN_ANSWERS:

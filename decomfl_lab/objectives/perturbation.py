@@ -73,7 +73,8 @@ class Moved(Calls):
         # Small tensors may be formed together with their neighbours: of these blocks the last is kept.
         numbers = blocks_of([part.w.detach() for part in parts]) if in_blocks else []
         blocks = [[parts[n] for n in block] for block in numbers]
-        self.blocks = {id(part.w): block for block in blocks if len(block) > 1 for part in block}
+        shared = [block for block in blocks if len(block) > 1]
+        self.blocks = {id(part.w): block for block in shared for part in block}
         self.block: tuple[int, dict[int, Tensor]] = 0, {}
         self.direction, self.c, self.wide = direction, c, wide
         self.d = sum(part.w.numel() for part in parts)

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,8 @@ def facts_of(provenance: Sequence[Mapping[str, Any]]) -> dict[str, str]:
         return "; ".join(dict.fromkeys(texts))
 
     # A run that several versions of the code took up lists all of them.
-    runs = [code for each in provenance for code in each.get("codes", [each.get("code", "")]) if code]
+    codes = chain.from_iterable(each.get("codes", [each.get("code", "")]) for each in provenance)
+    runs = [code for code in codes if code]
     facts = {"code": f"drawn by {code_version()}" + (f", run by {', '.join(dict.fromkeys(runs))}" if runs else "")}
     if provenance:
         facts |= {

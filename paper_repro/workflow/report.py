@@ -176,7 +176,7 @@ def render_report(
         titles={section["id"]: section["title"].partition(":")[0] for section in ready},
         pictured={section["id"] for section in ready if section["picture"]},
         sections=shown,
-        dark=dark_greys(svg for drawing in pictures if drawing for svg in drawing["svgs"]),
+        dark=dark_greys(svg for drawing in filter(None, pictures) for svg in drawing["svgs"]),
         words={**_TEXTS["words"], **_TEXTS["symbols"]},
         seen=set,  # the template makes one a section: a word is linked at its first place in each
     )

@@ -372,9 +372,8 @@ def run_all(
     unfinished = {
         folder: min(same, key=lambda work: work.urgency) for folder, same in by_folder.items() if not is_done(folder)
     }
-    waiting: dict[Path, Work | Job] = {
-        folder: need for work in unfinished.values() for need in work.needs if not is_done(folder := root / need.key())
-    }
+    needs = {root / need.key(): need for work in unfinished.values() for need in work.needs}
+    waiting: dict[Path, Work | Job] = {folder: need for folder, need in needs.items() if not is_done(folder)}
     waiting |= dict(sorted(unfinished.items(), key=lambda item: order(item[1])))
     for folder in by_folder:
         if folder not in waiting:

@@ -8,6 +8,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -242,13 +243,11 @@ def _terms(of: Statement, setting: Setting, at: Values) -> Values:
     violated = []
     if of.eta:
         limits = [("η", setting.eta, of.step_sizes(setting), of.eta), ("μ", setting.mu, of.largest_mu(setting), of.mu)]
-        violated = [
-            f"{symbol} = {used:.4g} is above {down(largest, 4)} = {theory.written(formulas[name])}, "
-            f"the largest that {name} allows"
-            for symbol, used, sizes, formulas in limits
-            for name, largest in sizes.conditions.items()
-            if used is not None and used > largest * (1 + 1e-12)
-        ]
+        for symbol, used, sizes, formulas in limits:
+            for name, most in sizes.conditions.items():
+                if used is not None and used > most * (1 + 1e-12):
+                    bound = f"{down(most, 4)} = {theory.written(formulas[name])}"
+                    violated.append(f"{symbol} = {used:.4g} is above {bound}, the largest that {name} allows")
         if not of.with_eta and setting.eta is not None and largest is not None and setting.eta < largest * (1 - 1e-9):
             violated.append(f"η = {setting.eta:.4g} is below {down(largest, 12)}, the only one that it is of")
     return {
@@ -285,7 +284,9 @@ def _dump(
 def _notes(variants: Mapping[str, Statement], setting: Setting, given: Values, *, terms: bool) -> list[str]:
     """What was taken for granted, in sentences; ``terms`` says whether the bounds are shown, not only conditions."""
     shown = [part for each in variants.values() for part in (each.eta, each.mu, each.terms if terms else each.rate_mu)]
-    used = {name for part in shown for formula in part.values() for name in theory.names_in(formula)}
+    used = set[str]()
+    for formula in chain.from_iterable(part.values() for part in shown):
+        used |= set(theory.names_in(formula))
     notes = [
         f"{name} was not given and is taken for {_DEFAULTS[name]:g}."
         for name in ("D", "R")
@@ -347,7 +348,8 @@ def _print(
     console.print(table)
     from theory.notation.formula import names_in
 
-    formulas = [each for of in variants.values() for part in (of.terms, of.eta, of.mu) for each in part.values()]
+    parts = chain.from_iterable((of.terms, of.eta, of.mu) for of in variants.values())
+    formulas = [formula for part in parts for formula in part.values()]
     used = set().union(*map(names_in, formulas))
     moments = [told for name, told in theory.symbols.MOMENTS.items() if name in used]
     for line in (*lines, *(["; ".join(moments)] if moments else [])):

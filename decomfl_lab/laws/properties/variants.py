@@ -5,7 +5,7 @@ import re
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, product
 from typing import Any, cast
 
 import numpy as np
@@ -267,12 +267,11 @@ def synchronised_clients_drift_within_their_roundings(implementation: Implementa
             spread = max(spread, record.eta / record.P * float(difference.max(initial=0.0)))
     terms = sum(record.scalars.size for record in played.records)
     common = sum(record.eta / record.P * float(np.abs(record.scalars).sum()) for record in played.records)
-    largest_z = max(
-        float(np.abs(implementation.direction(*stream_of(seed, p), case.d, case.distribution)).max())
-        for record in played.records
-        for seed in record.seeds
-        for p in range(record.P)
-    )
+    largest_z = 0.0  # of any element of any direction
+    for record in played.records:
+        for seed, p in product(record.seeds, range(record.P)):
+            z = implementation.direction(*stream_of(seed, p), case.d, case.distribution)
+            largest_z = max(largest_z, float(np.abs(z).max()))
     x = played.server.dense_model().x.double()
     u, extra = (2.0**-24, 1) if dtype == torch.float32 else (2.0**-53, 34)
     drifts = []

@@ -117,10 +117,7 @@ for _label, _line in LINES.items():
     if _line["kind"] == "algorithm line":
         PROGRAMS["listings"].setdefault(_line["place"].partition(",")[0], []).append(_label)
 
-ALGORITHMS: Final[dict[str, str]] = {
-    label: name
-    for name in reversed(PROGRAMS["programs"])
-    for label in PROGRAMS["listings"][name]
-    if isinstance(label, str)
-}
+ALGORITHMS: Final[dict[str, str]] = {}
 """The name of the program whose own listing has the line first, by label."""
+for _program in reversed(PROGRAMS["programs"]):
+    ALGORITHMS.update({label: _program for label in PROGRAMS["listings"][_program] if isinstance(label, str)})

@@ -85,7 +85,9 @@ def top_one(*, by_magnitude: bool) -> Evidence:
 def rebuild_of_the_present() -> Evidence:
     """Records that clients get who took part in the round before: they reverted, so they rebuild like the others."""
     sent, drawn = records_sent(), algorithms.SAMPLED
-    present = [sent[i, r] for r in range(1, algorithms.R) for i in drawn[r] if i in drawn[r - 1]]
+    present = []  # pairs sent in round r to who took part in round r − 1 too
+    for r in range(1, algorithms.R):
+        present += [sent[i, r] for i in drawn[r] if i in drawn[r - 1]]
     says = f"clients that took part in round r − 1 too are sent {min(present)} pairs in round r, K = {algorithms.K}"
     return Evidence("execution", min(present) == algorithms.K, says)
 
