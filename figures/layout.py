@@ -42,7 +42,8 @@ def page(
         more: Sentences to set below the caption; empty ones are left out.
         grid: Whether panels have lines behind what is drawn.
     """
-    title, text = words.get("title", ""), " ".join(" ".join([words.get("caption", ""), *more]).split())
+    title = words.get("title", "")
+    text = " ".join(" ".join([words.get("caption", ""), *more]).split())
     lines = textwrap.wrap(text, width=int(width * _CHARACTERS_AN_INCH), break_on_hyphens=False)
     foot_height = _CAPTION_LINE * len(lines) + 0.22
     heading = textwrap.wrap(title, width=int(width * _BOLD_CHARACTERS_AN_INCH))

@@ -149,7 +149,8 @@ def _curvlinops(problem: KappaProblem) -> dict[str, KappaRun]:
 
 
 def _eigenthings(problem: KappaProblem) -> dict[str, KappaRun]:
-    library, data = importlib.import_module("hessian_eigenthings"), [(problem.inputs, problem.targets)]
+    library = importlib.import_module("hessian_eigenthings")
+    data = [(problem.inputs, problem.targets)]
     operator = library.HessianOperator(problem.module, data, library.supervised_loss(cross_entropy))
 
     def run(seed: int) -> KappaEstimate:

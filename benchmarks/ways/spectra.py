@@ -117,7 +117,9 @@ class _Block(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem, self.first, self.second = nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3, padding=1), nn.Conv2d(4, 4, 1)
+        self.stem = nn.Conv2d(1, 4, 3)
+        self.first = nn.Conv2d(4, 4, 3, padding=1)
+        self.second = nn.Conv2d(4, 4, 1)
         self.head = nn.Linear(16, 4)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -93,7 +93,8 @@ def one_batch(name: str, data: Any, *, whole: bool = False, draw: int = 0) -> Ba
     batches, _ = batches_of(name, data, whole=whole, draw=draw)
     for b, batch in enumerate(batches):
         which = name if len(batches) == 1 else f"batch {b} of {name}"
-        shapes, count = [tuple(tensor.shape) for tensor in tensors(batch)], row_count(batch)
+        shapes = [tuple(tensor.shape) for tensor in tensors(batch)]
+        count = row_count(batch)
         rule = "have as many examples as each other, in their first dimension"
         require(count is not None, f"tensors of {which}", rule, shapes)
         require(count != 0, which, "have at least one example", 0)
@@ -168,7 +169,8 @@ def _batch(name: str, batch: Any, whole: bool) -> Batch:
             inputs, targets = batch, None
         else:
             require("labels" in batch, f"keys of {name}", "have labels, the targets", list(batch))
-            inputs, targets = {key: value for key, value in batch.items() if key != "labels"}, batch["labels"]
+            inputs = {key: value for key, value in batch.items() if key != "labels"}
+            targets = batch["labels"]
     elif isinstance(batch, tuple) and len(batch) == 2 and (pair or named is None):
         inputs, targets = batch
     else:

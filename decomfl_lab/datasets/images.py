@@ -316,7 +316,8 @@ def _text() -> Dataset:
     users = os.environ.get("DECOMFL_DATA")
     if users:
         ((file, expected),) = TEXT.items()
-        text, source = read_checked(Path(users) / "corpus", file, expected), "Tiny Shakespeare, from DECOMFL_DATA"
+        text = read_checked(Path(users) / "corpus", file, expected)
+        source = "Tiny Shakespeare, from DECOMFL_DATA"
     else:
         text, source = documentation()
     inputs, targets, vocabulary = next_bytes(text)

@@ -45,7 +45,8 @@ class Resolution:
             if not math.isfinite(estimate.loss):
                 continue
             g = np.asarray(estimate.g if estimate.signed is None else estimate.signed, np.float64)
-            differences, unit = np.abs(g.reshape(-1)) * distance, ROUNDING[self.numbers] * abs(estimate.loss)
+            differences = np.abs(g.reshape(-1)) * distance
+            unit = ROUNDING[self.numbers] * abs(estimate.loss)
             # A loss of 0 has no unit: what differs from it at all is no rounding.
             units = np.divide(differences, unit, out=np.where(differences > 0, np.inf, 0.0), where=unit > 0)
             self._units.append(units.astype(np.float32))

@@ -140,7 +140,8 @@ class RemoteFederation(DeComFLFederation):
             came = [reply for reply in coordinator.replies.values() if reply.scalars.dtype == np.float32]
             estimates = [ScalarEstimate(reply.scalars, reply.loss) for reply in came]
             like.resolution.see(like.estimator, like.mu, estimates)
-        losses, weights = [coordinator.replies[i].loss for i in answered], self.server.weights.of(answered)
+        losses = [coordinator.replies[i].loss for i in answered]
+        weights = self.server.weights.of(answered)
         record = coordinator.close()
         self._write(LogEntry(record, asked, answered, coordinator.held, examples=weights))
         self.observer.catch_up([record])

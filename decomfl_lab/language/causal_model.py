@@ -280,7 +280,9 @@ def _loading(name: str, where: str = "") -> Iterator[None]:
 def _quiet(hub: Any) -> Iterator[None]:
     """Inside, transformers and the hub's client neither log (retries, for instance) nor draw progress bars."""
     log_of_hub, client = hub.utils.logging, logging.getLogger("huggingface_hub")
-    verbosity, bars, level = log_of_hub.get_verbosity(), log_of_hub.is_progress_bar_enabled(), client.level
+    verbosity = log_of_hub.get_verbosity()
+    bars = log_of_hub.is_progress_bar_enabled()
+    level = client.level
     log_of_hub.set_verbosity_error()
     log_of_hub.disable_progress_bar()
     client.setLevel(logging.ERROR)

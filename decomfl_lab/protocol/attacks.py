@@ -140,11 +140,13 @@ class Attack:
             case "trim":
                 draws = draws_of(STREAM, *path)
                 uniform = np.array([draws.integers(1 << 24) / (1 << 24) for _ in range(g.size)]).reshape(g.shape)
-                end, factor = np.where(mean > 0, honest.min(axis=0), honest.max(axis=0)), 1 + (c - 1) * uniform
+                end = np.where(mean > 0, honest.min(axis=0), honest.max(axis=0))
+                factor = 1 + (c - 1) * uniform
                 # Farther from the mean: away from 0 where the end is beyond it, towards 0 where it is not.
                 lie = np.where(mean * end > 0, end / factor, end * factor)
             case _:
-                rule, replies = Krum(f), [scalars.astype(np.float32) for scalars in honest]
+                rule = Krum(f)
+                replies = [scalars.astype(np.float32) for scalars in honest]
                 # Of the honest ones alone, who are at least f + 3, Krum can tolerate fewer.
                 taken = Krum(min(f, (len(honest) - 3) // 2))(replies)
                 lie = -c * float(abs(taken).max()) * np.sign(taken, dtype=np.float64)

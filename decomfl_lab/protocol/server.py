@@ -185,7 +185,8 @@ class Server:
         require(bool(by_client), f"replies of round {self.round}", "number at least 1", 0)
         clients = sorted(by_client)
         plan = self._planned[clients[0]]
-        answers, weights = [by_client[client].scalars for client in clients], self.weights.of(clients)
+        answers = [by_client[client].scalars for client in clients]
+        weights = self.weights.of(clients)
         scalars = self.aggregation(answers) if weights is None else weighed_mean(answers, weights)
         record = RoundRecord(plan.round, plan.eta, plan.distribution, plan.seeds, scalars)
         self.store(record, clients)
@@ -229,7 +230,8 @@ class Server:
         if form != (np.dtype(self.aggregation.dtype), (plan.K, plan.P)):  # asked first, as the words take time
             rule = f"be {self.aggregation.dtype.__name__} of shape (K, P) = {(plan.K, plan.P)}"
             require(False, f"scalars of client {reply.client}", rule, form)
-        name, hint = f"scalars of client {reply.client} in round {plan.round}", " (a smaller learning rate may help)"
+        name = f"scalars of client {reply.client} in round {plan.round}"
+        hint = " (a smaller learning rate may help)"
         require_sound(name, reply.scalars, hint)
         self.weights.of([reply.client])
 

@@ -61,7 +61,10 @@ class Frames(Mapping[int, bytes]):
 
         Once there is ``enough``, as it says after each answer, nobody waits for the others.
         """
-        self._clients, self._made, self._read, self.enough = dict.fromkeys(clients), made, read, enough
+        self._clients = dict.fromkeys(clients)
+        self._made = made
+        self._read = read
+        self.enough = enough
 
     def __getitem__(self, i: int) -> bytes:
         if i not in self._clients:

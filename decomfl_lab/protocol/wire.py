@@ -286,7 +286,8 @@ def decode(message: bytes, run_seed: int | None = None) -> Message:
             r, eta, P, distribution, seeds, signs = _read_round_head(reader, run_seed)
             require(not signs, "scalars of the plan message", "be none", "signs")
             records = _read_records(reader, run_seed)
-            rounds, expected = [record.round for record in records], list(range(r - len(records), r))
+            rounds = [record.round for record in records]
+            expected = list(range(r - len(records), r))
             require(rounds == expected, "records of the plan message", f"be of the rounds before {r}, in order", rounds)
             content = Plan(r, eta, P, distribution, seeds, records)
         case Kind.REPLY | Kind.SIGNS:

@@ -130,7 +130,8 @@ class TrainConfig:
         drawn = self.redraw == 1 or self.data == OWN or is_own(self.data)
         require(drawn, "redraw", "be 1 but for data of your own, as nothing is drawn of others", self.redraw)
         require_int(f"sampled clients m (of M={self.clients})", self.sampled, 1, self.clients)
-        later, least = sum(self.joined.values()), f"leave at least 1 of the {self.clients} clients in round 0"
+        later = sum(self.joined.values())
+        least = f"leave at least 1 of the {self.clients} clients in round 0"
         require(later < self.clients, "joined", least, dict(self.joined))
         require_int("eval_first", self.eval_first, 0, self.eval_every)
         for name, target in self.measures.items():

@@ -111,7 +111,9 @@ def call(hooks: Sequence[Hook], run: Run, train_loss: float) -> bool:
         run,
     )
     # The settings of torch that bits hang on are put back after each.
-    dtype, threads, graded = torch.get_default_dtype(), torch.get_num_threads(), torch.is_grad_enabled()
+    dtype = torch.get_default_dtype()
+    threads = torch.get_num_threads()
+    graded = torch.is_grad_enabled()
     for hook in hooks:
         before = _state(run)
         try:

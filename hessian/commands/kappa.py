@@ -443,9 +443,9 @@ def _trained(asked: SourceOptions, seed: int, device: torch.device) -> TrainedMo
     from decomfl_lab.runs.folder import CHECKPOINT_FILE
     from hessian.trained_models import from_run, from_task, from_weights, trained_here
 
-    source, model, data, loss, task, task_data, steps = (
-        asked.source, asked.model, asked.data, asked.loss, asked.task, asked.task_data, asked.train_steps,
-    )  # fmt: skip
+    source, model, steps = asked.source, asked.model, asked.train_steps
+    data, loss = asked.data, asked.loss
+    task, task_data = asked.task, asked.task_data
     descent = Descent(optimizer=asked.optimizer, lr=asked.lr, batch_size=asked.batch_size, seed=seed)
     given = {"model": model, "data": data, "loss": loss, "task": task, "task_data": task_data or None}
 

@@ -52,7 +52,8 @@ class ByLayer(Reported):
         spent = f"{plural(self.products, 'product')} in all; intervals of {100 * self.confidence:g} %"
         readings, short = [], 0
         for row in self.rows:
-            rank, share = row.rank, f"{100 * row.share.value:.1f} ± {100 * row.share.stderr:.1f} % of {whole}"
+            rank = row.rank
+            share = f"{100 * row.share.value:.1f} ± {100 * row.share.stderr:.1f} % of {whole}"
             words = f"{share}, ‖·‖₂ ≥ {rank.norm:.4g}, d = {rank.d:,}, {plural(rank.products, 'product')}"
             words += "" if rank.reached else "; wider than asked for"
             short += not rank.reached

@@ -182,7 +182,8 @@ class EffectiveRank(Reported):
 def _signs(lanczos: Lanczos, off: float, *, semidefinite: bool) -> str:
     """What the signs of the spectrum mean for κ, in words, where products are ``off`` by a matrix of that norm."""
     low, high = float(lanczos.ritz_values[0]), float(lanczos.ritz_values[-1])
-    residual, finest = float(lanczos.ritz_residuals[0]) + off, torch.finfo(lanczos.vectors[0].dtype).eps
+    residual = float(lanczos.ritz_residuals[0]) + off
+    finest = torch.finfo(lanczos.vectors[0].dtype).eps
     if semidefinite:
         return "this matrix has no negative eigenvalue"
     if low >= -finest * max(-low, high):

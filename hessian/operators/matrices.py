@@ -59,7 +59,9 @@ class FunctionOperator(Operator):
         """
         require(callable(product), "product", "be a function of a vector", product)
         self.product, self.name, self.trusted = product, name, trust
-        self.d, self.dtype, self.device = require_int("d", d, 1), dtype_of(dtype), torch.device(device)
+        self.d = require_int("d", d, 1)
+        self.dtype = dtype_of(dtype)
+        self.device = torch.device(device)
         self._precision = torch.finfo(self.dtype).eps
         self._fingerprint = "" if trust else self._tried()
 

@@ -229,7 +229,8 @@ def spectral_density(
         exact[seen.sum(axis=0).argmax()] = False
     # The mean gap between neighbouring nodes that are not exact, weighted by the mass at its ends. All probes together
     # have ``probes`` times as many nodes as one, so a probe's own gaps are as many times as wide.
-    gaps, masses = np.diff(nodes), (seen[:, 1:] + seen[:, :-1]).mean(axis=0) * ~(exact[1:] | exact[:-1])
+    gaps = np.diff(nodes)
+    masses = (seen[:, 1:] + seen[:, :-1]).mean(axis=0) * ~(exact[1:] | exact[:-1])
     mean = float(gaps @ masses / masses.sum()) if masses.any() else 0.0
     return SpectralDensity(
         operator=counted.name,

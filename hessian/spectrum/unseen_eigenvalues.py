@@ -81,7 +81,8 @@ class Hidden:
         values, beyond = self._beyond(which)
         weights, risen = beyond[:-1] - beyond[1:], self.risen(which)
         share = UNSEEN if self.excludes(which=which) else 1.0
-        values, weights = np.append(np.maximum(values, risen), risen), np.append(share * weights, 1 - share)
+        values = np.append(np.maximum(values, risen), risen)
+        weights = np.append(share * weights, 1 - share)
         return values[weights > 0], weights[weights > 0]
 
     def risen(self, which: str = "magnitude") -> float:
@@ -111,7 +112,8 @@ class Hidden:
         """Values, and the most probability that the end is as far out as the one before each: 1, ..., 0, one more."""
         if which in self._tables:
             return self._tables[which]
-        start, size = max(sign * pole for sign in _SIGNS[which] for pole in self.poles), max(map(abs, self.poles))
+        start = max(sign * pole for sign in _SIGNS[which] for pole in self.poles)
+        size = max(map(abs, self.poles))
         ends = start + size * _BEYOND
         missed = np.minimum.accumulate(np.max([self.probability(sign * ends) for sign in _SIGNS[which]], axis=0))
         self._tables[which] = np.array([start, *ends[1:], np.inf]), np.array([1.0, *missed, 0.0])

@@ -181,6 +181,8 @@ class Walks(SphereForms):
         )
 
     def restore(self, tensors: dict[str, Tensor], values: SavedForms, device: torch.device) -> None:
-        self.n, self.noise, self.walks = values.n, values.noise, [Walk(*each) for each in values.walks]
+        self.n = values.n
+        self.noise = values.noise
+        self.walks = [Walk(*each) for each in values.walks]
         self.values, self.gaps = values.values, values.squares
         self._ahead = [tensors[name].to(device) for name in sorted(tensors) if name.startswith("walk.")]

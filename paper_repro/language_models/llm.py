@@ -195,7 +195,8 @@ def results(rows: pd.DataFrame) -> pd.DataFrame:
         }
     ).reset_index()
     adapted = cells["row"].str.endswith(ADAPTED)
-    cells["d"], cells["trained"] = cells["row"].map(d), cells.model + np.where(adapted, ADAPTED, "")
+    cells["d"] = cells["row"].map(d)
+    cells["trained"] = cells.model + np.where(adapted, ADAPTED, "")
     cells["name"] = cells.task.map(task_title) + ", " + cells.trained
     cells["paper_model"] = cells["row"].str.removesuffix(ADAPTED)
     error, at_start = (

@@ -585,7 +585,10 @@ class Network:
         # The place of each parameter in x. The last of the sums is d, to which no name belongs.
         starts = dict(zip(layout.names, np.cumsum([0, *layout.sizes]).tolist(), strict=False))
         self.d = layout.d
-        self._maps, self._features, self._packing, self._offsets = _Room(), _Room(), _Columns(-1), _Columns(0, 0)
+        self._maps = _Room()
+        self._features = _Room()
+        self._packing = _Columns(-1)
+        self._offsets = _Columns(0, 0)
         self._in_order: list[_Conv | _Pool] = []
         stages: list[dict[str, int]] = []
         self._weights: list[dict[str, int]] = []  # of the convolutions through values: winograd.spread_weights

@@ -66,7 +66,8 @@ class Fused(Threads):
             line.form_(parts, *points[0], first=first, workers=1)
 
         # All prompts go through the net as one batch. Its losses (points, prompts) are then cut at the samples again.
-        prompts, targets = Prompts.together([job.prompts for job in jobs]), [job.targets for job in jobs]
+        prompts = Prompts.together([job.prompts for job in jobs])
+        targets = [job.targets for job in jobs]
         memory = seat.once(network.workspace)
         losses = network.losses(form, len(points), prompts, np.concatenate(targets), memory)
         ends = np.cumsum([len(classes) for classes in targets])[:-1]

@@ -230,7 +230,9 @@ def _attend(work, places, steps, score_rows, first, length, query, queries, size
             before = length - queries + n  # tokens that all of these see, but for their own
             seen = min(before + PIXELS, length)
             for start in range(0, seen, BLOCK):
-                src, block, dst = q + (query + n) * wide + query_channel, keys + start * channels, scores + start
+                src = q + (query + n) * wide + query_channel
+                block = keys + start * channels
+                dst = scores + start
                 tile(work, src, by_query, 0, 1, 0, channels, work, block, zeros, dst, score_rows, _ANY)
             for i in range(min(PIXELS, queries - n)):
                 row = scores + score_rows[i]
@@ -238,7 +240,8 @@ def _attend(work, places, steps, score_rows, first, length, query, queries, size
                 # count.
                 _softmax(work[row : row + seen], before + i + 1, scale, powers)
             for start in range(0, channels, BLOCK):  # a block's surplus channels are the next head's, which come later
-                block, dst = values + start * length, mixed + (query + n) * (wide + BLOCK) + query_channel + start
+                block = values + start * length
+                dst = mixed + (query + n) * (wide + BLOCK) + query_channel + start
                 tile(work, scores, score_rows, 0, 1, 0, seen, work, block, zeros, dst, by_mixed, _ANY)
 
 
@@ -484,7 +487,8 @@ class LanguageNetwork:
             rule = f"be multiples of {BLOCK} for the fused engine"
             require(whole, f"inputs and outputs of {part}", rule, (inputs, outputs))
             self._linears += ((inputs, outputs, *places(part)),)
-        self._tables, self._head = [place[name] for name in tables], place[head]
+        self._tables = [place[name] for name in tables]
+        self._head = place[head]
         self._final = place[final[0]]
         self._verbalizers = module.verbalizers
         rotary: Any = getattr(module.module.base_model, "rotary_emb", None)

@@ -313,7 +313,10 @@ class _Place:
         """
         self.loss, self.step, self.measured_by = loss, step, measured_by
         self.unit = 2.0**-53 if model.vectors["x"].dtype == np.float64 else 2.0**-24
-        self.estimator, self.mu, self.scale, self.other_end = case.estimator, case.mu, model.scale, step
+        self.estimator = case.estimator
+        self.mu = case.mu
+        self.scale = model.scale
+        self.other_end = step
         vars(self).update(other)
         self.x = model.vectors["x"].astype(np.float64)
 

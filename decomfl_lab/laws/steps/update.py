@@ -380,7 +380,8 @@ def _update_is_along_the_perturbation(kit: _Kit) -> tuple[int, str]:
         z = kit.direction(place, 5)
         target, module, start = kit.begin(place)
         target.update(5, g, lr)
-        step, calls = _moved(_weights(target, module), start), f"perturb(5, 1) and update(5, {g}, {lr}) of one x"
+        step = _moved(_weights(target, module), start)
+        calls = f"perturb(5, 1) and update(5, {g}, {lr}) of one x"
         flat, wanted = _flat(step), -lr * g * _flat(z)
         cosine = _cosine(flat, wanted)
         if not float(flat.norm()) or not float(wanted.norm()):

@@ -429,7 +429,8 @@ class World:
     def _delivery(self) -> Delivery:
         """The server's side of sessions at round 0."""
         delivery = self._parts.implementation.delivery(case_of(self.setting), with_model=self.setting.keep > 0)
-        delivery.server.m, delivery.server.weights = self.setting.sampled, Weights(self.setting.weighting)
+        delivery.server.m = self.setting.sampled
+        delivery.server.weights = Weights(self.setting.weighting)
         return delivery
 
     @property
@@ -590,7 +591,9 @@ class World:
     def _rots(self, process: Process) -> None:
         """Perhaps bits of a model change, where every round looks at digests before replies count."""
         if self.setting.check_every == 1 and self.chooses("rot", 2, process.clients):
-            process.state, process.wrong, self._has_rotten = self._parts.after(process.state, rot)[0], True, True
+            process.state = self._parts.after(process.state, rot)[0]
+            process.wrong = True
+            self._has_rotten = True
             self._say(f"bits of the model of {listed(process.clients)} change")
 
     def _back(self, process: Process) -> None:
@@ -614,7 +617,10 @@ class World:
         for process in self._processes:
             if process.strange:
                 process.fresh = process.state = self._fresh(process.clients)
-                process.deaths, process.here, process.wrong, process.strange = process.deaths + 1, False, False, False
+                process.deaths = process.deaths + 1
+                process.here = False
+                process.wrong = False
+                process.strange = False
             self._back(process)
         for i in self._of.keys() - self._connected if self.setting.presence == "known" else ():
             self._connects(i, SOON)
@@ -743,7 +749,8 @@ class World:
         Each is the mean of what those measure whom it names, at this model, in their next steps, so that no step counts
         twice or is lost; they are a quorum of the sampled ones.
         """
-        server, replica = self._delivery().server, self._parts.implementation._replica(case_of(self.setting))
+        server = self._delivery().server
+        replica = self._parts.implementation._replica(case_of(self.setting))
         digests, steps = [replica.digest()], [0] * self.setting.clients
         with Log.open(File(whole)) as log:  # type: ignore[arg-type]
             for r, entry in enumerate(log.entries()):

@@ -73,7 +73,8 @@ def culprit(module: nn.Module, loss: BatchLoss, batches: Iterable[Batch], orders
     The module is at x, and is copied. Of the orders the first that is wrong is told.
     """
     with suppress(Exception), torch.inference_mode(False), torch.enable_grad(), torch.random.fork_rng():
-        d, device = sum(p.numel() for p in module.parameters()), next(module.parameters()).device
+        d = sum(p.numel() for p in module.parameters())
+        device = next(module.parameters()).device
         if COPIES * 8 * d > room(device):
             return ""
         wide, wide_loss = copied(module).double(), loss.wide()

@@ -218,7 +218,9 @@ class HessianComparison(Comparison):
         """See ``Comparison``. The product is made last, when the points of the difference are gone."""
         assert product is not None
         if not self.narrow and 6 * 8 * self.x.numel() > room(self.x.device):
-            self.wide, self.narrow, self.rungs = self.objective, "there is no room for it in float64", NARROW
+            self.wide = self.objective
+            self.narrow = "there is no room for it in float64"
+            self.rungs = NARROW
         if self.trouble or 6 * self.x.element_size() * self.x.numel() > room(self.x.device):
             self.trouble = "there is no room for it"
             return product()
