@@ -180,7 +180,8 @@ class BenchmarkCommand(Screened):
         return None if cells is None else f"| {' | '.join(cells)} |"
 
     def _measure(self, options: Any, given: dict[str, Any]) -> None:
-        # On a terminal's stderr a line tells how many rows there are and what the last one is about.
+        """Measure, and print tables or JSON; ``options`` is the benchmark's dataclass, ``given`` the other flags."""
+        # On a terminal's stderr a line tells how many rows there are, and the words in the first cells of the last one.
         rows: list[BenchmarkRow] = []
         shown = SpinnerColumn(), TextColumn("{task.completed} rows, {task.description}"), TimeElapsedColumn()
         with Progress(*shown, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bars:

@@ -11,7 +11,7 @@ The public names are listed in ``__init__.pyi``; each is imported when it is fir
 
 import lazy_loader
 
-from decomfl_lab.distribution import pass_over_the_current_folder, tell_what_is_hidden
+from decomfl_lab.installation import pass_over_the_current_folder, tell_what_is_hidden
 
 __version__ = "0.2.0"
 pass_over_the_current_folder()

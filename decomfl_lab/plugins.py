@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from decomfl_lab.distribution import PACKAGES, hiding
 from decomfl_lab.errors import THEIRS, InputError, require, shown
+from decomfl_lab.installation import PACKAGES, hiding
 from decomfl_lab.storage.tables import table_beside
 
 if TYPE_CHECKING:

@@ -23,11 +23,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from decomfl_lab.distribution import without_extra
 from decomfl_lab.errors import quoted, require, require_finite_positive, require_int
 from decomfl_lab.federations.carrier import Take
 from decomfl_lab.federations.remote import RemoteFederation, host_of
 from decomfl_lab.federations.simulation import DeComFLFederation
+from decomfl_lab.installation import without_extra
 from decomfl_lab.protocol.session import Frames, Host
 from decomfl_lab.runs.configuration import TrainConfig, config_from_mapping
 from decomfl_lab.runs.preparation import Materials, movable

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from decomfl_lab.distribution import without_extra
 from decomfl_lab.errors import InputError, require, require_int
 from decomfl_lab.federations.carrier import MakeHost, Take
+from decomfl_lab.installation import without_extra
 from decomfl_lab.processes import safely
 from decomfl_lab.protocol.session import Frames, Host
 

@@ -5,7 +5,7 @@ import importlib.metadata
 import sys
 from types import ModuleType
 
-from decomfl_lab.distribution import without_extra
+from decomfl_lab.installation import without_extra
 
 
 def llm_library(name: str, wanted_by: str) -> ModuleType:

@@ -214,9 +214,10 @@ def _in_words(error: BaseException, law: Law, inputs: Sequence[object]) -> str:
     """What differs first, the case, its history round by round, and what else the law takes, by its name there."""
     if isinstance(error, LawBrokenError):
         lines = [("differs", str(error))]
-    else:
+    else:  # an error that wraps one of the same words is told by the kind of the one inside
         kind = type(error.__cause__ if getattr(error.__cause__, "args", None) == error.args else error).__name__
         lines = [("raised", f"{kind}: {' '.join(str(error).split())}{_place(error)}")]
+    # The first parameter of a law is the implementation.
     for name, value in zip(list(signature(law.check).parameters)[1:], inputs, strict=False):
         if isinstance(value, Case):
             values = {field.name: getattr(value, field.name) for field in fields(value) if field.name != "rounds"}
@@ -280,7 +281,7 @@ def _require(implementation: Implementation, cases: int, seed: int) -> None:
 
 
 def _require_reasons(name: str, reasons: Any) -> None:
-    """InputError unless it names laws, each with a reason."""
+    """InputError, which calls the argument ``name``, unless ``reasons`` names laws, each with a reason."""
     require(isinstance(reasons, Mapping), name, "be {law: reason, ...}", reasons)
     for law, reason in reasons.items():
         require_choice(f"law of {name}", law, LAWS)

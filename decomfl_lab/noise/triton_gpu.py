@@ -21,8 +21,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from decomfl_lab.distribution import command_for
 from decomfl_lab.errors import require
+from decomfl_lab.installation import command_for
 from decomfl_lab.noise import backends
 from decomfl_lab.noise.program import DISTRIBUTIONS, MOST_NAMES, Code, Op, Program, directions_by
 from decomfl_lab.noise.spec import LANES, TILE, Distribution

@@ -109,6 +109,7 @@ class PooledReplica(Replica):
         return PoolSums(self.round, self.rule.exponent, self.state["sums"].numpy())
 
     def take(self, sums: PoolSums, seed: int, distribution: Distribution) -> None:
+        """Have these sums in place of the replica's own; x is built from them when it is asked for (``_late``)."""
         pool, wanted = (seed, distribution), (self.rule.size, self.rule.exponent)
         require(sums.round >= self.round, "round of a pool's sums", f"be at least {self.round}", sums.round)
         require((sums.S, sums.exponent) == wanted, "pool", f"be of (S, e) = {wanted}", (sums.S, sums.exponent))

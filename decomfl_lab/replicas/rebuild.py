@@ -177,10 +177,10 @@ def axpy_(
     first_p: int,
     distribution: Distribution,
 ) -> None:
-    """``noise.axpy`` on a contiguous float32 or float64 vector, on the CPU or a GPU: elements first.. of one in R^d."""
+    """``noise.axpy`` on contiguous y of 32 or 64 bits, (n,), on CPU or GPU: elements first to first + n of R^d."""
     program = Program(["y"])
     program.noise("y", seed, coefficients, distribution, first_p)
-    _run(program, [y], d, first, backend_for(y), 1, store=True)
+    _run(program, [y], d, first, backend_for(y), workers=1, store=True)
 
 
 def form_points_(

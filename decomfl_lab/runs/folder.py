@@ -518,7 +518,8 @@ def begin(run: Run, folder: Path) -> None:
 @contextmanager
 def remembered(run: Run) -> Iterator[None]:
     """Keep the log of a run without a folder inside, from round 0 on, for the case that it is saved at last."""
-    federation = run.federation.by_records
+    federation = run.federation.by_records  # None where models travel
+    # A remote federation has its folder, and a run that is begun already without a log has lost its first rounds.
     if federation is None or federation.remote or (run.log is None and run.round):
         yield
         return
@@ -533,7 +534,10 @@ def remembered(run: Run) -> Iterator[None]:
 
 
 def write_log(run: Run, path: Path) -> None:
-    """Write the log of the run's rounds to ``path``, from memory or from the folder where it is, if it is anywhere."""
+    """Write the log of the run's rounds to ``path``, from memory or from the run's own folder.
+
+    Nothing is written where there is no log, it has other rounds than the run, or ``path`` is where it is already.
+    """
     own_path = run.folder / LOG_FILE if run.folder is not None else None
     if run.log is None and own_path is not None and own_path.exists() and realpath(own_path) != realpath(path):
         with open_log(own_path, end=run.round, write=False) as log:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from decomfl_lab.distribution import without_extra
 from decomfl_lab.errors import THEIRS, HookError, brief, printable, require, require_choice
+from decomfl_lab.installation import without_extra
 from decomfl_lab.objectives.trees import tensors
 
 if TYPE_CHECKING:

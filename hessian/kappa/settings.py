@@ -79,7 +79,7 @@ def span_words(seconds: float) -> str:
 
 
 def span(text: str) -> float:
-    """The seconds of 90s, 30min or 1.5h; InputError for anything else."""
+    """The seconds of 90s, 30min or 1.5h; InputError, which names the option --within, for anything else."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?) ?(s|min|h)", text)
     if found is None or not float(found[1]):
         raise InputError(f"within must be a time above 0 as 90s, 30min or 1.5h, got {text!r}")

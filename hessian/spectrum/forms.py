@@ -191,8 +191,8 @@ class SphereForms:
         return tensors, SavedForms(self.n, self.values, self.squares, self.pairs, self._lengths, ahead=self._dots)
 
     def restore(self, tensors: dict[str, Tensor], values: SavedForms, device: torch.device) -> None:
-        """Become what this ``state`` is of, to the bit."""
+        """Take up the values that ``state`` gave, to the bit."""
         self.n, self.values, self.squares = values.n, values.values, values.squares
         self.pairs, self._lengths, self._dots = values.pairs, values.lengths, values.ahead
-        names = sorted(name for name in tensors if name.startswith("image."))
+        names = sorted(name for name in tensors if name.startswith("image."))  # fewer than ten: PRODUCTS of them
         self._images = [tensors[name].to(device) for name in names]

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from decomfl_lab.datasets.images import Dataset, at_hand, load_dataset
-from decomfl_lab.distribution import command_for
+from decomfl_lab.installation import command_for
 from decomfl_lab.language import tasks
 from decomfl_lab.language.extra import llm_library
 from decomfl_lab.language.finetuning import task_dataset

@@ -75,16 +75,19 @@ def rounds_of(quadratic: Quadratic, setting: Setting, epsilon: float, *, bound: 
 
 
 def _least(rounds: Callable[[float], float], low: float, high: float, points: int) -> Rounds:
-    """The least of a function of log η with one valley, infinite beside it: by a grid, and a finer one."""
-    best, width = 0.5 * (low + high), 0.5 * (high - low)
-    best_so_far = Rounds(math.inf, math.exp(best))
+    """The fewest rounds and their η, of a function rounds(log η) with one valley, infinite beside it.
+
+    By two grids of so many ``points``: from low to high, which are log η, and a finer one about the best of it.
+    """
+    center, width = 0.5 * (low + high), 0.5 * (high - low)
+    fewest = Rounds(math.inf, math.exp(center))
     for _ in range(2):
-        grid = np.linspace(max(low, best - width), min(high, best + width), points).tolist()
-        values = [rounds(at) for at in grid]
+        grid = np.linspace(max(low, center - width), min(high, center + width), points).tolist()
+        values = [rounds(log_eta) for log_eta in grid]
         least = int(np.argmin(values))
-        best_so_far = min(best_so_far, Rounds(values[least], math.exp(grid[least])), key=lambda each: each.rounds)
-        best, width = grid[least], grid[1] - grid[0]
-    return best_so_far
+        fewest = min(fewest, Rounds(values[least], math.exp(grid[least])), key=lambda found: found.rounds)
+        center, width = grid[least], grid[1] - grid[0]
+    return fewest
 
 
 def stability_limit(setting: Setting) -> float:

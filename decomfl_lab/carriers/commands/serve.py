@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import to_builtins
 
 from decomfl_lab.cli.train import RunPlace, TrainGroup, prepared, report, title
-from decomfl_lab.distribution import without_extra
 from decomfl_lab.errors import InputError, require
+from decomfl_lab.installation import without_extra
 from decomfl_lab.interrupts import telling
 from decomfl_lab.methods.registry import LAGGING
 from decomfl_lab.options import option

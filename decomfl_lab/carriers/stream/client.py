@@ -140,7 +140,7 @@ class StreamClient:
                 seal = None if self._key is None else Seal(self._key, both, server=False)
                 connection = Connection(call, outbox, Link(seal, largest))
                 try:
-                    text = connection.link.open(first[HALF_NONCE:])
+                    text = connection.link.unpack(first[HALF_NONCE:])
                 except InputError as error:
                     if self._key is None:
                         raise
@@ -166,7 +166,7 @@ class Connection:
 
     def send(self, frame: bytes) -> None:
         """Send a frame."""
-        self.outbox.put(self.link.close(frame))
+        self.outbox.put(self.link.pack(frame))
 
     def __iter__(self) -> Iterator[bytes]:
-        return map(self.link.open, self._call)
+        return map(self.link.unpack, self._call)

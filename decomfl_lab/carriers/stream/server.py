@@ -188,7 +188,7 @@ class StreamServer:
             if hello is grpc.aio.EOF:
                 logger.debug("a connection from %s has gone before its hello", context.peer())
                 return
-            hello = connection.link.open(hello)
+            hello = connection.link.unpack(hello)
             if earlier := self._open.get(connection.i):
                 earlier.finish(_Cut(grpc.StatusCode.ABORTED, f"client {connection.i} connected anew"))
                 self._arrived.put((earlier, None))  # the new one may yet be refused, and then nobody is there
@@ -233,7 +233,7 @@ class StreamServer:
             unheard.pop(0).reschedule(asyncio.get_running_loop().time())
         unheard.append(limit)
         try:
-            await context.write(own_half + connection.link.close(self._offer))
+            await context.write(own_half + connection.link.pack(self._offer))
             hello = await context.read()
         finally:
             if limit in unheard:
@@ -289,11 +289,12 @@ class _Connection:
             await asyncio.wait(tasks)
 
     async def _write(self, context: Any) -> None:
+        """Send the frames of the outbox as they come; _Cut where the client does not read them in time."""
         while True:
             frame = await self._outbox.get()
             if isinstance(frame, _Cut):
                 raise frame
-            goes = self.link.close(frame)
+            goes = self.link.pack(frame)
             try:
                 async with asyncio.timeout(WRITE_SECONDS + len(goes) / WRITE_BYTES):
                     await context.write(goes)
@@ -302,7 +303,7 @@ class _Connection:
 
     async def _read(self, context: Any, arrived: _Arrivals) -> None:
         while (came := await context.read()) is not grpc.aio.EOF:
-            frame = self.link.open(came)
+            frame = self.link.unpack(came)
             require(self._unanswered > 0, f"frames of client {self.i}", "answer one each", "one unasked")
             self._unanswered -= 1
             arrived.put((self, frame))

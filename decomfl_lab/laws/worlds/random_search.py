@@ -32,18 +32,26 @@ class Decisions:
     """Numbers drawn where something may happen, kind by kind; 0 is that nothing does."""
 
     def __init__(self, seed: int | None = None, given: Mapping[str, Sequence[int]] | None = None) -> None:
-        """Of these kinds the given numbers, and then zeros; of the others those of a seed, or zeros for None."""
+        """A history's numbers.
+
+        Args:
+            seed: Draws the numbers of kinds that are not given; None gives zeros.
+            given: {kind: its numbers in order, after which come zeros}: a history made short.
+        """
         self.taken: dict[str, list[int]] = {kind: [] for kind in ("setting", *RATES)}  # the numbers so far
         self._given = given or {}
         self._random = None if seed is None else random.Random(seed)
         self._rates: dict[str, float] = {}
 
     def __call__(self, kind: str, count: int, world: World | None = None) -> int:  # noqa: ARG002
-        """A number below ``count``; in a history of a seed some kinds of faults are frequent, rare or never there."""
+        """A number below ``count``; in a history of a seed some kinds of faults are frequent, rare or never there.
+
+        ``world`` is for the search breadth first, which asks it what its state is.
+        """
         taken, given = self.taken[kind], self._given.get(kind)
         if given is not None or self._random is None:
             number = min(given[len(taken)], count - 1) if given is not None and len(taken) < len(given) else 0
-        elif kind == "setting":
+        elif kind == "setting":  # of the federation: all are as likely
             number = self._random.randrange(count)
         else:
             if kind not in self._rates:

@@ -218,7 +218,7 @@ def test_a_frame_that_comes_twice_or_from_another_connection_cuts_its_connection
     training.start()
 
     def twice(link, frames):
-        kept.append(link.close(own.handle({3: next(frames)})[3]))
+        kept.append(link.pack(own.handle({3: next(frames)})[3]))
         yield kept[0]
         next(frames)
         yield kept[0]
@@ -233,7 +233,7 @@ def test_an_oversized_frame_is_refused_by_name_and_harms_nobody(listening):
     server = listening()
     clients, federation = joined(server, 0, 1, 2), federation_of(server, quorum=3, deadline=0.2)
     federation.advance()
-    assert "frame must have at most 2000 bytes" in whisper(server, 3, lambda link, _: [link.close(b"x" * 2500)])
+    assert "frame must have at most 2000 bytes" in whisper(server, 3, lambda link, _: [link.pack(b"x" * 2500)])
     assert "RESOURCE_EXHAUSTED" in whisper(server, 3, lambda *_: [bytes(100_000)])
     assert len(finish(server, federation, clients)) == 1
 
@@ -311,7 +311,7 @@ def test_a_client_round_of_twenty_scalars_each_way_is_238_bytes_and_213_of_them_
         reply = encode(Reply(0, r, rng.standard_normal((1, 20), dtype=np.float32)))
         coordinator.take(0, reply)
         coordinator.close()
-        rounds.append((len(asked) + len(reply), len(down.close(asked)) + len(up.close(reply))))
+        rounds.append((len(asked) + len(reply), len(down.pack(asked)) + len(up.pack(reply))))
     # The first plan has no record beside it, and what is deflated has no context yet.
     frames, travelled = np.array(rounds[10:]).T
     assert set(frames) == {238}
@@ -322,16 +322,16 @@ def test_a_client_round_of_twenty_scalars_each_way_is_238_bytes_and_213_of_them_
 def test_frames_of_any_size_arrive_as_they_were_sent(frames):
     here, there = Link(None, 1 << 20), Link(None, 1 << 20)
     for frame in map(bytes, frames):
-        assert there.open(here.close(frame)) == frame
+        assert there.unpack(here.pack(frame)) == frame
 
 
 def test_a_small_message_that_would_unpack_to_a_large_one_is_refused():
-    bomb = Link(None, 1).close(bytes(MOST_DEFLATED))
+    bomb = Link(None, 1).pack(bytes(MOST_DEFLATED))
     assert len(bomb) < 1000
     with pytest.raises(InputError, match="frame must have at most 2000 bytes, got 'more'"):
-        Link(None, 2000).open(bomb)
+        Link(None, 2000).unpack(bomb)
     ended, receiver = zlib.compressobj(1, zlib.DEFLATED, -9), Link(None, 2000)
     with pytest.raises(InputError, match="frame must be deflated without an end"):
-        receiver.open(ended.compress(b"frame") + ended.flush())
+        receiver.unpack(ended.compress(b"frame") + ended.flush())
     with pytest.raises(InputError, match="frame must be deflated as the other end does it"):
-        Link(None, 2000).open(b"\xff" * 20)
+        Link(None, 2000).unpack(b"\xff" * 20)

@@ -82,7 +82,10 @@ def _mended(key: str, name: str, d: int, m: int, P: int, M: int) -> Fraction:
 
 
 def mended_covariance(clients: Clients, m: int, P: int) -> Matrix:
-    """The lemma for sets of clients."""
+    """The lemma where m of M clients are drawn without replacement, by the coefficients in ``corrections.MENDED``.
+
+    scatter tr(A) I + keep A, where the parts of A, ∇f∇fᵀ, Σ and Δ, have coefficients of their own.
+    """
     sizes = (clients.d, m, P, clients.M)
     mean = np.outer(clients.gradient, clients.gradient)
     parts = {"mean": mean, "within": clients.within, "between": clients.between}

@@ -313,7 +313,10 @@ def still_true(d: int, m: int, share: float, eta: float) -> float:
 
 
 def rate_fails(rounds: int) -> Evidence:
-    """Exact left side over √(d/(mPKR)) at η = √(mP/(dRK)), which grows like P; d = m = K = L = σ = 1, D = 0."""
+    """Exact left side over the stated √(d/(mPKR)) at η = √(mP/(dRK)), which grows like P; d = m = K = L = σ = 1, D = 0.
+
+    ``rounds`` is R/P; ``given.toml`` says which entries rest on it.
+    """
     stated, ratios = statement("corollary-1", "stated"), []
     for P in (16, 1024):
         here = Setting(d=1, L=1.0, P=P, R=rounds * P, sigma=1.0, D=0.0, eta=rounds**-0.5)
@@ -354,6 +357,11 @@ def held_up(slope: float = 0.487) -> Evidence:
 
 @over(effort=15, x=linear(-3, 3), y=linear(-3, 3), s=Axis(0.1, 10), delta=Axis(1e-3, 1))
 def _gradients_apart(rerouted: bool, *, x: float, y: float, s: float, delta: float) -> float:
+    """Left over right side of ``through_f``'s inequality for f_i = cos x + s√(x² + δ²) at x and y.
+
+    Rerouted, ∇f_i(y) goes by y → x in f, and client → f → client: ‖∇f_i(y)‖² ≤ 3‖y − x‖² + 3σ_G² + 3‖∇f(x)‖², as
+    a square of three terms is at most 3 times the sum of their squares.
+    """
     slopes = [-math.sin(v) + s * v / math.sqrt(v * v + delta**2) for v in (x, y)]
     if rerouted:
         return slopes[1] ** 2 / (3 * (y - x) ** 2 + 3 * s**2 + 3 * math.sin(x) ** 2)
@@ -361,7 +369,10 @@ def _gradients_apart(rerouted: bool, *, x: float, y: float, s: float, delta: flo
 
 
 def through_f(*, rerouted: bool) -> Evidence:
-    """Clients cos x ± s(√(x² + δ²) − δ), f = cos, L = 1, σ_G = s: ‖∇f_i(y) − ∇f_i(x)‖² ≤ ‖y − x‖², or line-1056."""
+    """Clients cos x ± s(√(x² + δ²) − δ), f = cos, L = 1, σ_G = s: ‖∇f_i(y) − ∇f_i(x)‖² ≤ ‖y − x‖² fails.
+
+    Rerouted through f, which alone is smooth, the display of the paper's line 1056 holds with the sum of three squares.
+    """
     worst = _gradients_apart(rerouted)
     if rerouted:
         return within(worst, "line-1056 with f alone smooth")

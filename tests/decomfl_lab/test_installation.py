@@ -13,8 +13,8 @@ import pytest
 
 from decomfl_lab.cli.main import main
 from decomfl_lab.cli.screen import LazyGroup
-from decomfl_lab.distribution import PACKAGES, ROOT, command_for
 from decomfl_lab.errors import InputError
+from decomfl_lab.installation import PACKAGES, ROOT, command_for
 
 OWN = """
 from theory import mine
