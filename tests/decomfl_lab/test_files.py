@@ -121,3 +121,10 @@ def test_nothing_is_written_through_a_lock_that_is_none(kind: str, tmp_path: Pat
     assert not (tmp_path / "nowhere").exists()
     if kind == "file":
         assert (out / ".lock").read_text() == "diary of 1893"
+
+
+def test_a_file_that_cannot_be_written_is_named_and_nothing_is_left(tmp_path: Path) -> None:
+    (tmp_path / "folder" / "full").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"cannot write .*folder: "):
+        write_atomically(tmp_path / "folder", "text")  # where a folder stands that is not empty
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]

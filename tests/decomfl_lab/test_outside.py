@@ -1,5 +1,6 @@
 """What comes from outside is read into types before anything is made of it: log headers, checkpoints, tables."""
 
+import hashlib
 import json
 import math
 import shutil
@@ -99,6 +100,17 @@ def test_without_a_checkpoint_a_changed_table_is_noticed_and_evaluated_anew(
     found, right = without_time(out), without_time(whole)
     assert all(math.isnan(row.pop("train_loss")) and right[n].pop("train_loss") > 0 for n, row in enumerate(found))
     assert found == right
+
+
+def test_an_accuracy_that_somebody_also_gave_a_digest_is_evaluated_anew(out: Path, whole: Path, caplog: Any) -> None:
+    changed_table(out, "test_accuracy", 0.9999)
+    facts = json.loads((out / PROVENANCE_FILE).read_text())
+    facts["metrics_sha256"] = hashlib.sha256((out / METRICS_FILE).read_bytes()).hexdigest()
+    (out / PROVENANCE_FILE).write_text(json.dumps(facts))
+    (out / CHECKPOINT_FILE).unlink()
+    Run(TINY).train(out=out)
+    assert "the model was evaluated anew, and metrics.csv says test_accuracy = 0.9999 for" in caplog.text
+    assert without_time(out) == without_time(whole)
 
 
 @pytest.mark.parametrize("model", ["logistic", "gpt-tiny"])

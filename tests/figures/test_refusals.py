@@ -8,6 +8,7 @@ import pandas as pd
 from figures import spectra, theory
 from figures.edge import edge
 from figures.finetuning import accuracies, round_costs
+from figures.runs import run_curves
 from figures.style import method_styles
 from tests.cases import refuses
 
@@ -35,6 +36,7 @@ def of_edge(names: str, limits: str = "") -> Any:
     (lambda: theory.training(frame(series="odd")), "series of frame must be among measured, κ equal eigenvalues, "),
     (lambda: accuracies(frame(series="odd"), STYLES), OF_STYLES),
     (lambda: round_costs(frame(series="FedAvg"), {"odd": (0.0, 1.0)}, STYLES), OF_STYLES),
+    (lambda: run_curves(frame(label="a", seed=0)), "frame must have the columns label, .*, got none named round"),
     (lambda: of_edge("abcd"), "series of by_step must be at most 3"),
     (lambda: of_edge("a", limits="abc"), "limits must be at most 2"),
 )
