@@ -53,9 +53,15 @@ def data_in(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path | str], None]:
 
 
 @pytest.fixture
-def without(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """A library is not installed from now on, or another module stands in for it."""
-    return lambda library, stand_in=None: monkeypatch.setitem(sys.modules, library, stand_in)
+def in_place_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Any], None]:
+    """Another module stands in for a library from now on."""
+    return lambda library, module: monkeypatch.setitem(sys.modules, library, module)
+
+
+@pytest.fixture
+def without(in_place_of: Callable[[str, Any], None]) -> Callable[[str], None]:
+    """A library is not installed from now on."""
+    return lambda library: in_place_of(library, None)
 
 
 @pytest.fixture

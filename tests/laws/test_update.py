@@ -349,22 +349,22 @@ SEEN = {
 }
 
 
-def adapter(name: str, attribute: str, without: Callable[..., None]) -> Any:
+def adapter(name: str, attribute: str, in_place_of: Callable[..., None]) -> Any:
     for module, stand_in in STAND_INS.items():
-        without(module, stand_in)
+        in_place_of(module, stand_in)
     return named("update", f"{ADAPTERS / name}.py:{attribute}")
 
 
 @pytest.mark.parametrize("name", sampled(SEEN, 1))
-def test_an_adapter_shows_the_faults_of_what_it_adapts(name: str, without: Callable[..., None]) -> None:
-    found = verify_update(adapter(name, "Target", without))
+def test_an_adapter_shows_the_faults_of_what_it_adapts(name: str, in_place_of: Callable[..., None]) -> None:
+    found = verify_update(adapter(name, "Target", in_place_of))
     settings = ["settings-are-in-the-replay"] * (name == "fedkseed")  # the client's step does not decay
     assert sorted(found.broken) == sorted(SEEN[name] + settings), found
     assert len((ADAPTERS / f"{name}.py").read_text().splitlines()) <= 30
 
 
-def test_a_share_of_the_norm_is_allowed_by_tolerance(without: Callable[..., None]) -> None:
-    target = adapter("mezo_trainer", "Target", without)
+def test_a_share_of_the_norm_is_allowed_by_tolerance(in_place_of: Callable[..., None]) -> None:
+    target = adapter("mezo_trainer", "Target", in_place_of)
     (found,) = verify_update(target, laws=["restored-once"], tolerance=1e-6)
     assert (found.status, "within" in found.measured) == ("holds", True)
     (found,) = verify_update(target, laws=["restored-in-16-bits"], tolerance=1e-6)

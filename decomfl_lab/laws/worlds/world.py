@@ -617,7 +617,7 @@ class World:
         for process in self._processes:
             if process.strange:
                 process.fresh = process.state = self._fresh(process.clients)
-                process.deaths = process.deaths + 1
+                process.deaths += 1
                 process.here = False
                 process.wrong = False
                 process.strange = False

@@ -145,9 +145,9 @@ def test_hooks_are_closed_in_whatever_way_a_run_ends(caplog: pytest.LogCaptureFi
     assert "hook Kept could not be closed: gone" in caplog.text
 
 
-def test_a_tracker_gets_the_configuration_and_every_round(without: Callable[..., None]) -> None:
+def test_a_tracker_gets_the_configuration_and_every_round(in_place_of: Callable[..., None]) -> None:
     library = Mock()
-    without("wandb", library)
+    in_place_of("wandb", library)
     hook = lab.WandB("p", name="first")
     run = train(2, on_round=hook)
     assert library.init.call_args.kwargs == {"config": run.config.to_dict(), "project": "p", "name": "first"}
@@ -159,9 +159,9 @@ def test_a_tracker_gets_the_configuration_and_every_round(without: Callable[...,
     assert library.log.call_args.kwargs == {"step": 3}
 
 
-def test_tensorboard_gets_a_number_for_each_name_and_round(without: Callable[..., None], tmp_path: Path) -> None:
+def test_tensorboard_gets_a_number_for_each_name_and_round(in_place_of: Callable[..., None], tmp_path: Path) -> None:
     library = Mock()
-    without("torch.utils.tensorboard", library)
+    in_place_of("torch.utils.tensorboard", library)
     args = ["--data", "digits", "--model", "logistic", "--rounds", "2", "--eval-every", "2"]
     assert main(["train", *args, "--log-to", f"tensorboard:{tmp_path}"]) == 0
     library.SummaryWriter.assert_called_once_with(str(tmp_path))
