@@ -28,6 +28,10 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # libraries look at their end for what was not freed
+
+
 @pytest.fixture(autouse=True)
 def _embedded_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Tests see the embedded data and an empty cache, whatever the machine has."""
